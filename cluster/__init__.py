@@ -1,0 +1,1 @@
+"""Who is here, who is alive, and which member to ask."""

@@ -1,0 +1,1 @@
+"""Iris: programs address services by name, not hosts."""

@@ -1,0 +1,91 @@
+"""Every error that Iris raises, in one tree.
+
+Each docstring draws three boundaries: whose fault it is, whether the object in hand is still usable, and
+whether the operation may simply be tried again.  A resource that is misused (used after close, used by two
+tasks at once) raises trio's own ``ClosedResourceError``, ``BrokenResourceError`` or ``BusyResourceError``.
+"""
+
+from __future__ import annotations
+
+
+class IrisError(Exception):
+    """Base of every error that Iris raises."""
+
+
+class ConfigError(IrisError):
+    """What this program was given cannot be used: an option, a name, a URL, a credential file, a limit.
+
+    The caller's fault; nothing was sent or changed.  The message says what to do about it.
+    """
+
+
+class ProtocolError(IrisError):
+    """The rules of the wire were broken; the two children say by whom."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side tried something that the protocol forbids.  A bug here; the state machine is unchanged."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer sent what the protocol forbids.  Only the frame or session it came in is affected."""
+
+
+class AuthenticationError(IrisError):
+    """A peer, a certificate or a sealed frame could not be verified.  No session exists because of it."""
+
+
+class PayloadTooLarge(IrisError):
+    """A payload or its headers exceed the limit named in the message.  Nothing was sent."""
+
+
+class DeliveryError(IrisError):
+    """A message did not have its effect, or its effect is not known; the children say which."""
+
+
+class NoSuchCluster(DeliveryError):
+    """No reachable member serves the cluster.  Known at once, without waiting; nothing was sent."""
+
+
+class NotSent(DeliveryError):
+    """The message certainly did not reach a handler.  Safe to try again."""
+
+
+class Unknown(DeliveryError):
+    """The message was sent and its outcome cannot be known: it ran never or once.
+
+    Raised only for requests that are not idempotent.  Trying again may run the handler twice.
+    """
+
+
+class MemberLost(DeliveryError):
+    """The member that had accepted the work died before it finished."""
+
+
+class Overloaded(DeliveryError):
+    """The members are at their limits; the handler did not run.  Try again after ``retry_after`` seconds."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NotAllowed(DeliveryError):
+    """The other side knows who is calling and refuses.  Trying again will not help."""
+
+
+class RemoteError(DeliveryError):
+    """The handler ran and failed.  ``code`` is a short stable word, ``message`` a text for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+
+
+class RequestTimeout(DeliveryError):
+    """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled."""
+
+
+class TunnelBroken(DeliveryError):
+    """The tunnel ended before both sides had finished.  What ``receive`` returned before this arrived whole."""

@@ -1,0 +1,44 @@
+"""Identities and names: what may be called what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NewType
+
+from iris.kernel.errors import ConfigError
+
+NodeId = NewType("NodeId", str)
+"""One boot of one process: 32 lowercase hexadecimal characters, random, never reused."""
+
+Entropy = Callable[[int], bytes]
+"""A source of unpredictable bytes: ``os.urandom`` in production, a seeded one in simulations."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
+_NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def new_node_id(entropy: Entropy) -> NodeId:
+    """Return a fresh node id."""
+    return NodeId(entropy(16).hex())
+
+
+def is_node_id(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, has the form of a node id."""
+    return isinstance(value, str) and _NODE_ID.match(value) is not None
+
+
+def is_name(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, is a valid cluster, site or operation name."""
+    return isinstance(value, str) and _NAME.match(value) is not None
+
+
+def check_name(value: str, what: str) -> str:
+    """Return ``value`` if it is a valid name for a ``what`` (cluster, site, operation).
+
+    Raises:
+        ConfigError: it is not 1 to 128 of letters, digits, ``-``, ``_`` and ``.``.
+    """
+    if not is_name(value):
+        raise ConfigError(f"{value!r} is not a {what} name: use 1 to 128 of letters, digits, '-', '_' and '.'")
+    return value

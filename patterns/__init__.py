@@ -1,0 +1,1 @@
+"""The five ways to talk: request, broadcast, survey, publish/subscribe, tunnel."""

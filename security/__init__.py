@@ -1,0 +1,1 @@
+"""Who may speak: credentials, handshakes and sealed sessions."""

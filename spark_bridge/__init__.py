@@ -1,0 +1,1 @@
+"""A durable log of events that Apache Spark reads."""
