@@ -1,0 +1,29 @@
+"""Every kind of message, with the fields that follow it.  A kind is the first element of each message.
+
+``payload`` is opaque: bytes, or a packed value (see ``iris.kernel.wire``).  ``headers`` is None or a flat tuple
+``(name, value, name, value, ...)`` of strings.  Kinds stay below 128, where msgpack spends one byte on them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Links: 0x01 - 0x0f
+PING: Final = 0x01  # (token: int): answered at once; proves that the session works in both directions
+PONG: Final = 0x02  # (token: int)
+GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
+
+# Requests: 0x20 - 0x2f
+REQUEST: Final = 0x20  # (id: int, cluster: str, operation: str | None, budget_ms: int, flags: int, headers, payload)
+REPLY: Final = 0x21  # (id: int, payload)
+FAILURE: Final = 0x22  # (id: int, code: str, text: str, retry_after_ms: int)
+CANCEL: Final = 0x23  # (id: int): the caller no longer waits
+
+# Broadcast: 0x30 - 0x37
+BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
+
+# Publish/subscribe: 0x40 - 0x4f
+INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple, removed: tuple): see iris.patterns.interest
+INTEREST_KNOWN: Final = 0x41  # (version: int): the sender now publishes accordingly
+EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, headers, key, payloads): a run of one topic
+CONFIRMED: Final = 0x43  # (ranges: tuple[int, ...]): first, last, first, last, ... are on disk

@@ -1,0 +1,315 @@
+"""The bytes between nodes: frame header, batches of messages, user payloads.
+
+Rules of this file:
+
+- It is the only one that knows msgpack, and msgpack touches nothing before a frame is authenticated.
+- A frame is a 16-byte header and a body.  The header is parsed by hand.
+- The body of a data frame, once opened, is a *batch*: messages one after the other, each a msgpack array that
+  starts with its kind.  There are no maps on the wire, so nothing collides and empty maps cannot eat memory.
+- A user's payload is opaque to everybody but its two ends: ``bytes`` travel as a binary, any other value as an
+  extension of type 1 around its own msgpack form.
+- What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
+
+Why the limits: 4 MiB of empty maps decode to 299 MiB, and 64 KiB of nested array headers reserve 68 MiB before
+they fail.  With arrays of at most 1,024 elements the most that nested headers reserve is 512 x 8 KiB = 4 MiB.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgpack
+
+from iris.kernel.config import MIB
+from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
+
+VERSION: Final = 1
+
+HANDSHAKE_INIT: Final = 1
+HANDSHAKE_RESPONSE: Final = 2
+HANDSHAKE_FINISH: Final = 3
+DATA: Final = 4
+RESET: Final = 5
+
+HEADER: Final = struct.Struct(">BBHIQ")
+HEADER_SIZE: Final = HEADER.size
+
+MAX_ARRAY: Final = 1024
+"""Elements of one array on the wire; a batch itself is not an array and may hold more messages."""
+
+MAX_FRAME: Final = 16 * MIB + 64 * 1024
+"""No transport accepts a larger frame, whatever the configured payload limit."""
+
+FRAME_OVERHEAD: Final = 32 * 1024
+"""Room for header, tag, headers and fields around one payload of the configured maximum."""
+
+_PAYLOAD: Final = 1
+
+Message = tuple[Any, ...]
+Payload = bytes | msgpack.ExtType
+Headers = tuple[str, ...] | None
+
+
+class FrameHeader(NamedTuple):
+    """The clear start of every frame.  ``counter`` of a handshake frame is the sender's session index."""
+
+    kind: int
+    version: int
+    epoch: int
+    receiver: int
+    counter: int
+
+
+def parse_header_untrusted(frame: bytes) -> FrameHeader:
+    """Read the header of a frame.
+
+    Raises:
+        RemoteProtocolError: too short, another protocol version, or an unknown kind of frame.
+    """
+    if len(frame) < HEADER_SIZE:
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes has no room for its header")
+    header = FrameHeader._make(HEADER.unpack_from(frame))
+    if header.version != VERSION:
+        raise RemoteProtocolError(f"protocol version {header.version}: this node speaks version {VERSION}")
+    if not HANDSHAKE_INIT <= header.kind <= RESET:
+        raise RemoteProtocolError(f"unknown kind of frame {header.kind}")
+    return header
+
+
+def _refuse_map(pairs: list[tuple[object, object]]) -> NoReturn:
+    raise ValueError("a map")
+
+
+def _open_extension(code: int, data: bytes) -> msgpack.ExtType:
+    if code != _PAYLOAD:
+        raise ValueError(f"extension {code}")
+    return msgpack.ExtType(code, data)
+
+
+def _unpacker(max_bytes: int, max_array: int) -> msgpack.Unpacker:
+    return msgpack.Unpacker(
+        use_list=False,
+        raw=False,
+        object_pairs_hook=_refuse_map,
+        ext_hook=_open_extension,
+        max_buffer_size=max_bytes,
+        max_array_len=max_array,
+        max_str_len=MIB,
+        max_bin_len=max_bytes,
+        max_ext_len=max_bytes,
+        max_map_len=0,
+    )
+
+
+def encode_batch(messages: list[Message]) -> memoryview:
+    """Encode messages, one after the other.
+
+    They are packed as one array, whose header is then cut off: one call into C for a whole batch.
+    """
+    packed = memoryview(msgpack.packb(messages, use_bin_type=True))
+    count = len(messages)
+    return packed[1 if count < 16 else 3 if count < 65536 else 5 :]
+
+
+class BatchDecoder:
+    """Decodes the batches of one peer.  Kept between batches, because making an unpacker costs as much as using it."""
+
+    __slots__ = ("_max_bytes", "_unpacker")
+
+    def __init__(self, max_bytes: int = MAX_FRAME) -> None:
+        self._max_bytes = max_bytes
+        self._unpacker = _unpacker(max_bytes, MAX_ARRAY)
+
+    def decode_untrusted(self, batch: bytes) -> list[Message]:
+        """Return the messages of a batch: non-empty tuples that start with an int.
+
+        Raises:
+            RemoteProtocolError: anything else.  No message of the batch is returned; the decoder remains usable.
+        """
+        unpacker = self._unpacker
+        try:
+            start = unpacker.tell()
+            unpacker.feed(batch)
+            messages = list(unpacker)
+            if unpacker.tell() - start != len(batch):
+                raise ValueError("the last message is cut off")
+            for message in messages:
+                if type(message) is not tuple or type(message[0]) is not int:
+                    raise ValueError("a message is an array that starts with its kind")
+        except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
+            self._unpacker = _unpacker(self._max_bytes, MAX_ARRAY)
+            raise RemoteProtocolError(f"malformed batch: {error}") from None
+        return messages
+
+
+def pack(value: object) -> bytes:
+    """Pack a value of our own making: None, bool, int, float, str, bytes and tuples of these.  No maps."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY) -> object:
+    """Read exactly one value written by ``pack``; arrays come back as tuples.
+
+    Raises:
+        RemoteProtocolError: maps, foreign extensions, arrays over ``max_array`` elements, missing or surplus bytes.
+    """
+    try:
+        unpacker = _unpacker(len(data) or 1, max_array)
+        unpacker.feed(data)
+        value: object = unpacker.unpack()
+        if unpacker.tell() != len(data):
+            raise ValueError("surplus bytes")
+    except Exception as error:  # noqa: BLE001 -- as above
+        raise RemoteProtocolError(f"malformed value: {error}") from None
+    return value
+
+
+# -- user payloads -----------------------------------------------------------------------------------------
+
+
+def encode_payload(value: object, limit: int) -> Payload:
+    """Make a payload of a user's value: bytes-like as bytes; None, bool, int, float, str, list, dict packed.
+
+    Raises:
+        PayloadTooLarge: more than ``limit`` bytes.
+        LocalProtocolError: a value of another type, a dict key that is not a str, or nesting beyond 500 levels.
+    """
+    if type(value) is bytes:
+        if len(value) > limit:
+            raise PayloadTooLarge(_too_large(len(value), limit))
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return encode_payload(bytes(value), limit)
+    try:
+        packed = msgpack.packb(value, use_bin_type=True, strict_types=True, default=_encode_tuple)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise LocalProtocolError(
+            f"cannot send a {type(value).__name__} ({error}): use bytes, or None, bool, int, float, str, list and "
+            "dict with str keys"
+        ) from None
+    if len(packed) > limit:
+        raise PayloadTooLarge(_too_large(len(packed), limit))
+    if isinstance(value, dict | list | tuple):
+        _check_keys(value)
+    return msgpack.ExtType(_PAYLOAD, packed)
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"payload of {size} bytes: the limit is {limit} bytes; send larger things through a tunnel"
+
+
+def _encode_tuple(value: object) -> list[object]:
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no wire form")
+
+
+def _check_keys(value: object) -> None:
+    """Refuse dict keys that the other side would refuse, where the mistake is made."""
+    waiting: list[object] = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            for key in item:
+                if type(key) is not str:
+                    raise LocalProtocolError(f"cannot send a dict with the key {key!r}: keys are str")
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+
+
+def payload_size(payload: Payload) -> int:
+    """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
+    return len(payload) if type(payload) is bytes else len(payload.data)
+
+
+def is_payload(field: object) -> bool:
+    """Tell whether a field of a decoded message can be a payload."""
+    return type(field) is bytes or type(field) is msgpack.ExtType
+
+
+_MAX_MAPS: Final = 65536
+
+
+def decode_payload_untrusted(payload: Payload) -> Any:
+    """Return the value that the sender gave.
+
+    Raises:
+        RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, or holds more
+            than 65,536 dicts.
+    """
+    if type(payload) is bytes:
+        return payload
+    data: bytes = payload.data
+    maps = 0
+
+    def build(pairs: list[tuple[object, object]]) -> dict[object, object]:
+        nonlocal maps
+        maps += 1
+        if maps > _MAX_MAPS:
+            raise ValueError(f"more than {_MAX_MAPS} dicts")
+        built = dict(pairs)
+        if len(built) != len(pairs):
+            raise ValueError("a key stands twice")
+        return built
+
+    try:
+        # skip() builds nothing, and proves that every element which a header promises is really there: nested
+        # headers cannot reserve memory that the bytes do not back.
+        scout = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+        scout.feed(data)
+        scout.skip()
+        if scout.tell() != len(data):
+            raise ValueError("surplus bytes")
+        return msgpack.unpackb(
+            data, raw=False, strict_map_key=True, object_pairs_hook=build, ext_hook=_refuse_extension
+        )
+    except Exception as error:  # noqa: BLE001 -- as above
+        raise RemoteProtocolError(f"malformed payload: {error}") from None
+
+
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
+    raise ValueError(f"extension {code}")
+
+
+# -- headers -----------------------------------------------------------------------------------------------
+
+
+def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
+    """Flatten a user's headers.
+
+    Raises:
+        LocalProtocolError: a name or value that is not a str.
+        PayloadTooLarge: names and values together exceed ``limit`` bytes, or there are more than 512 of them.
+    """
+    if not headers:
+        return None
+    flat = tuple(text for pair in headers.items() for text in pair)
+    size = 0
+    for text in flat:
+        if type(text) is not str:
+            raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}")
+        size += len(text.encode("utf-8", "surrogatepass"))
+    if size > limit or len(flat) > MAX_ARRAY:
+        raise PayloadTooLarge(f"{len(headers)} headers of {size} bytes: the limit is 512 headers and {limit} bytes")
+    return flat
+
+
+def decode_headers_untrusted(field: object) -> dict[str, str]:
+    """Return headers as a dict.
+
+    Raises:
+        RemoteProtocolError: not None and not an even number of strings.
+    """
+    if field is None:
+        return {}
+    if type(field) is not tuple or len(field) % 2:
+        raise RemoteProtocolError("headers are a flat array of names and values")
+    items: Iterable[object] = field
+    for text in items:
+        if type(text) is not str:
+            raise RemoteProtocolError("headers are strings")
+    return dict(zip(field[::2], field[1::2], strict=True))
