@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import msgpack
 
@@ -31,7 +31,6 @@ HANDSHAKE_INIT: Final = 1
 HANDSHAKE_RESPONSE: Final = 2
 HANDSHAKE_FINISH: Final = 3
 DATA: Final = 4
-RESET: Final = 5
 
 HEADER: Final = struct.Struct(">BBHIQ")
 HEADER_SIZE: Final = HEADER.size
@@ -46,6 +45,7 @@ FRAME_OVERHEAD: Final = 32 * 1024
 """Room for header, tag, headers and fields around one payload of the configured maximum."""
 
 _PAYLOAD: Final = 1
+_NIL: Final = b"\xc0"
 
 Message = tuple[Any, ...]
 Payload = bytes | msgpack.ExtType
@@ -73,12 +73,12 @@ def parse_header_untrusted(frame: bytes) -> FrameHeader:
     header = FrameHeader._make(HEADER.unpack_from(frame))
     if header.version != VERSION:
         raise RemoteProtocolError(f"protocol version {header.version}: this node speaks version {VERSION}")
-    if not HANDSHAKE_INIT <= header.kind <= RESET:
+    if not HANDSHAKE_INIT <= header.kind <= DATA:
         raise RemoteProtocolError(f"unknown kind of frame {header.kind}")
     return header
 
 
-def _refuse_map(pairs: list[tuple[object, object]]) -> NoReturn:
+def _refuse_map(_: list[tuple[object, object]]) -> NoReturn:
     raise ValueError("a map")
 
 
@@ -130,13 +130,14 @@ class BatchDecoder:
         """
         unpacker = self._unpacker
         try:
-            start = unpacker.tell()
             unpacker.feed(batch)
+            # A message that is cut off would wait in the unpacker for the rest; it takes this nil for it.
+            unpacker.feed(_NIL)
             messages = list(unpacker)
-            if unpacker.tell() - start != len(batch):
+            if not messages or messages.pop() is not None:
                 raise ValueError("the last message is cut off")
             for message in messages:
-                if type(message) is not tuple or type(message[0]) is not int:
+                if type(message) is not tuple or not message or type(message[0]) is not int:
                     raise ValueError("a message is an array that starts with its kind")
         except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
             self._unpacker = _unpacker(self._max_bytes, MAX_ARRAY)
@@ -157,14 +158,15 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY) -> object:
         RemoteProtocolError: maps, foreign extensions, arrays over ``max_array`` elements, missing or surplus bytes.
     """
     try:
-        unpacker = _unpacker(len(data) or 1, max_array)
+        unpacker = _unpacker(len(data) + 1, max_array)
         unpacker.feed(data)
-        value: object = unpacker.unpack()
-        if unpacker.tell() != len(data):
-            raise ValueError("surplus bytes")
+        unpacker.feed(_NIL)
+        value, end = unpacker
+        if end is not None:
+            raise ValueError("cut off")
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed value: {error}") from None
-    return value
+    return cast("object", value)
 
 
 # -- user payloads -----------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def encode_payload(value: object, limit: int) -> Payload:
     if len(packed) > limit:
         raise PayloadTooLarge(_too_large(len(packed), limit))
     if isinstance(value, dict | list | tuple):
-        _check_keys(value)
+        _check_keys(cast("object", value))
     return msgpack.ExtType(_PAYLOAD, packed)
 
 
@@ -223,7 +225,7 @@ def _check_keys(value: object) -> None:
 
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
-    return len(payload) if type(payload) is bytes else len(payload.data)
+    return len(payload) if isinstance(payload, bytes) else len(payload.data)
 
 
 def is_payload(field: object) -> bool:
@@ -241,7 +243,7 @@ def decode_payload_untrusted(payload: Payload) -> Any:
         RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, or holds more
             than 65,536 dicts.
     """
-    if type(payload) is bytes:
+    if isinstance(payload, bytes):
         return payload
     data: bytes = payload.data
     maps = 0
@@ -271,7 +273,7 @@ def decode_payload_untrusted(payload: Payload) -> Any:
         raise RemoteProtocolError(f"malformed payload: {error}") from None
 
 
-def _refuse_extension(code: int, data: bytes) -> NoReturn:
+def _refuse_extension(code: int, _: bytes) -> NoReturn:
     raise ValueError(f"extension {code}")
 
 

@@ -1,0 +1,265 @@
+"""A network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
+
+It keeps what the real network promises and nothing more: frames of one way out arrive in order; when a way breaks,
+those in transit may be lost; a slow reader is felt by its writers.  Everything random comes from the given seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
+
+import trio
+
+from iris.kernel.errors import ConfigError, NotSent
+
+_SCHEME: Final = "mem://"
+
+
+@final
+class MemoryNetwork:
+    """Joins transports of one trio run.
+
+    Args:
+        seed: of all randomness here; the same seed and the same calls give the same run.
+        latency: least and greatest seconds that a frame takes one way.
+        loss: probability from 0 to 1 that a frame vanishes silently.
+        capacity: frames in transit on one way before its writer has to wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        latency: tuple[float, float] = (0.0001, 0.0005),
+        loss: float = 0.0,
+        capacity: int = 64,
+    ) -> None:
+        self.random: Final = random.Random(seed)
+        self.latency = latency
+        self.loss = loss
+        self.capacity: Final = capacity
+        self._listening: dict[str, MemoryTransport] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._names = 0
+
+    def transport(self, host: str) -> MemoryTransport:
+        """Return a new transport on the host ``host``; several may share a host."""
+        return MemoryTransport(self, host)
+
+    def partition(self, *groups: Iterable[str], one_way: bool = False) -> None:
+        """Silently drop everything between hosts of different groups, until ``heal``.
+
+        With ``one_way``, only what goes from an earlier group to a later one is dropped.
+        """
+        sides = [list(group) for group in groups]
+        for index, near in enumerate(sides):
+            for far in sides[index + 1 :]:
+                for one in near:
+                    for other in far:
+                        self._cut.add((one, other))
+                        if not one_way:
+                            self._cut.add((other, one))
+
+    def heal(self) -> None:
+        """End every partition."""
+        self._cut.clear()
+
+    def crash(self, host: str) -> None:
+        """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""
+        for url in [url for url, transport in self._listening.items() if transport.host == host]:
+            self._listening[url].close()
+
+    def bind(self, url: str, transport: MemoryTransport) -> str:
+        """Reserve ``url``, or a fresh one if it ends in ``:0``, for ``transport``."""
+        if not url.startswith(_SCHEME) or url == _SCHEME:
+            raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
+        if url.endswith(":0"):
+            self._names += 1
+            url = f"{url.removesuffix('0')}{self._names}"
+        if url in self._listening:
+            raise ConfigError(f"cannot listen at {url}: the address is in use by another program")
+        self._listening[url] = transport
+        return url
+
+    def unbind(self, transport: MemoryTransport) -> None:
+        """Free every URL of ``transport``."""
+        for url in [url for url, bound in self._listening.items() if bound is transport]:
+            del self._listening[url]
+
+    def find(self, url: str) -> MemoryTransport | None:
+        """Return who listens at ``url``."""
+        return self._listening.get(url)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Tell whether a partition lies between two hosts."""
+        return (source, target) in self._cut
+
+
+@final
+class MemoryTransport:
+    """One node's end of a ``MemoryNetwork``."""
+
+    def __init__(self, network: MemoryNetwork, host: str) -> None:
+        self.host: Final = host
+        self._network = network
+        self._arrived: list[_Arrival] = []
+        self._news = trio.Event()
+        self._inward: set[MemoryOutgoing] = set()
+        self._outward: set[MemoryOutgoing] = set()
+        self.closed = False
+        self.paused = False
+
+    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """See ``Transport.listen``."""
+        return tuple([self._network.bind(url, self) for url in urls])
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        """See ``Transport.dial``."""
+        target = self._network.find(url)
+        if target is not None and self._network.is_cut(self.host, target.host):
+            await trio.sleep_forever()  # what a real network does: no answer; callers have their own deadline
+        await trio.sleep(self._network.random.uniform(*self._network.latency))
+        target = self._network.find(url)
+        if target is None:
+            raise NotSent(f"cannot connect to {url}: connection refused")
+        outgoing = MemoryOutgoing(self._network, self, target, on_broken)
+        self._outward.add(outgoing)
+        target._inward.add(outgoing)
+        return outgoing
+
+    def deliver(self, arrival: _Arrival) -> None:
+        """Take a frame that becomes readable at its due time."""
+        # Frames come nearly in the order of their due times, so the place is found from the end.
+        place = len(self._arrived)
+        while place and self._arrived[place - 1].due > arrival.due:
+            place -= 1
+        self._arrived.insert(place, arrival)
+        self._news.set()
+
+    def receive_nowait(self) -> bytes | None:
+        """See ``Transport.receive_nowait``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this transport is closed")
+        if self.paused or not self._arrived or self._arrived[0].due > trio.current_time():
+            return None
+        arrival = self._arrived.pop(0)
+        arrival.way.taken()
+        return arrival.frame
+
+    async def wait_readable(self) -> None:
+        """See ``Transport.wait_readable``."""
+        while True:
+            if self.closed:
+                raise trio.ClosedResourceError("this transport is closed")
+            self._news = trio.Event()
+            due = self._arrived[0].due if self._arrived and not self.paused else float("inf")
+            if due <= trio.current_time():
+                await trio.lowlevel.checkpoint()
+                return
+            with trio.move_on_at(due):
+                await self._news.wait()
+
+    def pause(self) -> None:
+        """Stop reading, as SIGSTOP stops a process: nobody is told, writers come to feel it."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        self.paused = False
+        self._news.set()
+
+    def forget(self, way: MemoryOutgoing) -> None:
+        """Drop a way that has ended."""
+        self._inward.discard(way)
+        self._outward.discard(way)
+
+    def close(self) -> None:
+        """See ``Transport.close``.  Peers see their connections break."""
+        if self.closed:
+            return
+        self.closed = True
+        self._network.unbind(self)
+        self._arrived.clear()
+        self._news.set()
+        for way in sorted(self._inward, key=lambda way: way.number):
+            way.break_off()
+        for way in sorted(self._outward, key=lambda way: way.number):
+            way.close()
+
+
+@final
+class MemoryOutgoing:
+    """A way from one transport to another."""
+
+    _made = 0
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        source: MemoryTransport,
+        target: MemoryTransport,
+        on_broken: Callable[[], None],
+    ) -> None:
+        MemoryOutgoing._made += 1
+        self.number: Final = MemoryOutgoing._made
+        self._network = network
+        self._source = source
+        self._target = target
+        self._on_broken = on_broken
+        self._in_transit = 0
+        self._due = 0.0
+        self._room = trio.Event()
+        self.closed = False
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        network = self._network
+        if self._in_transit >= network.capacity:
+            self._room = trio.Event()
+            return False
+        if network.is_cut(self._source.host, self._target.host):
+            return True
+        if network.loss and network.random.random() < network.loss:
+            return True
+        self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
+        self._in_transit += 1
+        self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
+        return True
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        await self._room.wait()
+
+    def taken(self) -> None:
+        """Note that the target has read a frame of this way."""
+        self._in_transit -= 1
+        self._room.set()
+
+    def break_off(self) -> None:
+        """End the way from the far side: its owner is told."""
+        if not self.closed:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if not self.closed:
+            self.closed = True
+            self._room.set()
+            self._source.forget(self)
+            self._target.forget(self)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Arrival:
+    due: float
+    frame: bytes
+    way: MemoryOutgoing

@@ -1,0 +1,67 @@
+"""The port to the network: how frames leave and arrive.
+
+``iris.kernel.nng`` is the real one, ``iris.kernel.memory`` the simulated one.
+A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
+sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Outgoing(Protocol):
+    """A way to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """Hand over a frame; False if the peer or the network is not taking more at the moment.
+
+        Raises:
+            trio.ClosedResourceError: it was closed.
+        """
+        ...
+
+    async def wait_writable(self) -> None:
+        """Wait until ``send_nowait`` is worth another try.  Cancelling has no effect on frames."""
+        ...
+
+    def close(self) -> None:
+        """Give the way up; frames not yet on the network are lost.  Never blocks; may be called twice."""
+        ...
+
+
+class Transport(Protocol):
+    """The network as one node sees it."""
+
+    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """Bind every URL and return the URLs really bound (a port 0 is replaced by the port chosen).
+
+        Raises:
+            ConfigError: a URL is malformed, its scheme is not known, or its address is taken or not ours.
+        """
+        ...
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+        """Connect to a URL.
+
+        ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
+        ``close``.  The way is of no further use then.
+
+        Raises:
+            NotSent: refused or unreachable, with the reason.
+            ConfigError: the URL is malformed or its scheme is not known.
+        """
+        ...
+
+    def receive_nowait(self) -> bytes | None:
+        """Return the next frame that has arrived, or None."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Wait until a frame has arrived."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening and drop what has arrived.  Never blocks for long; may be called twice."""
+        ...
