@@ -1,0 +1,26 @@
+class SockAddr:
+    @property
+    def family(self) -> int: ...
+    @property
+    def family_as_str(self) -> str: ...
+
+class InprocAddr(SockAddr):
+    @property
+    def name(self) -> str: ...
+
+class IPCAddr(SockAddr):
+    @property
+    def path(self) -> str: ...
+
+class InAddr(SockAddr):
+    # Both in network byte order: swap with socket.ntohs before showing the port to people.
+    @property
+    def port(self) -> int: ...
+    @property
+    def addr(self) -> int: ...
+
+class In6Addr(SockAddr):
+    @property
+    def port(self) -> int: ...
+    @property
+    def addr(self) -> bytes: ...
