@@ -57,7 +57,7 @@ class Config:
     """Every this often one random member is probed.  Enters the detection time linearly."""
 
     probe_timeout: float = 0.25
-    """An answer later than this makes others be asked to probe.  Above the round trip of any site, below the interval."""
+    """An answer later than this makes others be asked to probe.  Above any round trip, below the interval."""
 
     gossip_interval: float = 0.1
     """Every this often pending updates go to ``gossip_fanout`` random members."""
