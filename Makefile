@@ -1,0 +1,66 @@
+# What people type.  Nothing is needed before it but Python 3.11 or later: the first verb creates .venv and installs
+# what it needs.  Arguments for the program behind a verb: make demo ARGS="--rows 20000".
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint types layers coverage bench docs clean
+
+help:
+	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
+	@echo "make test      all tests"
+	@echo "make check     lint, types, layers, tests"
+	@echo "make coverage  tests, with the lines and branches that none of them reaches"
+	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
+	@echo "make docs      the reference pages, links and examples"
+	@echo "make clean     remove what the other verbs have made"
+
+demo: $(VENV)/.ready-demo
+	$(BIN)/iris demo $(ARGS)
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types layers
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+
+layers: $(VENV)/.ready-dev
+	$(BIN)/lint-imports
+
+coverage: $(VENV)/.ready-test
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.ready-test
+	$(BIN)/python docs/build.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \
+		.import_linter_cache .hypothesis spark-warehouse metastore_db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of extras; a changed pyproject.toml installs again.
+$(VENV)/.ready-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "iris: Python 3.11 or later is needed (make PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV) \
+		|| { rm -rf $(VENV); echo "iris: Python's venv module does not work here (Debian: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade pip

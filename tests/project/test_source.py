@@ -1,0 +1,109 @@
+"""Rules for source text that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TREES = (
+    "iris",
+    "cluster",
+    "federation",
+    "patterns",
+    "security",
+    "spark_bridge",
+    "tests",
+    "benchmarks",
+    "examples",
+    "docs",
+)
+LONGEST = 500
+
+
+def python_files(*trees: str) -> list[Path]:
+    return sorted(
+        file
+        for tree in trees
+        for file in (ROOT / tree).rglob("*.py")
+        if not any(parent.is_symlink() for parent in file.parents)
+    )
+
+
+def source_files() -> list[Path]:
+    return python_files("iris", "cluster", "federation", "patterns", "security", "spark_bridge")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_tree_is_found() -> None:
+    assert ROOT / "iris" / "kernel" / "errors.py" in source_files()
+    assert ROOT / "security" / "__init__.py" in source_files()
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    lengths = {named(file): len(file.read_text().splitlines()) for file in python_files(*TREES)}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "HACK"])
+def test_nothing_is_left_for_later(word: str) -> None:
+    pattern = re.compile(rf"\b{word}\b")
+    here = Path(__file__)
+    assert [named(file) for file in python_files(*TREES) if file != here and pattern.search(file.read_text())] == []
+
+
+def top_level_names() -> set[str]:
+    return {"cluster", "federation", "patterns", "security", "spark_bridge"}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+
+
+def test_nothing_is_imported_under_its_folder_name_or_relatively() -> None:
+    """Either would make a second copy of every class, and ``except`` would no longer recognise them."""
+    wrong = {
+        f"{named(file)}: {name}"
+        for file in python_files(*TREES)
+        for name in imported(ast.parse(file.read_text()))
+        if name.startswith(".") or name.split(".")[0] in top_level_names()
+    }
+    assert wrong == set()
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [named(file) for file in source_files() if not ast.get_docstring(ast.parse(file.read_text()))] == []
+
+
+def parsers_of_peer_bytes(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.endswith("_untrusted") and not node.name.startswith("_"):
+            yield node
+
+
+def test_parsers_of_peer_bytes_say_which_error_they_raise() -> None:
+    functions = [(file, f) for file in source_files() for f in parsers_of_peer_bytes(ast.parse(file.read_text()))]
+    silent = [f"{named(file)}: {f.name}" for file, f in functions if "Error" not in (ast.get_docstring(f) or "")]
+    assert functions
+    assert silent == []
+
+
+def test_generated_files_are_not_committed() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=False, capture_output=True, text=True)
+    if listed.returncode != 0:
+        assert not (ROOT / ".git").exists(), listed.stderr  # an unpacked sdist has no history to look at
+        return
+    unwanted = re.compile(r"(__pycache__|\.egg-info|\.pyc$|^build/|^dist/|\.coverage$)")
+    assert [name for name in listed.stdout.splitlines() if unwanted.search(name)] == []

@@ -1,0 +1,53 @@
+"""What people install: the wheel must hold every package, because setuptools leaves out silently what is not listed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built without network from a copy: setuptools writes into the tree that it builds."""
+    copy = tmp_path_factory.mktemp("source") / "iris"
+    shutil.copytree(
+        ROOT,
+        copy,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis", "docs"
+        ),
+    )
+    out = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    done = subprocess.run([*build, "--wheel-dir", str(out), str(copy)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    layers = ("cluster", "federation", "patterns", "security", "spark_bridge")
+    expected = {f"iris/{file.relative_to(ROOT)}" for layer in layers for file in (ROOT / layer).rglob("*.py")}
+    expected |= {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
+    expected |= {"iris/py.typed"}
+    assert expected <= names
+
+
+def test_the_wheel_holds_nothing_that_would_shadow_other_packages(wheel: Path) -> None:
+    top = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"iris"}
+
+
+def test_the_wheel_brings_the_iris_command(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "iris = iris._command:main" in archive.read(entry_points).decode()
