@@ -33,7 +33,7 @@ lint: $(VENV)/.ready-dev
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 layers: $(VENV)/.ready-dev
 	$(BIN)/lint-imports

@@ -1,0 +1,1 @@
+"""Iris beside its peers: every system does the same work, in separate processes, interleaved in one run."""

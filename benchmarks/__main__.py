@@ -1,0 +1,5 @@
+"""``python -m benchmarks``: what ``make bench`` runs."""
+
+from benchmarks.bench import main
+
+main()

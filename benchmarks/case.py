@@ -1,0 +1,111 @@
+"""What is measured: each case is one kind of work with its size, and the figures that are read from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, final
+
+Kind = Literal["stream", "request", "paced"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number of a case, as systems report it, and how people read it."""
+
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+
+
+RATE = Figure(name="rate", unit="msg/s", better="higher")
+REQUESTS = Figure(name="rate", unit="req/s", better="higher")
+P50 = Figure(name="p50", unit="us", better="lower")
+P99 = Figure(name="p99", unit="us", better="lower")
+P999 = Figure(name="p99.9", unit="us", better="lower")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kind of work.
+
+    Attributes:
+        name: the stable name in the JSON.
+        title: the name in the table.
+        kind: ``stream``: one source sends as fast as it may, every sink gets every message;
+            ``request``: one source asks, one sink answers with the same payload;
+            ``paced``: one source sends at a fixed rate, the sink notes how old each message is.
+        size: bytes of each payload.
+        sinks: receiving processes.
+        concurrency: requests that are under way at any time.
+        pace: messages per second.
+        figures: what is read from it, in the order of the table.
+        quick: whether ``--quick`` measures it.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    size: int
+    sinks: int = 1
+    concurrency: int = 1
+    pace: int = 0
+    figures: tuple[Figure, ...]
+    quick: bool = False
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        name="publish-100",
+        title="one-way, 100 B",
+        kind="stream",
+        size=100,
+        figures=(RATE,),
+        quick=True,
+    ),
+    Case(name="publish-1k", title="one-way, 1 KiB", kind="stream", size=1024, figures=(RATE,)),
+    Case(name="publish-64k", title="one-way, 64 KiB", kind="stream", size=65536, figures=(RATE,)),
+    Case(name="fanout-4", title="one-way to 4, 100 B, sum", kind="stream", size=100, sinks=4, figures=(RATE,)),
+    Case(
+        name="request-1",
+        title="request 128 B, one at a time",
+        kind="request",
+        size=128,
+        figures=(P50, P99),
+        quick=True,
+    ),
+    Case(
+        name="request-64",
+        title="request 128 B, 64 concurrent",
+        kind="request",
+        size=128,
+        concurrency=64,
+        figures=(REQUESTS,),
+        quick=True,
+    ),
+    Case(
+        name="request-512",
+        title="request 128 B, 512 concurrent",
+        kind="request",
+        size=128,
+        concurrency=512,
+        figures=(REQUESTS,),
+    ),
+    Case(
+        name="paced-1000",
+        title="age on delivery, 1,000 msg/s of 100 B",
+        kind="paced",
+        size=100,
+        pace=1000,
+        figures=(P50, P99, P999),
+    ),
+    Case(
+        name="paced-10000",
+        title="age on delivery, 10,000 msg/s of 100 B",
+        kind="paced",
+        size=100,
+        pace=10000,
+        figures=(P50, P99, P999),
+    ),
+)

@@ -1,0 +1,150 @@
+"""What all systems share in measuring: the clock, the end mark, the loops of sources, percentiles.
+
+A stream ends with a message of another size than the rest; it says how many were sent.  The clock is
+``time.perf_counter_ns``, which on Linux is one clock for all processes of a machine, so ages need no synchronizing.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter, perf_counter_ns
+
+from benchmarks.system import Task
+
+WARM_UP = 0.1
+"""Seconds that a source works before its figures count."""
+
+BURST = 64
+"""Messages that a source sends between two looks at the clock."""
+
+_COUNT = struct.Struct("<Q")
+MARK_SIZE = _COUNT.size
+
+
+def end_mark(sent: int) -> bytes:
+    """Return the message that ends a stream of ``sent`` messages."""
+    return _COUNT.pack(sent)
+
+
+def stamp_at(moment: int, size: int) -> bytes:
+    """Return a payload of ``size`` bytes that carries the ``perf_counter_ns`` time ``moment``."""
+    return _COUNT.pack(moment).ljust(size, b".")
+
+
+def finish_stream(task: Task, received: int, started: float, mark: bytes) -> None:
+    """Report a sink's share of a stream.  ``started`` is the time of its first message, which is not in the rate."""
+    elapsed = perf_counter() - started
+    (sent,) = _COUNT.unpack(mark)
+    task.finish(rate=(received - 1) / elapsed, lost=sent - received)
+
+
+class Ages:
+    """How old messages are when they are delivered."""
+
+    def __init__(self) -> None:
+        self._ages: list[int] = []
+
+    def note(self, payload: bytes | memoryview) -> None:
+        """Note the age of one message that was made by ``stamp_at``."""
+        now = perf_counter_ns()
+        self._ages.append(now - _COUNT.unpack_from(payload)[0])
+
+    def finish(self, task: Task, mark: bytes) -> None:
+        """Report the percentiles, without the first tenth, which warms up."""
+        (sent,) = _COUNT.unpack(mark)
+        counted = self._ages[len(self._ages) // 10 :]
+        figures = {name: value / 1000 for name, value in percentiles(counted).items()}
+        task.finish(lost=sent - len(self._ages), **figures)
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Return p50, p99 and p99.9 of ``values``: the nearest rank, so that each is a value that occurred."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    ranks = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+    return {name: float(ordered[min(last, math.ceil(rank * len(ordered)) - 1)]) for name, rank in ranks.items()}
+
+
+async def send_stream(task: Task, send: Callable[[bytes], Awaitable[object]]) -> None:
+    """Send payloads as fast as ``send`` accepts them for the time of the task, then the end mark."""
+    payload = bytes(task.case.size)
+    sent = 0
+    end = perf_counter() + task.seconds
+    while perf_counter() < end:
+        for _ in range(BURST):
+            await send(payload)
+        sent += BURST
+    await send(end_mark(sent))
+
+
+def send_stream_nowait(task: Task, send: Callable[[bytes], object]) -> None:
+    """The same as ``send_stream`` for a ``send`` that blocks."""
+    payload = bytes(task.case.size)
+    sent = 0
+    end = perf_counter() + task.seconds
+    while perf_counter() < end:
+        for _ in range(BURST):
+            send(payload)
+        sent += BURST
+    send(end_mark(sent))
+
+
+async def send_paced(
+    task: Task, send: Callable[[bytes], Awaitable[object]], sleep: Callable[[float], Awaitable[object]]
+) -> None:
+    """Send payloads at the pace of the case, then the end mark.
+
+    Each carries the time at which it was due, not the time at which it was sent: a system that holds up its source
+    makes the messages older, as its users would see it.  Only the lateness of the timer (up to 1 ms) is not counted.
+    """
+    count = max(200, int(task.case.pace * task.seconds))
+    interval = 1e9 / task.case.pace
+    begin = woken = perf_counter_ns() + 1_000_000
+    for number in range(count):
+        due = begin + int(number * interval)
+        ahead = due - perf_counter_ns()
+        if ahead > 0:
+            await sleep(ahead / 1e9)
+            woken = perf_counter_ns()
+        await send(stamp_at(max(due, woken), task.case.size))
+    await send(end_mark(count))
+
+
+class Latencies:
+    """Round trips of one source, asked by any number of clients at the same time."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._seconds: list[float] = []
+        self._begin = perf_counter() + WARM_UP
+        self._end = self._begin + task.seconds
+
+    async def client(self, ask: Callable[[bytes], Awaitable[object]]) -> None:
+        """Ask again and again until the time is over."""
+        payload = bytes(self._task.case.size)
+        seconds = self._seconds
+        before = perf_counter()
+        while before < self._end:
+            await ask(payload)
+            after = perf_counter()
+            if before >= self._begin:
+                seconds.append(after - before)
+            before = after
+
+    def client_nowait(self, ask: Callable[[bytes], object]) -> None:
+        """The same as ``client`` for an ``ask`` that blocks."""
+        payload = bytes(self._task.case.size)
+        before = perf_counter()
+        while before < self._end:
+            ask(payload)
+            after = perf_counter()
+            if before >= self._begin:
+                self._seconds.append(after - before)
+            before = after
+
+    def finish(self) -> None:
+        """Report the rate and the percentiles."""
+        figures = {name: value * 1e6 for name, value in percentiles(self._seconds).items()}
+        self._task.finish(rate=len(self._seconds) / self._task.seconds, **figures)

@@ -1,0 +1,149 @@
+"""What a run leaves behind: JSON for programs, a table in Markdown for people.
+
+The JSON is one object (its schema is described in docs/benchmarks.md, which this module writes)::
+
+    schema    1
+    machine   {cpu, cores, memory_gib, system, python}
+    run       {date, seconds, rounds, quick}
+    systems   [{system, version, encrypted}]
+    results   [{case, system, unit, better, median, min, max, rounds: [one figure per round]}]
+    ratios    [{case, peer, unit, better, ratio}]       median of iris / median of the peer
+    absent    [{system, case or null, reason}]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from benchmarks.case import Case, Figure
+from benchmarks.system import System
+
+OURS = "iris"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure of one system, over all rounds."""
+
+    case: str
+    system: str
+    unit: str
+    better: str
+    rounds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the row as it stands in the JSON."""
+        return {
+            "case": self.case,
+            "system": self.system,
+            "unit": self.unit,
+            "better": self.better,
+            "median": self.median,
+            "min": min(self.rounds),
+            "max": max(self.rounds),
+            "rounds": list(self.rounds),
+        }
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """Something that was not measured, and why."""
+
+    system: str
+    case: str | None
+    reason: str
+
+
+@final
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Report:
+    """Everything that a run found, growing while it goes on."""
+
+    run: Mapping[str, object]
+    cases: Sequence[Case]
+    systems: Sequence[System]
+    figures: dict[tuple[str, str, str], list[float]] = dataclasses.field(
+        default_factory=dict[tuple[str, str, str], list[float]]
+    )
+    absent: list[Absence] = dataclasses.field(default_factory=list[Absence])
+
+    def add(self, case: Case, system: System, outcome: Mapping[str, float]) -> None:
+        """Add the outcome of one trial."""
+        for figure in case.figures:
+            self.figures.setdefault((case.name, figure.name, system.name), []).append(outcome[figure.name])
+
+    def row(self, case: Case, figure: Figure, system: str) -> Row | None:
+        """Return one figure of one system; None if it was not measured."""
+        rounds = self.figures.get((case.name, figure.name, system))
+        if not rounds:
+            return None
+        name = f"{case.name}/{figure.name}"
+        return Row(case=name, system=system, unit=figure.unit, better=figure.better, rounds=tuple(rounds))
+
+    def rows(self) -> Iterable[Row]:
+        """Every figure of every system, in the order of the table."""
+        for case in self.cases:
+            for figure in case.figures:
+                for system in self.systems:
+                    if (row := self.row(case, figure, system.name)) is not None:
+                        yield row
+
+    def ratios(self) -> Iterable[tuple[Row, Row, float]]:
+        """Every figure of Iris with the same figure of a peer, and the one divided by the other."""
+        ours = {row.case: row for row in self.rows() if row.system == OURS}
+        for row in self.rows():
+            if row.system != OURS and row.case in ours:
+                yield ours[row.case], row, ours[row.case].median / row.median
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the whole report as it stands in the JSON."""
+        return {
+            "schema": 1,
+            "machine": machine(),
+            "run": dict(self.run),
+            "systems": [{"system": s.name, "version": s.version(), "encrypted": s.encrypted} for s in self.systems],
+            "results": [row.as_json() for row in self.rows()],
+            "ratios": [
+                {"case": peer.case, "peer": peer.system, "unit": peer.unit, "better": peer.better, "ratio": ratio}
+                for _, peer, ratio in self.ratios()
+            ],
+            "absent": [dataclasses.asdict(absence) for absence in self.absent],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the JSON to ``path``."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures depend on most."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")), platform.machine()
+    )
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []

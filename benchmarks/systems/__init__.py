@@ -1,0 +1,20 @@
+"""One file per system.  A new one is measured as soon as it is listed here."""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.system import System
+
+MODULES = ("nats_py", "pyzmq_sync", "pyzmq_asyncio")
+
+
+def all_systems() -> tuple[System, ...]:
+    """Return every system, in the order of the table."""
+    return tuple(importlib.import_module(f"benchmarks.systems.{module}").SYSTEM for module in MODULES)
+
+
+def system_named(name: str) -> System:
+    """Return the system called ``name``."""
+    (found,) = (system for system in all_systems() if system.name == name)
+    return found

@@ -1,0 +1,98 @@
+"""The report as people read it: docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.case import Case, Figure
+from benchmarks.report import OURS, Report, Row, machine
+
+HEAD = """\
+# Benchmarks
+
+Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
+processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
+of all rounds, with the least and the greatest in brackets. Iris always encrypts; the column *sealed* says who else
+does. *Ratio* is Iris divided by that system: above 1 is better for Iris where more is better, below 1 where less is.
+"""
+
+TAIL = """\
+## The JSON
+
+`make bench ARGS="--json FILE"` writes one object:
+
+| key | value |
+|---|---|
+| `schema` | 1; grows when the meaning of a key changes |
+| `machine` | `cpu`, `cores`, `memory_gib`, `system`, `python` |
+| `run` | `date`, `seconds` per trial, `rounds`, `quick` |
+| `systems` | list of `system`, `version`, `encrypted` |
+| `results` | list of `case`, `system`, `unit`, `better`, `median`, `min`, `max`, `rounds` (all figures) |
+| `ratios` | list of `case`, `peer`, `unit`, `better` (`higher`, `lower`), `ratio`: median of Iris / median of the peer |
+| `absent` | list of `system`, `case` (or null for all), `reason` |
+"""
+
+
+def write_table(report: Report, path: Path) -> None:
+    """Write the report as Markdown to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(_lines(report)) + "\n")
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield HEAD
+    here = machine()
+    yield (
+        f"Measured on {report.run['date']}: {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, "
+        f"{here['system']}, Python {here['python']}; {report.run['rounds']} rounds of {report.run['seconds']} s"
+        f"{' (quick)' if report.run['quick'] else ''}. "
+        + ", ".join(f"{system.name} {system.version()}" for system in report.systems)
+        + ".\n"
+    )
+    sealed = {system.name: system.encrypted for system in report.systems}
+    for case in report.cases:
+        for figure in case.figures:
+            yield from _section(report, case, figure, sealed)
+    if report.absent:
+        yield "## Not measured\n"
+        yield from (
+            f"- {absence.system}{f', {absence.case}' if absence.case else ''}: {absence.reason}"
+            for absence in report.absent
+        )
+        yield ""
+    yield TAIL
+
+
+def _section(report: Report, case: Case, figure: Figure, sealed: dict[str, bool]) -> Iterator[str]:
+    rows = [row for system in report.systems if (row := report.row(case, figure, system.name)) is not None]
+    if not rows:
+        return
+    label = "" if len(case.figures) == 1 else f", {figure.name}"
+    yield f"## {case.title}{label}\n"
+    yield f"| system | sealed | {figure.unit} | ratio |"
+    yield "|---|---|---|---|"
+    ours = next((row for row in rows if row.system == OURS), None)
+    for row in ranked(rows, figure):
+        ratio = "" if ours is None or row is ours else f"{ours.median / row.median:.2f}"
+        name = f"**{row.system}**" if row is ours else row.system
+        yield f"| {name} | {'yes' if sealed[row.system] else 'no'} | {spread(row)} | {ratio} |"
+    yield ""
+
+
+def ranked(rows: Iterable[Row], figure: Figure) -> list[Row]:
+    """Return ``rows`` with the best first."""
+    return sorted(rows, key=lambda row: row.median, reverse=figure.better == "higher")
+
+
+def spread(row: Row) -> str:
+    """Return the median with the least and the greatest figure."""
+    return f"{_number(row.median)} ({_number(min(row.rounds))} - {_number(max(row.rounds))})"
+
+
+def _number(value: float) -> str:
+    """Return ``value`` with three significant digits, and commas."""
+    if value >= 1000:
+        magnitude = 10 ** (len(str(int(value))) - 3)
+        return f"{round(value / magnitude) * magnitude:,}"
+    return f"{value:.3g}"
