@@ -22,8 +22,9 @@ CANCEL: Final = 0x23  # (id: int): the caller no longer waits
 # Broadcast: 0x30 - 0x37
 BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
 
-# Publish/subscribe: 0x40 - 0x4f
-INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple, removed: tuple): see iris.patterns.interest
-INTEREST_KNOWN: Final = 0x41  # (version: int): the sender now publishes accordingly
-EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, headers, key, payloads): a run of one topic
-CONFIRMED: Final = 0x43  # (ranges: tuple[int, ...]): first, last, first, last, ... are on disk
+# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable: bool)
+INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
+INTEREST_KNOWN: Final = 0x41  # (version: int): the sender publishes accordingly from here on
+EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key: str | None, payloads)
+CONFIRMED: Final = 0x43  # (ranges: tuple of int): first, last, first, last, ... are durable
+HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wait" can take no more for now, or again

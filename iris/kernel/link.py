@@ -86,6 +86,8 @@ class Link:
         "_size",
         "_waiting_bytes",
         "_wakeup",
+        "generation",
+        "moved",
         "node",
     )
 
@@ -105,6 +107,10 @@ class Link:
         self._wakeup = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._closed: str | None = None
+        self.generation = 0
+        """Grows whenever a new batch is begun: a message posted under the same number has not been encoded yet."""
+        self.moved = 0.0
+        """When the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
         self._sent = self._lost = self._refused = self._frames_sent = self._bytes_sent = 0
 
     def __repr__(self) -> str:
@@ -115,6 +121,11 @@ class Link:
     def waiting_bytes(self) -> int:
         """Bytes of messages that wait here."""
         return self._waiting_bytes + self._open_bytes
+
+    @property
+    def outgoing(self) -> Outgoing | None:
+        """The connection in use, if there is one."""
+        return self._outgoing
 
     @property
     def is_up(self) -> bool:
@@ -154,9 +165,17 @@ class Link:
             )
         if held + size > self._size and held:
             self._close_batch()
+        elif not held and not self._batches and self._frame is None:
+            self.moved = trio.current_time()
         self._open.append(message)
         self._open_bytes += size
         self._wakeup.wake()
+
+    def grow(self, size: int) -> None:
+        """A message posted under the present ``generation`` has grown by ``size`` bytes of payload."""
+        self._open_bytes += size
+        if self._open_bytes >= self._size:
+            self._close_batch()
 
     def ready(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
@@ -167,6 +186,10 @@ class Link:
     def has_room(self) -> bool:
         """Tell whether less than half of the limit is waiting."""
         return self._waiting_bytes + self._open_bytes < self._limit // 2
+
+    def is_stalled(self, after: float) -> bool:
+        """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
+        return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
 
     async def wait_room(self) -> None:
         """Wait until the link has room or has ended.  Cancelling leaves nothing behind."""
@@ -200,10 +223,10 @@ class Link:
         lost = len(self._open) + sum(len(batch) for batch, _ in self._batches) + self._frame_messages
         self._closed = reason
         self._lost += lost
-        self._open = []
+        self._begin_batch()
         self._batches.clear()
         self._bulk.clear()
-        self._open_bytes = self._waiting_bytes = self._frame_messages = 0
+        self._waiting_bytes = self._frame_messages = 0
         self._frame = None
         self.detach()
         self._room.unpark_all()
@@ -230,11 +253,15 @@ class Link:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    def _begin_batch(self) -> None:
+        self._open = []
+        self._open_bytes = 0
+        self.generation += 1
+
     def _close_batch(self) -> None:
         self._batches.append((self._open, self._open_bytes))
         self._waiting_bytes += self._open_bytes
-        self._open = []
-        self._open_bytes = 0
+        self._begin_batch()
         # A publisher that never yields still has its full batches on the way, not in memory.
         if self._outgoing is not None and self._session is not None and self._next_frame(self._session):
             assert self._frame is not None
@@ -253,8 +280,8 @@ class Link:
             self._waiting_bytes -= size
         else:
             batch, size = self._open, self._open_bytes
-            self._open = []
-            self._open_bytes = 0
+            if batch or self._bulk:
+                self._begin_batch()
             while size < self._size and self._bulk:
                 source = self._bulk.popleft()
                 piece = source.take(self._size - size)
@@ -277,3 +304,4 @@ class Link:
         self._bytes_sent += len(self._frame)
         self._frame = None
         self._frame_messages = 0
+        self.moved = trio.current_time()

@@ -1,0 +1,94 @@
+"""Which URLs others can reach this node at: what a wildcard stands for, and the way back from a given peer."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+import ifaddr
+import trio
+
+_HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
+_WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
+
+
+def _split(url: str) -> tuple[str, str, str] | None:
+    match = _HOST.match(url)
+    return None if match is None else (match["scheme"], match["host"], match["rest"])
+
+
+def _interface_addresses() -> list[str]:
+    """Return this machine's addresses, loopback ones last, IPv6 in brackets."""
+    outer: list[str] = []
+    loopback: list[str] = []
+    for adapter in ifaddr.get_adapters():
+        for address in adapter.ips:
+            text = address.ip if isinstance(address.ip, str) else address.ip[0]
+            parsed = ipaddress.ip_address(text)
+            if parsed.is_link_local:
+                continue
+            (loopback if parsed.is_loopback else outer).append(f"[{text}]" if parsed.version == 6 else text)
+    return outer or loopback
+
+
+def advertised(urls: Iterable[str]) -> tuple[str, ...]:
+    """Return ``urls`` with each wildcard host replaced by the addresses of this machine's interfaces."""
+    result: list[str] = []
+    for url in urls:
+        parts = _split(url)
+        if parts is None or parts[1] not in _WILDCARDS:
+            result.append(url)
+            continue
+        scheme, host, rest = parts
+        result.extend(
+            f"{scheme}://{address}{rest}"
+            for address in _interface_addresses()
+            if address.startswith("[") == (host == "[::]")
+        )
+    return tuple(dict.fromkeys(result))
+
+
+async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
+    """Return where the node at ``dialled`` can reach this one, which listens at ``urls``; the likeliest first.
+
+    A wildcard becomes the address from which the system would send there; asking costs no packet.
+    """
+    own = tuple(urls)
+    parts = _split(dialled)
+    likely: list[str] = []
+    if parts is not None:
+        source = await _source_address(parts[1].strip("[]"))
+        if source is not None:
+            for url in own:
+                mine = _split(url)
+                if mine is not None and mine[1] in _WILDCARDS:
+                    likely.append(f"{mine[0]}://{source}{mine[2]}")
+    same = dialled.split("://", 1)[0]
+    rest = sorted(advertised(own), key=lambda url: not url.startswith(same))
+    return tuple(dict.fromkeys([*likely, *rest]))
+
+
+async def _source_address(host: str) -> str | None:
+    try:
+        found = await trio.socket.getaddrinfo(host, 9, type=trio.socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with trio.socket.socket(family, kind, protocol) as probe:
+            await probe.connect(address)
+            source = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    return f"[{source}]" if family == trio.socket.AF_INET6 else source
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether ``url`` can be reached from this machine only."""
+    parts = _split(url)
+    if parts is None:
+        return url.startswith(("ipc://", "mem://"))
+    if parts[1] == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts[1].strip("[]")).is_loopback
+    except ValueError:
+        return False

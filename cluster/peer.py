@@ -1,0 +1,37 @@
+"""One node that this node is linked to."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+from iris.kernel.link import Link
+from iris.kernel.wire import BatchDecoder
+from iris.security.identity import PeerIdentity
+from iris.security.session import Session
+
+
+@final
+class Peer:
+    """A linked node: its verified identity, the link to it, and the session that frames leave under.
+
+    ``session`` is None for the node itself, whose messages never leave the process.
+    """
+
+    __slots__ = ("addresses", "decoder", "identity", "initiated", "link", "lost_frames", "node", "session")
+
+    def __init__(
+        self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
+    ) -> None:
+        self.identity = identity
+        self.node: Final[NodeId] = identity.node_id
+        self.link: Final = Link(self.node, config)
+        self.decoder: Final = BatchDecoder()
+        self.addresses = addresses
+        self.session = session
+        self.initiated = False
+        self.lost_frames = 0
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

@@ -1,0 +1,54 @@
+"""Counters that add up: sent = delivered + expired + refused + lost(reason) + waiting, in every pattern."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import final
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PatternStatistics:
+    """What became of the messages of one pattern, as this node knows it.
+
+    ``sent == delivered + expired + refused + sum(lost.values()) + waiting`` holds at any time.
+    """
+
+    sent: int
+    """Messages that a caller handed over."""
+    delivered: int
+    """Those that had their effect, as far as the pattern can know."""
+    expired: int
+    """Those whose time ran out, or whose caller stopped waiting."""
+    refused: int
+    """Those that a limit, a rule or a missing member turned away, with an error to the caller."""
+    lost: Mapping[str, int]
+    """Those that vanished, by reason."""
+    waiting: int
+    """Those under way."""
+
+
+@final
+class Tally:
+    """Counts the fate of messages; ``waiting`` is what is left."""
+
+    __slots__ = ("delivered", "expired", "lost", "refused", "sent")
+
+    def __init__(self) -> None:
+        self.sent = self.delivered = self.expired = self.refused = 0
+        self.lost: Counter[str] = Counter()
+
+    def statistics(self) -> PatternStatistics:
+        """Return a snapshot."""
+        ended = self.delivered + self.expired + self.refused + sum(self.lost.values())
+        return PatternStatistics(
+            sent=self.sent,
+            delivered=self.delivered,
+            expired=self.expired,
+            refused=self.refused,
+            lost=MappingProxyType(dict(self.lost)),
+            waiting=self.sent - ended,
+        )

@@ -1,0 +1,36 @@
+"""What the patterns need to know of the cluster layer: who serves a name, and whom to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from iris.kernel.ids import NodeId
+
+
+class Picker(Protocol):
+    """Chooses among the members of one cluster; told how each request went."""
+
+    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None) -> NodeId | None:
+        """Return the member to ask next, or None if there is none outside ``exclude``."""
+        ...
+
+    def started(self, node: NodeId) -> None:
+        """Count a request as outstanding at ``node``."""
+        ...
+
+    def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
+        """Count it as ended after ``latency`` seconds."""
+        ...
+
+
+class Directory(Protocol):
+    """Names to members."""
+
+    def picker(self, cluster: str) -> Picker | None:
+        """Return the picker of a cluster, or None if nobody serves it."""
+        ...
+
+    def member_ids(self, cluster: str) -> Sequence[NodeId]:
+        """Return every member of a cluster that is not known to be dead, in no particular order."""
+        ...

@@ -1,0 +1,137 @@
+"""Who wants which topics: what this node tells the others, and what the others have told it.
+
+Each node numbers the changes of its own interest.  A peer gets all of it when it is linked and each change from then
+on, and answers with the number it has reached; so a subscriber knows when every publisher knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, final
+
+from iris.kernel import kinds
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.ids import NodeId, is_name
+from iris.kernel.wire import Message
+from iris.patterns.topics import Matcher, is_pattern
+
+TERMS_IN_ONE_MESSAGE: Final = 256
+"""So that one message stays below 100 KiB."""
+
+MAX_TERMS: Final = 262_144
+"""Terms that one peer may hold here."""
+
+
+class Terms(NamedTuple):
+    """One entry of a node's interest; several subscriptions of a node may share it."""
+
+    pattern: str
+    group: str | None
+    durable: bool
+
+
+class Wanted(NamedTuple):
+    """A node's terms, as a publisher finds them under a topic."""
+
+    node: NodeId
+    terms: Terms
+
+
+@final
+class OwnInterest:
+    """What this node subscribes to, with the number of the last change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._terms: Counter[Terms] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def add(self, terms: Terms) -> Message | None:
+        """Count a subscription; return the message for the peers if it is the first with these terms."""
+        self._terms[terms] += 1
+        if self._terms[terms] > 1:
+            return None
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (tuple(terms),), ())
+
+    def remove(self, terms: Terms) -> Message | None:
+        """Uncount a subscription; return the message for the peers if it was the last with these terms."""
+        self._terms[terms] -= 1
+        if self._terms[terms] > 0:
+            return None
+        del self._terms[terms]
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
+
+    def whole(self) -> Iterator[Message]:
+        """Yield the messages that tell a new peer everything."""
+        every = [tuple(terms) for terms in self._terms]
+        yield (kinds.INTEREST, self.version, True, tuple(every[:TERMS_IN_ONE_MESSAGE]), ())
+        for start in range(TERMS_IN_ONE_MESSAGE, len(every), TERMS_IN_ONE_MESSAGE):
+            yield (kinds.INTEREST, self.version, False, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
+
+
+@final
+class InterestTable:
+    """What every node subscribes to."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows with each change, so that what was derived from the table can be checked."""
+        self._matcher: Matcher[Wanted] = Matcher()
+        self._known: dict[NodeId, dict[Terms, Wanted]] = {}
+
+    def match(self, topic: str) -> tuple[Wanted, ...]:
+        """Return whoever wants the topic; a node stands once for each of its terms that match."""
+        return self._matcher.match(topic)
+
+    def receive_untrusted(self, node: NodeId, message: Message) -> int:
+        """Take an INTEREST message; return the version to confirm.
+
+        Raises:
+            RemoteProtocolError: malformed, or too many terms; what was known of the node is unchanged.
+        """
+        _, version, whole, added, removed = message
+        if type(version) is not int or type(whole) is not bool:
+            raise RemoteProtocolError("interest has a version and says whether it is whole")
+        more, less = _terms_untrusted(added), _terms_untrusted(removed)
+        if len(self._known.get(node, ())) + len(more) > MAX_TERMS:
+            raise RemoteProtocolError(f"node {node} subscribes to more than {MAX_TERMS} patterns")
+        if whole:
+            self.forget(node)
+        known = self._known.setdefault(node, {})
+        for terms in less:
+            wanted = known.pop(terms, None)
+            if wanted is not None:
+                self._matcher.remove(terms.pattern, wanted)
+        for terms in more:
+            if terms not in known:
+                known[terms] = wanted = Wanted(node, terms)
+                self._matcher.add(terms.pattern, wanted)
+        self.version += 1
+        return version
+
+    def forget(self, node: NodeId) -> None:
+        """Drop a node's interest."""
+        for terms, wanted in self._known.pop(node, {}).items():
+            self._matcher.remove(terms.pattern, wanted)
+        self.version += 1
+
+
+def _terms_untrusted(field: object) -> list[Terms]:
+    if type(field) is not tuple:
+        raise RemoteProtocolError("interest lists its terms")
+    items: Iterable[object] = field
+    found: list[Terms] = []
+    for item in items:
+        match item:
+            case (str() as pattern, (None | str()) as group, bool() as durable) if is_pattern(pattern) and (
+                group is None or is_name(group)
+            ):
+                found.append(Terms(pattern, group, durable))
+            case _:
+                raise RemoteProtocolError("terms are a pattern, a group and whether they are durable")
+    return found

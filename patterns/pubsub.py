@@ -1,0 +1,236 @@
+"""Publish/subscribe of one node: its subscriptions, what it tells peers about them, and the events that arrive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId, check_name
+from iris.patterns.confirming import REPEATED, Confirming
+from iris.patterns.interest import InterestTable, OwnInterest, Terms
+from iris.patterns.publishing import Publishing
+from iris.patterns.subscription import Overflow, Subscription, check_run_untrusted
+from iris.patterns.topics import Matcher, check_pattern
+from iris.patterns.values import Sender
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@final
+class PubSub:
+    """All subscriptions and publications of one node."""
+
+    def __init__(self, mesh: Mesh, config: Config) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._own = OwnInterest()
+        self._table = InterestTable()
+        self.publishing: Final = Publishing(mesh, self._table, config)
+        self.confirming: Final = Confirming(mesh, self._table, self.publishing, config)
+        self.unconfirmed_subscriptions = 0
+        """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
+        self._subscriptions: Matcher[Subscription] = Matcher()
+        self._every: dict[Subscription, Terms] = {}
+        self._holding: Counter[str] = Counter()
+        self._turn = 0
+        self._senders: dict[NodeId, Sender] = {}
+        self._known: dict[NodeId, int] = {}
+        self._known_news = trio.lowlevel.ParkingLot()
+        mesh.on(kinds.INTEREST, 4, self._receive_interest)
+        mesh.on(kinds.INTEREST_KNOWN, 1, self._receive_known)
+        mesh.on(kinds.EVENTS, 7, self._receive_events)
+        mesh.observe(self)
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The subscriptions of this node."""
+        return tuple(self._every)
+
+    # -- subscribing ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        overflow: Overflow = "drop_oldest",
+        durable: bool = False,
+        max_events: int | None = None,
+        max_bytes: int | None = None,
+    ) -> AsyncIterator[Subscription]:
+        """See ``Node.subscribe``."""
+        check_pattern(pattern)
+        if group is not None:
+            check_name(group, "group")
+        subscription = Subscription(
+            pattern,
+            group=group,
+            overflow=overflow,
+            durable=durable,
+            max_events=max_events or self._config.subscription_messages,
+            max_bytes=max_bytes or self._config.subscription_bytes,
+            confirm=self._send_confirmations,
+            hold=partial(self._send_hold, pattern),
+        )
+        terms = Terms(pattern, group, durable)
+        self._every[subscription] = terms
+        self._subscriptions.add(pattern, subscription)
+        try:
+            change = self._own.add(terms)
+            if change is not None:
+                self._tell_all(change)
+            await self._wait_known(self._own.version)
+            yield subscription
+        finally:
+            subscription.close()
+            self._subscriptions.remove(pattern, subscription)
+            del self._every[subscription]
+            change = self._own.remove(terms)
+            if change is not None:
+                self._tell_all(change)
+            subscription.release()
+
+    def _tell_all(self, change: wire.Message) -> None:
+        for peer in [self._mesh.own, *self._mesh.peers.values()]:
+            self._tell(peer, change)
+
+    def _tell(self, peer: Peer, message: wire.Message) -> None:
+        size = sum(len(terms[0]) + 8 for terms in (*message[3], *message[4]))
+        try:
+            peer.link.post(message, size)
+        except NotSent:
+            self._mesh.refusals["interest without room on the link"] += 1
+
+    async def _wait_known(self, version: int) -> None:
+        """Wait until this node and every peer publish accordingly, for at most ``Config.subscribe_timeout``."""
+        with trio.move_on_after(self._config.subscribe_timeout) as scope:
+            while self._lagging(version):
+                await self._known_news.park()
+        if scope.cancelled_caught:
+            self.unconfirmed_subscriptions += len(self._lagging(version))
+
+    def _lagging(self, version: int) -> list[NodeId]:
+        return [
+            peer.node
+            for peer in (self._mesh.own, *self._mesh.peers.values())
+            if self._known.get(peer.node, -1) < version and (peer.link.is_up or peer is self._mesh.own)
+        ]
+
+    async def wait_interest_exchanged(self) -> None:
+        """Wait until every present peer has told its interest and knows this node's."""
+        for node in list(self._mesh.peers):
+            await self._mesh.barrier(node)
+        await self._wait_known(self._own.version)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
+        version = self._table.receive_untrusted(peer.node, message)
+        self.publishing.ways_changed()
+        self.confirming.interest_changed()
+        try:
+            peer.link.post((kinds.INTEREST_KNOWN, version), 0)
+        except NotSent:
+            self._mesh.refusals["interest without room on the link"] += 1
+
+    def _receive_known(self, peer: Peer, message: wire.Message) -> None:
+        version = message[1]
+        if type(version) is not int:
+            raise RemoteProtocolError("interest is confirmed by its version")
+        self._known[peer.node] = max(version, self._known.get(peer.node, -1))
+        self._known_news.unpark_all()
+
+    def _receive_events(self, peer: Peer, message: wire.Message) -> None:
+        check_run_untrusted(message)
+        _, topic, sequence, confirm, group, headers, key, payloads = message
+        wanted = self._subscriptions.match(topic)
+        if not wanted:
+            return
+        sender = self._senders.get(peer.node)
+        if sender is None:
+            sender = self._senders[peer.node] = Sender(peer.identity.cluster, peer.node)
+        decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        size = 0
+        for payload in payloads:
+            size += len(payload) if type(payload) is bytes else wire.payload_size(payload)
+        if group is None:
+            takers = [subscription for subscription in wanted if subscription.group is None]
+        elif group == REPEATED:
+            takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
+        else:
+            takers = [subscription for subscription in wanted if subscription.group == group]
+            self._turn += 1
+            takers = takers and [takers[self._turn % len(takers)]]
+        for subscription in takers:
+            subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size)
+
+    # -- what subscriptions send ----------------------------------------------------------------------------
+
+    def _send_confirmations(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        for node, numbers in ranges.items():
+            for start in range(0, len(numbers), wire.MAX_ARRAY):
+                part = tuple(numbers[start : start + wire.MAX_ARRAY])
+                try:
+                    self._mesh.post(node, (kinds.CONFIRMED, part), 9 * len(part))
+                except NotSent:
+                    return  # the publisher is gone or will ask again
+
+    def _send_hold(self, pattern: str, held: bool) -> None:
+        """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
+        self._holding[pattern] += 1 if held else -1
+        if self._holding[pattern] != (1 if held else 0):
+            return
+        for peer in [self._mesh.own, *self._mesh.peers.values()]:
+            try:
+                peer.link.post((kinds.HOLD, pattern, held), len(pattern))
+            except NotSent:
+                self._mesh.refusals["hold without room on the link"] += 1
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Tell a new peer everything this node subscribes to."""
+        for message in self._own.whole():
+            self._tell(peer, message)
+        for pattern in +self._holding:
+            try:
+                peer.link.post((kinds.HOLD, pattern, True), len(pattern))
+            except NotSent:
+                self._mesh.refusals["hold without room on the link"] += 1
+        self.publishing.ways_changed()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Changes and confirmations may be lost: tell the whole interest again, ask for confirmation again."""
+        for message in self._own.whole():
+            self._tell(peer, message)
+        self.confirming.lost(peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nobody waits for a peer that cannot be reached."""
+        self.confirming.lost(node)
+        self._known_news.unpark_all()
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Forget the peer."""
+        node = peer.node
+        self._table.forget(node)
+        self._known.pop(node, None)
+        self._senders.pop(node, None)
+        for subscription in self._every:
+            subscription.forget(node)
+        self.publishing.peer_gone(node)
+        self.confirming.lost(node)
+        self.confirming.interest_changed()
+        self._known_news.unpark_all()

@@ -1,0 +1,311 @@
+"""The asking side of request/reply: one member is chosen, asked, and asked again elsewhere where that is safe.
+
+A request has one id, whatever member it goes to.  With ``idempotent=True`` members remember by (asker, id) what they
+answered, so a repeat that reaches the same member is answered and not run again.
+
+What ends an attempt, and what follows:
+
+======================================  =========================  ================================
+event                                   idempotent                 not idempotent
+======================================  =========================  ================================
+reply, or error raised by the handler   returned, raised           returned, raised
+overloaded, draining, not a member      another member             another member (it did not run)
+connection to the member broke          another member             wait; ``Unknown`` if it is gone
+member given up                         another member             ``Unknown``
+deadline                                ``RequestTimeout``         ``RequestTimeout``
+======================================  =========================  ================================
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import (
+    DeliveryError,
+    MemberLost,
+    NoSuchCluster,
+    NotAllowed,
+    NotSent,
+    Overloaded,
+    RemoteError,
+    RemoteProtocolError,
+    RequestTimeout,
+    Unknown,
+)
+from iris.kernel.ids import NodeId
+from iris.patterns.counters import Tally
+from iris.patterns.directory import Directory, Picker
+
+IDEMPOTENT: Final = 1
+"""Flag of a request: members remember its reply until its deadline."""
+
+MAX_BUDGET_MS: Final = 2**32 - 1
+
+OVERLOADED: Final = "overloaded"
+DRAINING: Final = "draining"
+NOT_A_MEMBER: Final = "not_a_member"
+NOT_ALLOWED: Final = "not_allowed"
+EXPIRED: Final = "expired"
+
+_ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
+"""Failures after which the handler certainly did not run, so that another member may be asked."""
+
+_MAX_ATTEMPTS: Final = 4
+
+
+@final
+class _Waiter:
+    """One attempt that waits for its outcome."""
+
+    __slots__ = ("idempotent", "member", "message", "outcome", "size", "task")
+
+    def __init__(self, member: NodeId, message: wire.Message, size: int, *, idempotent: bool) -> None:
+        self.member = member
+        self.message = message
+        self.size = size
+        self.idempotent = idempotent
+        self.task: trio.lowlevel.Task | None = None
+        self.outcome: wire.Message | None = None
+
+    def end(self, outcome: wire.Message) -> None:
+        self.outcome = outcome
+        if self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+
+_BROKEN: Final[wire.Message] = ("the connection broke",)
+_GONE: Final[wire.Message] = ("the member is gone",)
+
+
+@final
+class Requests:
+    """All requests that this node has under way."""
+
+    def __init__(self, mesh: Mesh, directory: Directory, config: Config) -> None:
+        self.tally: Final = Tally()
+        self._mesh = mesh
+        self._directory = directory
+        self._config = config
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiter] = {}
+        mesh.on(kinds.REPLY, 2, self._receive_reply)
+        mesh.on(kinds.FAILURE, 4, self._receive_failure)
+        mesh.observe(self)
+
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        cluster: str,
+        payload: object,
+        *,
+        timeout: float,
+        idempotent: bool = False,
+        operation: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        member: NodeId | None = None,
+    ) -> Any:
+        """See ``Node.request``.  With ``member`` only that one is asked."""
+        encoded = wire.encode_payload(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        picker = self._directory.picker(cluster)
+        if picker is None and member is None:
+            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+        # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        self.tally.sent += 1
+        fate = "cancelled"
+        try:
+            reply = await self._ask(
+                cluster, encoded, deadline, timeout, picker, member, idempotent, operation, key, flat
+            )
+        except RequestTimeout:
+            fate = "expired"
+            raise
+        except (Unknown, MemberLost) as error:
+            fate = ""
+            self.tally.lost[type(error).__name__] += 1
+            raise
+        except RemoteError:
+            fate = "delivered"
+            raise
+        except DeliveryError:
+            fate = "refused"
+            raise
+        else:
+            fate = "delivered"
+            return reply
+        finally:
+            match fate:
+                case "delivered":
+                    self.tally.delivered += 1
+                case "expired" | "cancelled":
+                    self.tally.expired += 1
+                case "refused":
+                    self.tally.refused += 1
+
+    async def _ask(
+        self,
+        cluster: str,
+        payload: wire.Payload,
+        deadline: float,
+        timeout: float,
+        picker: Picker | None,
+        only: NodeId | None,
+        idempotent: bool,
+        operation: str | None,
+        key: str | None,
+        headers: wire.Headers,
+    ) -> Any:
+        identifier = next(self._ids)
+        tried: set[NodeId] = set()
+        failure: DeliveryError | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            now = trio.current_time()
+            if now >= deadline:
+                break
+            member = only or (picker.pick(exclude=tried, key=key) if picker is not None else None)
+            if member is None or (only is not None and tried):
+                break
+            tried.add(member)
+            budget = min(int((deadline - now) * 1000) + 1, MAX_BUDGET_MS) if deadline != float("inf") else MAX_BUDGET_MS
+            message = (
+                kinds.REQUEST, identifier, cluster, operation, budget, IDEMPOTENT if idempotent else 0, headers, payload
+            )  # fmt: skip
+            waiter = _Waiter(member, message, wire.payload_size(payload), idempotent=idempotent)
+            try:
+                self._mesh.post(member, message, waiter.size)
+            except NotSent as error:
+                failure = error
+                continue
+            outcome = await self._wait(identifier, waiter, deadline, picker)
+            if outcome is None:
+                break
+            match outcome:
+                case (kinds.REPLY, _, reply):
+                    return wire.decode_payload_untrusted(reply)
+                case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                    failure = _failure(cluster, member, code, text, retry_after)
+                    if code not in _ELSEWHERE:
+                        raise failure
+                case _:
+                    failure = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
+                    if not idempotent:
+                        raise Unknown(
+                            f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never or "
+                            "once; use idempotent=True to have such requests repeated"
+                        )
+        if trio.current_time() >= deadline:
+            raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
+        if failure is None:
+            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+        raise failure
+
+    async def _wait(
+        self, identifier: int, waiter: _Waiter, deadline: float, picker: Picker | None
+    ) -> wire.Message | None:
+        """Wait for the outcome of one attempt; None when the deadline passed.
+
+        However it ends, the member is told to stop unless it has answered, and nothing stays registered.
+        """
+        started = trio.current_time()
+        self._waiting[identifier] = waiter
+        if picker is not None:
+            picker.started(waiter.member)
+        try:
+            with trio.move_on_at(deadline):
+                if waiter.outcome is None:
+                    waiter.task = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(_abort)
+        finally:
+            waiter.task = None
+            del self._waiting[identifier]
+            outcome = waiter.outcome
+            answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
+            if picker is not None:
+                ok = answered and outcome is not None and outcome[0] == kinds.REPLY
+                picker.finished(waiter.member, trio.current_time() - started, ok=ok)
+            if not answered:
+                self._cancel(identifier, waiter.member)
+        return waiter.outcome
+
+    def _cancel(self, identifier: int, member: NodeId) -> None:
+        try:
+            self._mesh.post(member, (kinds.CANCEL, identifier), 0)
+        except NotSent:
+            return  # whoever cannot be told is being given up
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_reply(self, peer: Peer, message: wire.Message) -> None:
+        if not wire.is_payload(message[2]):
+            raise RemoteProtocolError("a reply carries a payload")
+        self._end(peer, message)
+
+    def _receive_failure(self, peer: Peer, message: wire.Message) -> None:
+        _, _, code, text, retry_after = message
+        if type(code) is not str or type(text) is not str or type(retry_after) is not int:
+            raise RemoteProtocolError("a failure carries a code, a text and a time")
+        self._end(peer, message)
+
+    def _end(self, peer: Peer, message: wire.Message) -> None:
+        waiter = self._waiting.get(message[1])
+        # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
+        if waiter is not None and waiter.member == peer.node and waiter.outcome is None:
+            waiter.end(message)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: idempotent requests go out again; the member knows those it has."""
+        for waiter in self._waiting.values():
+            if waiter.member == peer.node and waiter.idempotent and waiter.outcome is None:
+                try:
+                    peer.link.post(waiter.message, waiter.size)
+                except NotSent:
+                    waiter.end(_BROKEN)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Idempotent requests are asked elsewhere at once; the others wait for what becomes of the member."""
+        for waiter in list(self._waiting.values()):
+            if waiter.member == node and waiter.idempotent and waiter.outcome is None:
+                waiter.end(_BROKEN)
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors
+        """No outcome will come from this member any more."""
+        for waiter in list(self._waiting.values()):
+            if waiter.member == peer.node and waiter.outcome is None:
+                waiter.end(_GONE)
+
+
+def _abort(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
+    match code:
+        case "overloaded":
+            return Overloaded(
+                f"cluster {cluster!r} is overloaded (node {member}: {text})", retry_after=retry_after_ms / 1000
+            )
+        case "draining" | "not_a_member":
+            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
+        case "not_allowed":
+            return NotAllowed(text)
+        case "expired":
+            return RequestTimeout(f"the request expired in the queue of node {member} of cluster {cluster!r}")
+        case _:
+            return RemoteError(code, text)

@@ -1,0 +1,110 @@
+"""A service: the handlers that every member of a cluster runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import check_name
+from iris.patterns.values import Message, Request
+
+if TYPE_CHECKING:
+    from iris.patterns.tunnel import Tunnel
+
+RequestHandler = Callable[[Request], Awaitable[Any]]
+BroadcastHandler = Callable[[Message], Awaitable[None]]
+TunnelHandler = Callable[["Tunnel"], Awaitable[None]]
+
+_R = TypeVar("_R", bound=RequestHandler)
+_T = TypeVar("_T", bound=TunnelHandler)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one member takes on.  None means the node's ``Config``."""
+
+    concurrency: int | None = None
+    """Handlers running at the same time."""
+    queue: int | None = None
+    """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "queue"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+
+
+@final
+class Service:
+    """The handlers of a cluster, collected by decorators.
+
+    Example::
+
+        databases = iris.Service("databases")
+
+        @databases.request
+        async def query(request: iris.Request) -> object:
+            return request.payload
+
+    Args:
+        name: of the cluster that its members join by default.
+
+    Raises:
+        ConfigError: the name is not valid, or an operation gets a second handler.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = check_name(name, "cluster")
+        self.requests: dict[str | None, RequestHandler] = {}
+        self.tunnels: dict[str | None, TunnelHandler] = {}
+        self.broadcasts: list[BroadcastHandler] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<Service {self.name}: {len(self.requests)} request, {len(self.broadcasts)} broadcast, "
+            f"{len(self.tunnels)} tunnel handlers>"
+        )
+
+    @overload
+    def request(self, operation: str | None = None) -> Callable[[_R], _R]: ...
+    @overload
+    def request(self, operation: _R) -> _R: ...
+    def request(self, operation: Any = None) -> Any:
+        """Register the handler of an operation; what it returns is the reply.
+
+        Used bare, the handler takes the requests that name no operation.  Surveys call it as well.
+        """
+        return _register(self.name, self.requests, operation)
+
+    @overload
+    def tunnel(self, operation: str | None = None) -> Callable[[_T], _T]: ...
+    @overload
+    def tunnel(self, operation: _T) -> _T: ...
+    def tunnel(self, operation: Any = None) -> Any:
+        """Register the handler of tunnels that are opened to this cluster; the tunnel closes when it returns."""
+        return _register(self.name, self.tunnels, operation)
+
+    def broadcast(self, handler: BroadcastHandler) -> BroadcastHandler:
+        """Register a handler of broadcasts; several are called one after the other."""
+        self.broadcasts.append(handler)
+        return handler
+
+
+def _register(service: str, table: dict[str | None, Any], operation: Any) -> Any:
+    def register(handler: Any, name: str | None = None) -> Any:
+        if name in table:
+            what = "without an operation" if name is None else f"for operation {name!r}"
+            raise ConfigError(f"service {service} has two handlers {what}")
+        table[name] = handler
+        return handler
+
+    if callable(operation):
+        return register(operation)
+    if operation is None:
+        return register
+    name = check_name(operation, "operation")
+    return lambda handler: register(handler, name)
