@@ -1,0 +1,111 @@
+"""Which events of a publisher are already in the log, so that a repeat is recognized.
+
+A publisher numbers the events that it wants confirmed: 1, 2, 3, ... over all topics.  A bridge sees some of these
+numbers (it may not subscribe to every topic) and, after a retry, sees them out of order.  A high-water mark would
+take the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap says of each of the last WINDOW numbers
+whether it is stored, in blocks of 4,096 bits, of which only those exist that are in use.
+
+Numbers older than the window cannot be judged.  They are refused: the publisher is told nothing, and its
+``publish`` ends in an error instead of in a loss or a double.  At 150,000 events/s the window spans 7 seconds,
+longer than ``publish`` waits by default.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from iris.spark_bridge.schema import Arrival
+
+BLOCK: Final = 4096
+BLOCK_BYTES: Final = BLOCK // 8
+WINDOW: Final = 256 * BLOCK
+
+_BIT: Final = tuple(1 << bit for bit in range(8))
+
+
+@final
+class Verdict(enum.Enum):
+    """What to do with one event."""
+
+    NEW = "new"
+    REPEAT = "repeat"
+    STALE = "stale"
+
+
+@final
+class PublisherWindow:
+    """The numbers of one publisher that are stored.
+
+    ``blocks`` maps the number of a block to its bits; ``changed`` are the blocks to write, ``expired`` those to
+    delete.  Plain attributes instead of effects: this runs once per event.
+    """
+
+    __slots__ = ("blocks", "changed", "expired", "newest")
+
+    def __init__(self, blocks: Mapping[int, bytes]) -> None:
+        self.blocks = {number: bytearray(bits) for number, bits in blocks.items()}
+        self.newest = max(self.blocks, default=0)
+        self.changed: set[int] = set()
+        self.expired: set[int] = set()
+
+    def admit(self, sequence: int) -> Verdict:
+        """Judge one number, and count it as stored if it is new."""
+        number, bit = divmod(sequence, BLOCK)
+        block = self.blocks.get(number)
+        if block is None:
+            if number <= self.newest - WINDOW // BLOCK:
+                return Verdict.STALE
+            block = self.blocks[number] = bytearray(BLOCK_BYTES)
+            if number > self.newest:
+                self._advance(number)
+        mask = _BIT[bit & 7]
+        if block[bit >> 3] & mask:
+            return Verdict.REPEAT
+        block[bit >> 3] |= mask
+        self.changed.add(number)
+        return Verdict.NEW
+
+    def _advance(self, newest: int) -> None:
+        self.newest = newest
+        for number in [number for number in self.blocks if number <= newest - WINDOW // BLOCK]:
+            del self.blocks[number]
+            self.changed.discard(number)
+            self.expired.add(number)
+
+
+def admit_events(
+    events: Sequence[Arrival], window: Callable[[str], PublisherWindow]
+) -> tuple[Sequence[Arrival], int, list[Arrival]]:
+    """Sort out repeats.
+
+    Args:
+        events: in the order of arrival; those with sequence 0 are not numbered and always new.
+        window: returns the window of a publisher; called once per run of events of the same publisher.
+
+    Returns:
+        The new events, the number of repeats, and the stale events, which must not be confirmed.
+    """
+    if not any(event.sequence for event in events):
+        return events, 0, []
+    new: list[Arrival] = []
+    stale: list[Arrival] = []
+    repeats = 0
+    publisher = ""
+    admit: Callable[[int], Verdict] | None = None
+    for event in events:
+        if event.sequence == 0:
+            new.append(event)
+            continue
+        if admit is None or event.publisher != publisher:
+            publisher = event.publisher
+            admit = window(publisher).admit
+        match admit(event.sequence):
+            case Verdict.NEW:
+                new.append(event)
+            case Verdict.REPEAT:
+                repeats += 1
+            case Verdict.STALE:
+                stale.append(event)
+    return new, repeats, stale

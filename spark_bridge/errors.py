@@ -1,0 +1,35 @@
+"""What can go wrong with a durable log, on both sides of the bridge."""
+
+from __future__ import annotations
+
+from iris.kernel.errors import IrisError
+
+
+class BridgeError(IrisError):
+    """Base of the bridge's errors.  The log is as it was before the call."""
+
+
+class StoreFull(BridgeError):
+    """The disk, or the size the log may have, is used up.  Nothing was appended.
+
+    The store remains usable: reading goes on, and appending does again once space is there.
+    """
+
+
+class StoreBusy(BridgeError):
+    """Another process has this directory open.  Two writers would destroy the log."""
+
+
+class LogDamaged(BridgeError):
+    """Stored bytes are not the ones that were written: a checksum, a length or a number does not fit.
+
+    The rest of the log remains readable.  Reading the same range again gives the same error.
+    """
+
+
+class DataLost(BridgeError):
+    """Events that were asked for are no longer there: trimmed by retention, or the log was wiped and begun anew."""
+
+
+class BridgeUnreachable(BridgeError):
+    """No member of the bridge answered in the time given.  Trying again later may succeed."""
