@@ -28,8 +28,8 @@ TAIL = """\
 | `machine` | `cpu`, `cores`, `memory_gib`, `system`, `python` |
 | `run` | `date`, `seconds` per trial, `rounds`, `quick` |
 | `systems` | list of `system`, `version`, `encrypted` |
-| `results` | list of `case`, `system`, `unit`, `better`, `median`, `min`, `max`, `rounds` (all figures) |
-| `ratios` | list of `case`, `peer`, `unit`, `better` (`higher`, `lower`), `ratio`: median of Iris / median of the peer |
+| `results` | list of `case`, `system`, `unit`, `better` (higher or lower), `median`, `min`, `max`, `rounds` |
+| `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
 """
 

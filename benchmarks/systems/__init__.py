@@ -6,7 +6,18 @@ import importlib
 
 from benchmarks.system import System
 
-MODULES = ("nats_py", "pyzmq_sync", "pyzmq_asyncio")
+MODULES = (
+    "pyzmq_sync",
+    "pyzmq_curve",
+    "pyzmq_asyncio",
+    "zenoh_py",
+    "nats_py",
+    "redis_py",
+    "grpc_aio",
+    "pynng_trio",
+    "trio_stream",
+    "trio_tls",
+)
 
 
 def all_systems() -> tuple[System, ...]:

@@ -1,0 +1,73 @@
+"""Trio's streams over TLS 1.3 with certificates on both sides, made with the key generation of ``cryptography``."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import ipaddress
+import ssl
+import tempfile
+from pathlib import Path
+
+import trio
+
+from benchmarks.system import System
+from benchmarks.systems.trio_stream import ONE_AT_A_TIME, Stream, roles
+
+
+def _self_signed(directory: Path) -> Path:
+    """Write a key and a certificate for loopback into one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "benchmark")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = directory / "benchmark.pem"
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(pem))
+    return file
+
+
+@functools.cache
+def _server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as directory:
+        context.load_cert_chain(_self_signed(Path(directory)))
+    return context
+
+
+def _accepted(stream: Stream) -> Stream:
+    return trio.SSLStream(stream, _server_context(), server_side=True)
+
+
+def _connected(stream: Stream) -> Stream:
+    # The certificate is made anew in the other process; checking it costs one handshake, which is not measured.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return trio.SSLStream(stream, context)
+
+
+SYSTEM = System(
+    name="trio TLS",
+    package="trio",
+    encrypted=True,
+    module="trio",
+    roles=roles(_accepted, _connected),
+    without=ONE_AT_A_TIME,
+)
