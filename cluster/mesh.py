@@ -24,6 +24,7 @@ from iris.cluster.addresses import return_urls
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
+from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, is_node_id
@@ -577,7 +578,7 @@ async def open_mesh(
     wall_clock: Callable[[], float],
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport."""
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         mesh = Mesh(identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
         nursery.start_soon(mesh.own.link.run)
         nursery.start_soon(mesh._receive_frames)
@@ -585,5 +586,4 @@ async def open_mesh(
         try:
             yield mesh
         finally:
-            nursery.cancel_scope.cancel()
             mesh.close()

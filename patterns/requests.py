@@ -54,6 +54,7 @@ DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
 NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
+MEMBER_LEFT: Final = "member_left"
 
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Failures after which the handler certainly did not run, so that another member may be asked."""
@@ -154,6 +155,11 @@ class Requests:
                 case "refused":
                     self.tally.refused += 1
 
+    def check(self, payload: object, headers: Mapping[str, str] | None) -> None:
+        """Raise what ``request`` would raise for a payload or headers that cannot be sent."""
+        wire.encode_payload(payload, self._config.max_payload)
+        wire.encode_headers(headers, self._config.max_headers)
+
     async def _ask(
         self,
         cluster: str,
@@ -196,7 +202,7 @@ class Requests:
                     return wire.decode_payload_untrusted(reply)
                 case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
                     failure = _failure(cluster, member, code, text, retry_after)
-                    if code not in _ELSEWHERE:
+                    if code not in _ELSEWHERE and not (code == MEMBER_LEFT and idempotent):
                         raise failure
                 case _:
                     failure = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
@@ -303,6 +309,11 @@ def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms:
             )
         case "draining" | "not_a_member":
             return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
+        case "member_left":
+            return Unknown(
+                f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
+                "idempotent=True to have such requests repeated"
+            )
         case "not_allowed":
             return NotAllowed(text)
         case "expired":

@@ -109,6 +109,21 @@ class Event:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionLimits:
+    """How much may wait for one subscriber.  None means the node's ``Config``."""
+
+    events: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("events", "bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
     """Counters of one subscription, in events.  received = delivered + dropped + waiting."""
 
@@ -332,13 +347,14 @@ def check_run_untrusted(message: wire.Message) -> None:
     Raises:
         RemoteProtocolError: a field is not what the protocol says.
     """
-    _, topic, sequence, confirm, _, key, payloads = message
+    _, topic, sequence, confirm, group, _, key, payloads = message
     if (
         type(topic) is not str
         or type(sequence) is not int
         or sequence < 1
         or type(confirm) is not int
         or confirm < 0
+        or (group is not None and type(group) is not str)
         or (key is not None and type(key) is not str)
         or type(payloads) is not tuple
         or not payloads

@@ -1,0 +1,65 @@
+"""How nodes of one local realm find each other on a machine: a directory with one small file for each node.
+
+The directory belongs to the user and is closed to others, but nothing in it is believed: a file only suggests an
+address to dial, and whoever answers there has to pass the handshake.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import NodeId, is_node_id
+
+_SUFFIX: Final = ".node"
+_MAX_ENTRY: Final = 16 * 1024
+
+
+@final
+class Registry:
+    """The nodes that have announced themselves in ``directory``.
+
+    Raises:
+        ConfigError: the directory cannot be written to.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
+        """Write this node's entry; readers see it whole or not at all."""
+        entry = self._directory / f"{node}{_SUFFIX}"
+        draft = self._directory / f".{node}.draft"
+        try:
+            draft.write_text(json.dumps({"addresses": addresses, "process": os.getpid()}))
+            draft.replace(entry)
+        except OSError as error:
+            raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None
+
+    def withdraw(self, node: NodeId) -> None:
+        """Remove a node's entry: this node leaves, or nobody listens at that one's address."""
+        (self._directory / f"{node}{_SUFFIX}").unlink(missing_ok=True)
+
+    def entries(self) -> dict[NodeId, tuple[str, ...]]:
+        """Return the addresses of each node announced.  Entries that cannot be read are passed over."""
+        found: dict[NodeId, tuple[str, ...]] = {}
+        try:
+            names = sorted(os.listdir(self._directory))
+        except OSError:
+            return found
+        for name in names:
+            node = name.removesuffix(_SUFFIX)
+            if node == name or not is_node_id(node):
+                continue
+            try:
+                with (self._directory / name).open() as file:
+                    entry = json.loads(file.read(_MAX_ENTRY))
+                addresses = entry["addresses"]
+                if isinstance(addresses, list) and all(isinstance(url, str) for url in addresses):
+                    found[NodeId(node)] = tuple(addresses)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found

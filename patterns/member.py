@@ -1,0 +1,302 @@
+"""One membership of this node in a cluster: its queue, its workers, its counters.
+
+A worker is a task that takes one request after the other: a task for each request would cost as much as the rest of
+the request's way.  The time that the caller still has is the cancel scope around the handler; a request whose time
+ran out in the queue is never run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import trio
+
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import IrisError, RemoteError
+from iris.kernel.wakeup import Wakeup
+from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT
+from iris.patterns.service import RequestHandler, Service
+from iris.patterns.values import Message, Request, Sender
+
+_QUEUE_DELAY_WEIGHT: Final = 0.2
+
+
+@final
+class Job:
+    """One request on its way through a member."""
+
+    __slots__ = (
+        "arrived",
+        "cancelled",
+        "deadline",
+        "handler",
+        "headers",
+        "idempotent",
+        "identifier",
+        "membership",
+        "operation",
+        "payload",
+        "peer",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        membership: Membership,
+        peer: Peer,
+        identifier: int,
+        operation: str | None,
+        handler: RequestHandler,
+        arrived: float,
+        deadline: float,
+        headers: object,
+        payload: wire.Payload,
+        *,
+        idempotent: bool,
+    ) -> None:
+        self.membership = membership
+        self.peer = peer
+        self.identifier = identifier
+        self.operation = operation
+        self.handler = handler
+        self.arrived = arrived
+        self.deadline = deadline
+        self.headers = headers
+        self.payload = payload
+        self.idempotent = idempotent
+        self.scope: trio.CancelScope | None = None
+        self.cancelled = False
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatistics:
+    """Counters of one membership.
+
+    ``received == served + failed + expired + cancelled + refused + running + queued`` holds at any time.
+    """
+
+    received: int
+    served: int
+    failed: int
+    expired: int
+    cancelled: int
+    refused: int
+    repeated: int
+    """Idempotent requests that were known already; not counted in ``received``."""
+    running: int
+    queued: int
+    broadcasts: int
+    broadcasts_failed: int
+    """Broadcasts whose handler raised, or that found the queue full."""
+    queue_delay: float
+    """How long requests waited for a handler lately, in seconds."""
+
+
+@final
+class Membership:
+    """This node as a member of one cluster.
+
+    Args:
+        answer: called with a job, its reply and the size of the reply.
+        forget: called when a job has ended.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        service: Service,
+        config: Config,
+        nursery: trio.Nursery,
+        *,
+        concurrency: int,
+        queue: int,
+        answer: Callable[[Job, wire.Message, int], None],
+        forget: Callable[[Job], None],
+    ) -> None:
+        self.cluster: Final = cluster
+        self.service: Final = service
+        self.draining = False
+        self.queue_delay = 0.0
+        self._config = config
+        self._nursery = nursery
+        self._concurrency = concurrency
+        self._queue_limit = queue
+        self._answer = answer
+        self._forget = forget
+        self._queue: deque[Job] = deque()
+        self._running: set[Job] = set()
+        self._served = self._failed = self._expired = self._cancelled = self._refused = 0
+        self._received = self._broadcasts_done = self._broadcasts_failed = 0
+        self.repeated = 0
+        self._workers = 0
+        self._idle: list[Wakeup] = []
+        self._broadcasts: deque[Message] = deque()
+        self._broadcast_news = Wakeup()
+        self._drained = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Membership in {self.cluster}: {len(self._running)} running, {len(self._queue)} queued>"
+
+    def statistics(self) -> ServiceStatistics:
+        """Return a snapshot of the counters."""
+        return ServiceStatistics(
+            received=self._received,
+            served=self._served,
+            failed=self._failed,
+            expired=self._expired,
+            cancelled=self._cancelled,
+            refused=self._refused,
+            repeated=self.repeated,
+            running=len(self._running),
+            queued=len(self._queue),
+            broadcasts=self._broadcasts_done,
+            broadcasts_failed=self._broadcasts_failed,
+            queue_delay=self.queue_delay,
+        )
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def accept(self, job: Job) -> bool:
+        """Take a request on, or tell that the queue is full."""
+        self._received += 1
+        if self._idle:
+            self._queue.append(job)
+            self._idle.pop().wake()
+        elif self._workers < self._concurrency:
+            self._workers += 1
+            self._queue.append(job)
+            self._nursery.start_soon(self._work)
+        elif len(self._queue) < self._queue_limit:
+            self._queue.append(job)
+        else:
+            self._refused += 1
+            return False
+        return True
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a handler."""
+        return len(self._queue)
+
+    async def _work(self) -> None:
+        wakeup = Wakeup()
+        queue = self._queue
+        while True:
+            while not queue:
+                self._idle.append(wakeup)
+                await wakeup.wait()
+            job = queue.popleft()
+            self._running.add(job)
+            try:
+                await self._run(job)
+            finally:
+                self._running.discard(job)
+                self._forget(job)
+                if self.draining:
+                    self._drained.set()
+
+    async def _run(self, job: Job) -> None:
+        if job.cancelled:
+            self._cancelled += 1
+            return
+        now = trio.current_time()
+        self.queue_delay += _QUEUE_DELAY_WEIGHT * (now - job.arrived - self.queue_delay)
+        if now >= job.deadline:
+            self._expire(job)
+            return
+        with trio.CancelScope(deadline=job.deadline) as scope:
+            job.scope = scope
+            reply, size = await self._call(job)
+        if not scope.cancelled_caught:
+            self._answer(job, reply, size)
+        elif job.cancelled:
+            self._cancelled += 1
+        else:
+            self._expire(job)
+
+    def _expire(self, job: Job) -> None:
+        self._expired += 1
+        self._answer(job, (kinds.FAILURE, job.identifier, EXPIRED, "", 0), 0)
+
+    async def _call(self, job: Job) -> tuple[wire.Message, int]:
+        try:
+            request = Request(
+                payload=wire.decode_payload_untrusted(job.payload),
+                sender=Sender(job.peer.identity.cluster, job.peer.node),
+                headers=wire.decode_headers_untrusted(job.headers),
+                deadline=job.deadline,
+                cluster=self.cluster,
+                operation=job.operation,
+            )
+            result: Any = job.handler(request)
+            if inspect.isawaitable(result):
+                result = await result
+            payload = wire.encode_payload(result, self._config.max_payload)
+        except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
+            self._failed += 1
+            code, text = _describe(error)
+            return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
+        self._served += 1
+        return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
+
+    # -- broadcasts -----------------------------------------------------------------------------------------
+
+    def accept_broadcast(self, message: Message) -> None:
+        """Take a broadcast on; beyond the queue's limit it is dropped and counted."""
+        if len(self._broadcasts) >= self._queue_limit:
+            self._broadcasts_failed += 1
+            return
+        self._broadcasts.append(message)
+        self._broadcast_news.wake()
+
+    async def handle_broadcasts(self) -> None:
+        """Call the broadcast handlers, one message after the other, in the order of arrival."""
+        while True:
+            while not self._broadcasts:
+                self._drained.set()
+                await self._broadcast_news.wait()
+            message = self._broadcasts[0]
+            failed = False
+            for handler in self.service.broadcasts:
+                try:
+                    await handler(message)
+                except Exception:  # noqa: BLE001 -- one bad handler must not end the others; it is counted
+                    failed = True
+            self._broadcasts.popleft()
+            self._broadcasts_done += not failed
+            self._broadcasts_failed += failed
+
+    # -- ending ---------------------------------------------------------------------------------------------
+
+    async def wait_drained(self, timeout: float) -> None:
+        """Wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
+        with trio.move_on_after(timeout):
+            while self._running or self._queue or self._broadcasts:
+                self._drained = trio.Event()
+                await self._drained.wait()
+
+    def abandon(self) -> None:
+        """Tell the callers of what still waits that it did not run, and of what runs that it is being cut off."""
+        for job in self._queue:
+            self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
+            self._forget(job)
+        self._cancelled += len(self._queue)
+        self._queue.clear()
+        for job in self._running:
+            self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
+
+
+def _describe(error: Exception) -> tuple[str, str]:
+    """What a caller may know of an error: a stable word and a text, never a traceback."""
+    if isinstance(error, RemoteError):
+        return error.code[:64], error.message[:1024]
+    if isinstance(error, IrisError):
+        return type(error).__name__, str(error)[:1024]
+    return "error", f"{type(error).__name__}: {error}"[:1024]
