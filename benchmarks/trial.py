@@ -17,6 +17,8 @@ from typing import Any, final
 from benchmarks.case import Case
 from benchmarks.system import System
 
+ROOT = Path(__file__).resolve().parents[1]
+
 PATIENCE = 30.0
 """Seconds that a process may be silent beyond the time of its work."""
 
@@ -37,10 +39,12 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            cwd=ROOT,
             env={**os.environ, "IRIS_HOME": str(directory / "home"), "XDG_RUNTIME_DIR": str(directory)},
         )
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -91,6 +95,12 @@ class Worker:
         """End the process."""
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # closing flushes
+            self._process.stdin.close()
+        self._process.stdout.close()
         self._errors.close()
 
 

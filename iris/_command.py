@@ -1,0 +1,118 @@
+"""The ``iris`` command: finds the verb, and turns every error into one line and an exit status.
+
+Status 0: done; 1: it failed and the line says why; 2: the command line or the configuration is wrong; 130 and 143:
+interrupted by Ctrl-C or SIGTERM before it was done.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import final
+
+import click
+
+from iris.kernel.errors import ConfigError, IrisError
+
+VERBS = {
+    "demo": "iris._command_demo",
+    "run": "iris._command_run",
+    "request": "iris._command_request",
+    "broadcast": "iris._command_broadcast",
+    "survey": "iris._command_survey",
+    "pub": "iris._command_pub",
+    "sub": "iris._command_sub",
+    "tunnel": "iris._command_tunnel",
+    "nodes": "iris._command_nodes",
+    "bridge": "iris._command_bridge",
+    "keys": "iris._command_keys",
+}
+"""The module of each verb, imported when the verb is used: the bridge needs Spark's packages, the rest do not."""
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130
+
+
+@final
+class Verbs(click.Group):
+    """A group that imports a verb when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
+        """Name the verbs in the order of ``iris --help``."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb called ``cmd_name``; None if there is none."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="iris-mesh", message="iris %(version)s")
+def iris() -> None:
+    """Talk to services by their name: clusters are addressed, never hosts.
+
+    With no credential, nodes of this user on this machine find each other and nothing has to be set up.
+    """
+
+
+def main() -> None:
+    """Run the command of this process and exit with its status."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run ``iris`` with ``arguments`` and return its exit status."""
+    try:
+        status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001 - what is not understood is raised again
+        return _status_of(_first_cause(error))
+    return status if isinstance(status, int) else 0
+
+
+def _status_of(error: BaseException) -> int:
+    """Say what went wrong and return the exit status.  Any other error is a bug: it keeps its traceback."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.ctx.get_help())
+            return MISUSED
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "iris"
+            _complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
+            return MISUSED
+        case click.ClickException():
+            _complain(error.format_message())
+            return FAILED
+        case ConfigError():
+            _complain(str(error))
+            return MISUSED
+        case IrisError():
+            _complain(str(error))
+            return FAILED
+        case BrokenPipeError():
+            # Whoever read our output has seen enough.  The interpreter must not find out again when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED
+        case _:
+            raise error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Look into groups: of errors that came together, one that people can act on is shown."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [_first_cause(inner) for inner in error.exceptions]
+    return min(causes, key=lambda cause: not isinstance(cause, IrisError | click.ClickException))
+
+
+def _complain(message: str) -> None:
+    click.echo(f"iris: {' '.join(message.split())}", err=True)

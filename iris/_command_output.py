@@ -1,0 +1,84 @@
+"""What verbs write on standard output.
+
+Writing can block for as long as the reader of a pipe likes.  A node whose event loop is blocked is taken for dead, so
+verbs that write on and on hand their lines to a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, final
+
+import click
+import trio
+
+from iris._command_payload import as_text
+
+LINES = 1024
+"""Lines that may wait for a slow reader before the verb waits for it, too."""
+
+
+def write_payload(payload: Any) -> None:
+    """Write one payload, the whole result of a verb: bytes as they are, so that they can be piped."""
+    if isinstance(payload, bytes) and not sys.stdout.isatty():
+        sys.stdout.buffer.write(payload)
+        sys.stdout.buffer.flush()
+    else:
+        click.echo(as_text(payload))
+
+
+def write_object(fields: Mapping[str, Any]) -> None:
+    """Write one JSON object on a line of its own."""
+    click.echo(json.dumps(fields, separators=(",", ":")))
+
+
+def note(text: str) -> None:
+    """Tell people something that does not belong to the output."""
+    click.echo(f"iris: {text}", err=True)
+
+
+@final
+class Lines:
+    """Standard output for a verb that goes on and on.  ``open_lines`` makes it."""
+
+    def __init__(self, sender: trio.MemorySendChannel[bytes]) -> None:
+        self._sender = sender
+
+    async def write(self, line: str) -> None:
+        """Write ``line``; waits while 1,024 lines wait for the reader of a pipe."""
+        await self._sender.send(line.encode() + b"\n")
+
+    async def write_object(self, fields: Mapping[str, Any]) -> None:
+        """Write one JSON object on a line of its own."""
+        await self.write(json.dumps(fields, separators=(",", ":")))
+
+
+@contextlib.asynccontextmanager
+async def open_lines() -> AsyncGenerator[Lines]:
+    """Open standard output for lines; what was written is out when the block ends, unless it was cancelled.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+    """
+    sender, receiver = trio.open_memory_channel[bytes](LINES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write_out, receiver)
+        async with sender:
+            yield Lines(sender)
+
+
+async def _write_out(receiver: trio.MemoryReceiveChannel[bytes]) -> None:
+    async for line in receiver:
+        lines = [line]
+        with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                lines.append(receiver.receive_nowait())
+        await trio.to_thread.run_sync(_write_and_flush, b"".join(lines), abandon_on_cancel=True)
+
+
+def _write_and_flush(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,96 @@
+"""Payloads and headers as people write and read them on a command line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def takes_payload(verb: Verb) -> Verb:
+    """Give ``verb`` the argument PAYLOAD and the option ``--json-payload``, to be read by ``read_payload``."""
+    verb = click.option("--json-payload", is_flag=True, help="PAYLOAD is JSON and arrives as the value it stands for.")(
+        verb
+    )
+    return click.argument("payload", default="")(verb)
+
+
+def takes_headers(verb: Verb) -> Verb:
+    """Give ``verb`` the repeatable option ``--header``, to be read by ``read_headers``."""
+    return click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be repeated.")(verb)
+
+
+def read_payload(argument: str, json_payload: bool) -> Any:
+    """Return what ``argument`` stands for.
+
+    ``@FILE`` is the bytes of that file, ``-`` those of standard input, nothing is no bytes, anything else is itself, a
+    text.  With ``json_payload`` each of them is read as JSON.
+
+    Raises:
+        click.UsageError: the file cannot be read, or the payload should be JSON and is not.
+    """
+    payload: bytes | str
+    if argument == "-":
+        payload = sys.stdin.buffer.read()
+    elif argument.startswith("@"):
+        try:
+            payload = Path(argument[1:]).read_bytes()
+        except OSError as error:
+            raise click.UsageError(f"cannot read {argument[1:]}: {error.strerror}") from None
+    else:
+        payload = argument or b""
+    return parse_payload(payload, json_payload)
+
+
+def parse_payload(payload: bytes | str, json_payload: bool) -> Any:
+    """Return ``payload``, or the value it stands for if it is JSON.
+
+    Raises:
+        click.UsageError: it should be JSON and is not.
+    """
+    if not json_payload:
+        return payload
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise click.UsageError(f"the payload is not JSON: {error}") from None
+
+
+def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
+    """Return the headers given as ``NAME=VALUE``; None if there are none.
+
+    Raises:
+        click.UsageError: one has no ``=`` or no name.
+    """
+    parted = [header.partition("=") for header in headers]
+    for name, equals, value in parted:
+        if not (name and equals):
+            raise click.UsageError(f"{name + value!r} is not a header: write NAME=VALUE")
+    return {name: value for name, _, value in parted} or None
+
+
+def as_text(payload: Any) -> str:
+    """Return ``payload`` as people read it: texts as they are, other values as JSON, bytes as UTF-8 or base64."""
+    if isinstance(payload, bytes):
+        try:
+            return payload.decode()
+        except UnicodeDecodeError:
+            return "base64:" + base64.b64encode(payload).decode()
+    return payload if isinstance(payload, str) else json.dumps(payload)
+
+
+def as_fields(payload: Any) -> dict[str, Any]:
+    """Return ``payload`` as the fields of a JSON object: ``payload``, and ``encoding`` if it arrived as bytes."""
+    if not isinstance(payload, bytes):
+        return {"payload": payload}
+    try:
+        return {"payload": payload.decode(), "encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}

@@ -1,0 +1,53 @@
+"""``iris tunnel``: standard input and output as a two-way channel to one member of a cluster."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import trio
+
+import iris
+from iris._command_connection import Connection, connected, run_until_done
+from iris._command_input import read_chunks
+from iris._command_payload import as_text
+from iris._command_progress import counting
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds to open it."
+)
+@connected
+def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float) -> int:
+    """Connect standard input and output to one member of CLUSTER.
+
+    Ends when both sides have ended: end of input here, and there the end of the handler.
+    """
+
+    async def send_input(channel: iris.Tunnel) -> None:
+        with counting("sent", unit_bytes=True) as count:
+            async for chunk in read_chunks():
+                await channel.send(chunk)
+                count(len(chunk))
+        await channel.send_eof()
+
+    async def connect() -> None:
+        async with (
+            connection.open() as node,
+            node.open_tunnel(cluster, timeout=timeout, operation=operation) as channel,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(send_input, channel)
+            async for payload in channel:
+                data = payload if isinstance(payload, bytes) else as_text(payload).encode() + b"\n"
+                await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
+
+    return run_until_done(connect)
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,126 @@
+"""What a benchmark run reports."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.case import CASES, P50, RATE, REQUESTS, Case
+from benchmarks.meter import Ages, end_mark, percentiles, stamp_at
+from benchmarks.report import Absence, Report
+from benchmarks.system import Roles, System, Task
+from benchmarks.systems import all_systems
+from benchmarks.table import write_table
+
+CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
+
+
+def system(name: str, *, encrypted: bool = False) -> System:
+    def role(_task: Task) -> None: ...
+
+    roles = Roles(sink=role, source=role)
+    return System(name=name, package="trio", encrypted=encrypted, module="trio", roles={"request": roles})
+
+
+def report() -> Report:
+    ours, peer = system("iris", encrypted=True), system("peer")
+    run = {"date": "2026-01-01", "seconds": 1.0, "rounds": 3, "quick": False}
+    result = Report(run=run, cases=[CASE], systems=[ours, peer])
+    for rate, p50 in ((200, 10), (400, 20), (300, 30)):
+        result.add(CASE, ours, {"rate": rate, "p50": p50, "p99": 99})
+        result.add(CASE, peer, {"rate": rate / 2, "p50": p50 * 4})
+    result.absent.append(Absence(system="other", case=None, reason="it is not installed"))
+    return result
+
+
+def test_the_json_holds_median_least_greatest_and_every_round(tmp_path: Path) -> None:
+    report().save(tmp_path / "sub" / "report.json")
+    saved = json.loads((tmp_path / "sub" / "report.json").read_text())
+    assert saved["schema"] == 1
+    assert saved["results"][0] == {
+        "case": "request/rate",
+        "system": "iris",
+        "unit": "req/s",
+        "better": "higher",
+        "median": 300,
+        "min": 200,
+        "max": 400,
+        "rounds": [200, 400, 300],
+    }
+    assert saved["absent"] == [{"system": "other", "case": None, "reason": "it is not installed"}]
+    assert saved["machine"]["cores"] >= 1
+
+
+def test_ratios_are_iris_divided_by_the_peer() -> None:
+    ratios = {(entry["case"], entry["peer"]): entry["ratio"] for entry in report().as_json()["ratios"]}
+    assert ratios == {("request/rate", "peer"): 2.0, ("request/p50", "peer"): 0.25}
+
+
+def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path) -> None:
+    write_table(report(), tmp_path / "table.md")
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith(("| **iris**", "| peer"))]
+    assert rows == [
+        "| **iris** | yes | 300 (200 - 400) |  |",
+        "| peer | no | 150 (100 - 200) | 2.00 |",
+        "| **iris** | yes | 20 (10 - 30) |  |",
+        "| peer | no | 80 (40 - 120) | 0.25 |",
+    ]
+    assert "- other: it is not installed" in lines
+
+
+def test_a_case_that_was_not_measured_has_no_section(tmp_path: Path) -> None:
+    empty = Report(run=report().run, cases=[CASE], systems=[system("iris")])
+    write_table(empty, tmp_path / "table.md")
+    assert "## request" not in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (range(1, 1001), {"p50": 500, "p99": 990, "p99.9": 999}),
+        ([7], {"p50": 7, "p99": 7, "p99.9": 7}),
+        ([3, 1, 2], {"p50": 2, "p99": 3, "p99.9": 3}),
+    ],
+)
+def test_percentiles_are_values_that_occurred(values: list[float], expected: dict[str, float]) -> None:
+    assert percentiles(values) == expected
+
+
+def test_ages_are_taken_from_the_time_that_the_message_was_due(capsys: pytest.CaptureFixture[str]) -> None:
+    ages = Ages()
+    for _ in range(10):
+        ages.note(stamp_at(0, 16))
+    task = Task(case=CASE, seconds=1, broker="", addresses=())
+    ages.finish(task, end_mark(12))
+    said = json.loads(capsys.readouterr().out)["figures"]
+    assert said["lost"] == 2
+    assert said["p50"] > 1e6, "a message that was due at boot is old"
+
+
+def test_the_stamp_fits_the_smallest_payload_of_any_case() -> None:
+    assert struct.calcsize("<Q") < min(case.size for case in CASES)
+
+
+def test_cases_and_systems_have_names_of_their_own() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    names = [one.name for one in all_systems()]
+    assert len(set(names)) == len(names)
+    assert {name for one in all_systems() for name in one.without} <= {case.name for case in CASES}
+
+
+def test_a_system_that_is_not_installed_says_what_to_install() -> None:
+    absent = System(name="x", package="no-such", encrypted=False, module="no_such_module", roles={})
+    assert "no-such" in absent.absence()
+    without_broker = System(
+        name="x", package="trio", encrypted=False, module="trio", program="no-such-server", roles={}
+    )
+    assert "apt install no-such-server" in without_broker.absence()
+
+
+def test_quick_measures_a_rate_and_a_round_trip() -> None:
+    quick = {figure for case in CASES if case.quick for figure in case.figures}
+    assert {RATE, REQUESTS, P50} <= quick
