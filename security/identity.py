@@ -1,0 +1,129 @@
+"""Who this node is, and who a peer has proved to be.
+
+``NodeIdentity`` holds every secret of a running node and is made once per boot, by ``Credential.new_identity``.
+``PeerIdentity`` is what a finished handshake has verified; it holds no secrets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import final
+
+from iris.kernel.errors import AuthenticationError
+from iris.kernel.ids import NodeId, is_node_id
+from iris.security import certificate as certificates
+from iris.security import signing
+from iris.security.certificate import ClusterCertificate, NodeDelegation
+from iris.security.noise import KeyPair
+from iris.security.signing import SigningKey
+
+
+def realm_fingerprint(realm: bytes) -> str:
+    """Return the name of the realm with the root public key ``realm``: 32 hexadecimal digits."""
+    return hashlib.sha256(b"iris realm 1\0" + realm).hexdigest()[:32]
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """A running node: its keys and what proves them.  The repr shows no secret.
+
+    Args:
+        node_id: this boot's id.
+        realm: root public key.
+        gate_secrets: one or two of 32 bytes.  The first is used when dialling, each is accepted when answering.
+        certificate: of the cluster that this node speaks for.
+        delegation: of this node, signed by the key in ``certificate``.
+        static: X25519 keys for handshakes.
+        signing: Ed25519 keys for claims that others pass on.
+    """
+
+    node_id: NodeId
+    realm: bytes
+    gate_secrets: tuple[bytes, ...] = dataclasses.field(repr=False)
+    certificate: ClusterCertificate
+    delegation: NodeDelegation
+    static: KeyPair
+    signing: SigningKey
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that this node speaks for."""
+        return self.certificate.name
+
+    @property
+    def realm_id(self) -> str:
+        """The fingerprint of the realm."""
+        return realm_fingerprint(self.realm)
+
+    @property
+    def expires(self) -> int:
+        """When this identity stops being accepted, in seconds since 1970."""
+        return min(self.certificate.not_after, self.delegation.not_after)
+
+    def sign(self, claim: bytes) -> bytes:
+        """Sign something that other nodes pass on in this node's name; ``PeerIdentity.verify_untrusted`` checks it."""
+        return self.signing.sign(signing.CLAIM, claim)
+
+    def public(self) -> PeerIdentity:
+        """Return what a peer will know of this node."""
+        return PeerIdentity(
+            node_id=self.node_id, realm_id=self.realm_id, certificate=self.certificate, delegation=self.delegation
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PeerIdentity:
+    """A verified node of the same realm."""
+
+    node_id: NodeId
+    realm_id: str
+    certificate: ClusterCertificate
+    delegation: NodeDelegation
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that it speaks for."""
+        return self.certificate.name
+
+    @property
+    def signing_key(self) -> bytes:
+        """The public key of its claims."""
+        return self.delegation.signing_key
+
+    @property
+    def expires(self) -> int:
+        """When its certificate or delegation ends, in seconds since 1970."""
+        return min(self.certificate.not_after, self.delegation.not_after)
+
+    def verify_untrusted(self, claim: bytes, signature: bytes) -> None:
+        """Check that this node signed ``claim`` with ``NodeIdentity.sign``.
+
+        Raises:
+            AuthenticationError: it did not.
+        """
+        what = f"claim of node {self.node_id} of cluster {self.cluster!r}"
+        signing.verify_untrusted(self.signing_key, signing.CLAIM, claim, signature, what)
+
+
+def verify_peer_untrusted(
+    realm: bytes, *, node_id: str, certificate: bytes, delegation: bytes, wall_now: float
+) -> PeerIdentity:
+    """Verify the whole chain of a node: realm key, certificate, delegation, node id, validity in time.
+
+    It proves that such a node exists, not that it is the one who sent this: for that it must sign something, or
+    complete a handshake with ``delegation.static_key``.
+
+    Raises:
+        AuthenticationError: a part of the chain does not hold.
+    """
+    read = certificates.read_certificate_untrusted(certificate, realm)
+    delegated = certificates.read_delegation_untrusted(delegation, read)
+    certificates.check_validity(read, delegated, wall_now)
+    if not is_node_id(node_id) or not delegated.names(NodeId(node_id)):
+        raise AuthenticationError(f"node id {node_id!r}: the delegation is for {delegated.node}")
+    return PeerIdentity(
+        node_id=NodeId(node_id), realm_id=realm_fingerprint(realm), certificate=read, delegation=delegated
+    )

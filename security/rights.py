@@ -1,0 +1,92 @@
+"""What a cluster may do, as its certificate says: clusters it serves, topics it publishes and subscribes to.
+
+Patterns are those of topics: tokens separated by dots, ``*`` stands for one token and a last ``>`` for one or
+more.  None means unrestricted; an empty tuple means nothing at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, final
+
+from iris.kernel.errors import ConfigError
+
+MAX_PATTERNS: Final = 256
+"""Patterns in one list: with 64 tokens each a check stays far below a millisecond, and it is not per message."""
+
+MAX_PATTERN: Final = 256
+"""Characters of one pattern."""
+
+Patterns = tuple[str, ...] | None
+
+
+def covers(allowed: str, wanted: str) -> bool:
+    """Tell whether everything that ``wanted`` (a topic, a name or a pattern) matches, ``allowed`` matches too."""
+    tokens = allowed.split(".")
+    others = wanted.split(".")
+    for position, token in enumerate(tokens):
+        if position >= len(others):
+            return False
+        if token == ">" and position == len(tokens) - 1:  # noqa: S105 -- a token of a pattern, no password
+            return True
+        other = others[position]
+        # a last ">" matches more than anything but another ">"
+        if (other == ">" and position == len(others) - 1) or token not in ("*", other):
+            return False
+    return len(tokens) == len(others)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What the nodes of a cluster may do.  The default is everything but carrying other sites' sessions.
+
+    Args:
+        serves: names of clusters that its nodes may join as members; None: any.
+        publishes: topics that its nodes may publish; None: any.
+        subscribes: topics that its nodes may subscribe to; None: any.
+        gateway: its nodes may carry the sessions of other sites.
+    """
+
+    serves: Patterns = None
+    publishes: Patterns = None
+    subscribes: Patterns = None
+    gateway: bool = False
+
+    def __post_init__(self) -> None:
+        for what, patterns in (
+            ("serves", self.serves),
+            ("publishes", self.publishes),
+            ("subscribes", self.subscribes),
+        ):
+            if patterns is None:
+                continue
+            if len(patterns) > MAX_PATTERNS:
+                raise ConfigError(f"rights: {what} holds {len(patterns)} patterns: the limit is {MAX_PATTERNS}")
+            for pattern in patterns:
+                _check_pattern(pattern, what)
+
+    def may_serve(self, cluster: str) -> bool:
+        """Tell whether a node may join ``cluster`` as a member."""
+        return _permit(self.serves, cluster)
+
+    def may_publish(self, topic: str) -> bool:
+        """Tell whether a node may publish to ``topic``."""
+        return _permit(self.publishes, topic)
+
+    def may_subscribe(self, pattern: str) -> bool:
+        """Tell whether a node may subscribe to all of ``pattern``."""
+        return _permit(self.subscribes, pattern)
+
+
+def _permit(patterns: Patterns, wanted: str) -> bool:
+    return patterns is None or any(covers(pattern, wanted) for pattern in patterns)
+
+
+def _check_pattern(pattern: str, what: str) -> None:
+    tokens = pattern.split(".")
+    if len(pattern) > MAX_PATTERN or not all(tokens) or ">" in tokens[:-1]:
+        raise ConfigError(
+            f"rights: {pattern!r} in {what} is not a pattern: use tokens separated by dots, '*' for one token, a "
+            f"last '>' for the rest, at most {MAX_PATTERN} characters"
+        )
