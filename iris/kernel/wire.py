@@ -223,6 +223,19 @@ def _check_keys(value: object) -> None:
             waiting.extend(item)
 
 
+def split_payload(payload: Payload) -> tuple[bytes, bool]:
+    """Return the bytes of a payload and whether they are a packed value: for those who cut payloads into pieces."""
+    if isinstance(payload, bytes):
+        return payload, False
+    data: bytes = payload.data
+    return data, True
+
+
+def join_payload(data: bytes, *, packed: bool) -> Payload:
+    """Return the payload of which ``split_payload`` made ``data`` and ``packed``."""
+    return msgpack.ExtType(_PAYLOAD, data) if packed else data
+
+
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
     return len(payload) if isinstance(payload, bytes) else len(payload.data)
