@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.case import CASES
+from benchmarks.plots import draw_plots
 from benchmarks.report import OURS, Absence, Report
 from benchmarks.systems import all_systems
 from benchmarks.table import ranked, spread, write_table
@@ -71,7 +72,8 @@ def main(
     if json_path:
         report.save(json_path)
     if document or not (quick or systems or cases):
-        write_table(report, document or DOCUMENT)
+        page = document or DOCUMENT
+        write_table(report, page, draw_plots(report, page.parent / "figures"))
     if any(absence.system == OURS for absence in report.absent):
         raise SystemExit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, final
 
-Kind = Literal["stream", "request", "paced"]
+Kind = Literal["stream", "request", "paced", "tunnel"]
 
 
 @final
@@ -20,6 +20,7 @@ class Figure:
 
 RATE = Figure(name="rate", unit="msg/s", better="higher")
 REQUESTS = Figure(name="rate", unit="req/s", better="higher")
+THROUGHPUT = Figure(name="throughput", unit="MiB/s", better="higher")
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")
 P999 = Figure(name="p99.9", unit="us", better="lower")
@@ -35,7 +36,8 @@ class Case:
         title: the name in the table.
         kind: ``stream``: one source sends as fast as it may, every sink gets every message;
             ``request``: one source asks, one sink answers with the same payload;
-            ``paced``: one source sends at a fixed rate, the sink notes how old each message is.
+            ``paced``: one source sends at a fixed rate, the sink notes how old each message is;
+            ``tunnel``: as ``stream``, through whatever carries bulk data best.
         size: bytes of each payload.
         sinks: receiving processes.
         concurrency: requests that are under way at any time.
@@ -92,6 +94,7 @@ CASES: tuple[Case, ...] = (
         concurrency=512,
         figures=(REQUESTS,),
     ),
+    Case(name="tunnel-64k", title="bulk in 64 KiB pieces", kind="tunnel", size=65536, figures=(THROUGHPUT,)),
     Case(
         name="paced-1000",
         title="age on delivery, 1,000 msg/s of 100 B",

@@ -37,7 +37,8 @@ def finish_stream(task: Task, received: int, started: float, mark: bytes) -> Non
     """Report a sink's share of a stream.  ``started`` is the time of its first message, which is not in the rate."""
     elapsed = perf_counter() - started
     (sent,) = _COUNT.unpack(mark)
-    task.finish(rate=(received - 1) / elapsed, lost=sent - received)
+    rate = (received - 1) / elapsed
+    task.finish(rate=rate, throughput=rate * task.case.size / 2**20, lost=sent - received)
 
 
 class Ages:
@@ -60,10 +61,10 @@ class Ages:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return p50, p99 and p99.9 of ``values``: the nearest rank, so that each is a value that occurred."""
+    """Return p50, p90, p99 and p99.9 of ``values``: the nearest rank, so that each is a value that occurred."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    ranks = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+    ranks = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     return {name: float(ordered[min(last, math.ceil(rank * len(ordered)) - 1)]) for name, rank in ranks.items()}
 
 

@@ -81,9 +81,9 @@ class Report:
     absent: list[Absence] = dataclasses.field(default_factory=list[Absence])
 
     def add(self, case: Case, system: System, outcome: Mapping[str, float]) -> None:
-        """Add the outcome of one trial."""
-        for figure in case.figures:
-            self.figures.setdefault((case.name, figure.name, system.name), []).append(outcome[figure.name])
+        """Add the outcome of one trial: what the table shows, and what the plots show beyond it."""
+        for name, value in outcome.items():
+            self.figures.setdefault((case.name, name, system.name), []).append(value)
 
     def row(self, case: Case, figure: Figure, system: str) -> Row | None:
         """Return one figure of one system; None if it was not measured."""

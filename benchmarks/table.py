@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.case import Case, Figure
@@ -34,13 +34,14 @@ TAIL = """\
 """
 
 
-def write_table(report: Report, path: Path) -> None:
-    """Write the report as Markdown to ``path``."""
+def write_table(report: Report, path: Path, plots: Sequence[Path] = ()) -> None:
+    """Write the report as Markdown to ``path``, with the ``plots`` of its cases."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(_lines(report)) + "\n")
+    pictures = {plot.stem.removeprefix("bench-"): plot.relative_to(path.parent).as_posix() for plot in plots}
+    path.write_text("\n".join(_lines(report, pictures)) + "\n")
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
     yield HEAD
     here = machine()
     yield (
@@ -52,6 +53,8 @@ def _lines(report: Report) -> Iterator[str]:
     )
     sealed = {system.name: system.encrypted for system in report.systems}
     for case in report.cases:
+        if case.name in pictures:
+            yield f"![{case.title}]({pictures[case.name]})\n"
         for figure in case.figures:
             yield from _section(report, case, figure, sealed)
     if report.absent:

@@ -120,6 +120,10 @@ SYSTEM = System(
             sink=lambda task: trio.run(_stream_sink, task),
             source=lambda task: trio.run(_stream_source, task),
         ),
+        "tunnel": Roles(
+            sink=lambda task: trio.run(_stream_sink, task),
+            source=lambda task: trio.run(_stream_source, task),
+        ),
         "paced": Roles(
             sink=lambda task: trio.run(_paced_sink, task),
             source=lambda task: trio.run(_paced_source, task),

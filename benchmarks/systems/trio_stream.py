@@ -118,8 +118,10 @@ def roles(wrap_accepted: Wrap, wrap_connected: Wrap) -> Mapping[Kind, Roles]:
     def program(work: Callable[[Task], Awaitable[None]]) -> Callable[[Task], None]:
         return lambda task: trio.run(work, task)
 
+    stream = Roles(sink=program(stream_sink), source=program(stream_source))
     return {
-        "stream": Roles(sink=program(stream_sink), source=program(stream_source)),
+        "stream": stream,
+        "tunnel": stream,
         "paced": Roles(sink=program(paced_sink), source=program(paced_source)),
         "request": Roles(sink=program(request_sink), source=program(request_source)),
     }

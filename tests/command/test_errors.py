@@ -1,0 +1,115 @@
+"""Whatever goes wrong, people get one line and scripts a status."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+
+import click
+import pytest
+
+from iris._command import FAILED, INTERRUPTED, MISUSED, VERBS, run_command
+from iris.kernel.errors import ConfigError, NoSuchCluster, Overloaded
+
+Failing = Callable[[BaseException], int]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Run a verb that raises an error."""
+
+    def run(error: BaseException) -> int:
+        @click.command()
+        def fail() -> None:
+            raise error
+
+        module = types.ModuleType("verb_that_fails")
+        module.__dict__["fail"] = fail
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(VERBS, "fail", module.__name__)
+        return run_command(["fail"])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nonsense"], "iris: No such command 'nonsense' (see iris --help)"),
+        (["--nonsense"], "iris: No such option '--nonsense' (see iris --help)"),
+        (["request"], "iris: Missing argument 'CLUSTER' (see iris request --help)"),
+        (["request", "a", "--timeout", "0"], "iris: Invalid value for '--timeout': 0.0 is not in the range x>0 "),
+        (["request", "a", "@/no/such/file"], "iris: cannot read /no/such/file: No such file or directory "),
+        (["request", "a", "{", "--json-payload"], "iris: the payload is not JSON: "),
+        (["pub", "a", "b", "--header", "c"], "iris: 'c' is not a header: write NAME=VALUE"),
+        (["pub", "a", "b", "--lines"], "iris: --lines reads the payloads from standard input: give no PAYLOAD"),
+        (["sub"], "iris: Missing argument 'PATTERN...' (see iris sub --help)"),
+        (["run", "app"], "iris: 'app' names no service: write MODULE:SERVICE, such as app:databases"),
+        (["run", "no.such.module:x"], "iris: there is no module no.such.module in "),
+    ],
+)
+def test_a_wrong_command_line_is_explained_in_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(arguments) == MISUSED
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(line)
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NoSuchCluster("nobody serves 'a'"), FAILED),
+        (Overloaded("all members\nare busy"), FAILED),
+        (ConfigError("no such credential"), MISUSED),
+        (click.ClickException("something"), FAILED),
+    ],
+)
+def test_an_expected_error_is_one_line(
+    error: Exception, status: int, failing: Failing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failing(error) == status
+    assert capsys.readouterr().err == f"iris: {' '.join(str(error).split())}\n"
+
+
+def test_of_errors_that_came_together_the_one_people_can_act_on_is_shown(
+    failing: Failing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = ExceptionGroup("inner", [ConfigError("the port is in use")])
+    assert failing(ExceptionGroup("outer", [RuntimeError("a consequence"), inner])) == MISUSED
+    assert capsys.readouterr().err == "iris: the port is in use\n"
+
+
+def test_an_error_of_ours_keeps_its_traceback(failing: Failing) -> None:
+    with pytest.raises(ZeroDivisionError):
+        failing(ExceptionGroup("outer", [ZeroDivisionError()]))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt()])])
+def test_an_interruption_is_silent(error: BaseException, failing: Failing, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(error) == INTERRUPTED
+    assert capsys.readouterr().err.strip() == ""
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Usage: iris {verb}")
+    assert "--help" in said
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"iris {version('iris-mesh')}\n"
+
+
+def test_without_a_verb_the_verbs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([]) == MISUSED
+    said = capsys.readouterr().out
+    assert all(verb in said for verb in VERBS)

@@ -1,0 +1,67 @@
+"""How ``iris run`` finds the service."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import click
+import pytest
+
+from iris._command_run import load_service
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Write]:
+    """Write a module into the current directory, which is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def write_module(name: str, code: str) -> None:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(code)
+
+    yield write_module
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def test_a_service_is_found_in_the_current_directory(write: Write) -> None:
+    write("app_found", "import iris\ndatabases = iris.Service('databases')\n")
+    assert load_service("app_found:databases").name == "databases"
+
+
+def test_a_module_that_is_not_there_is_named(write: Write) -> None:
+    with pytest.raises(click.UsageError, match="there is no module app_absent in"):
+        load_service("app_absent:databases")
+
+
+def test_what_a_module_needs_and_lacks_is_named(write: Write) -> None:
+    write("app_needy", "import no_such_thing\n")
+    with pytest.raises(click.UsageError, match="app_needy needs the module no_such_thing"):
+        load_service("app_needy:databases")
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("x = 1\nraise ValueError('bad setting')\n", r"app_broken\.py:2: ValueError: bad setting"),
+        ("x = 1\ndef f(:\n", r"app_broken\.py:2: SyntaxError"),
+    ],
+)
+def test_a_module_that_fails_is_shown_with_the_line(write: Write, code: str, complaint: str) -> None:
+    write("app_broken", code)
+    with pytest.raises(click.UsageError, match=complaint):
+        load_service("app_broken:databases")
+
+
+def test_the_services_that_are_there_are_named(write: Write) -> None:
+    write("app_other", "import iris\nlogs = iris.Service('logs')\nnumber = 1\n")
+    for attribute in ("databases", "number"):
+        with pytest.raises(click.UsageError, match=f"no iris.Service called {attribute}; it has logs"):
+            load_service(f"app_other:{attribute}")
