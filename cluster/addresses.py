@@ -69,6 +69,13 @@ async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*likely, *rest]))
 
 
+async def source_url(dialled: str) -> str | None:
+    """Return a URL to listen at, with a free port, that the node at ``dialled`` can reach; None for ipc and the like."""
+    parts = _split(dialled)
+    source = None if parts is None else await _source_address(parts[1].strip("[]"))
+    return None if source is None else f"tcp://{source}:0"
+
+
 async def _source_address(host: str) -> str | None:
     try:
         found = await trio.socket.getaddrinfo(host, 9, type=trio.socket.SOCK_DGRAM)

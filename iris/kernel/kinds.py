@@ -13,6 +13,18 @@ PING: Final = 0x01  # (token: int): answered at once; proves that the session wo
 PONG: Final = 0x02  # (token: int)
 GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
 
+# Membership: 0x10 - 0x1f.  A node is 16 bytes; ``updates`` is a tuple of updates, see ``iris.cluster.gossip``.
+PROBE: Final = 0x10  # (sequence: int, state: int, incarnation: int, updates): how the prober sees the receiver
+PROBE_ANSWER: Final = 0x11  # (sequence: int, queue_delay_us: int, updates)
+PROBE_REQUEST: Final = 0x12  # (sequence: int, node, updates): probe this node for me
+PROBE_REPORT: Final = 0x13  # (sequence: int, verdict: int, updates): 0 answered, 1 silent, 2 refused
+GOSSIP: Final = 0x14  # (updates)
+SYNC: Final = 0x15  # (hashes: bytes): 256 of 8 bytes
+DIGEST: Final = 0x16  # (buckets: bytes, entries: bytes): 24 bytes each, node and incarnation
+WANTED: Final = 0x17  # (nodes: bytes): send me their records
+STATE: Final = 0x18  # (last: bool, updates): part of an answer to JOIN, DIGEST or WANTED
+JOIN: Final = 0x19  # (record): send me everybody's
+
 # Requests: 0x20 - 0x2f
 REQUEST: Final = 0x20  # (id: int, cluster: str, operation: str | None, budget_ms: int, flags: int, headers, payload)
 REPLY: Final = 0x21  # (id: int, payload)

@@ -13,7 +13,8 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.errors import ConfigError
+from iris.kernel.transport import Refused
 
 _SCHEME: Final = "mem://"
 
@@ -124,7 +125,7 @@ class MemoryTransport:
         await trio.sleep(self._network.random.uniform(*self._network.latency))
         target = self._network.find(url)
         if target is None:
-            raise NotSent(f"cannot connect to {url}: connection refused")
+            raise Refused(f"cannot connect to {url}: connection refused")
         outgoing = MemoryOutgoing(self._network, self, target, on_broken)
         self._outward.add(outgoing)
         target._inward.add(outgoing)

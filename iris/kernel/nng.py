@@ -22,6 +22,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.transport import Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
@@ -105,6 +106,9 @@ class NngTransport:
         try:
             # Blocking, on a thread: nng reports a refusal only there.  Closing the socket ends the wait.
             await trio.to_thread.run_sync(connect, abandon_on_cancel=True)
+        except (pynng.ConnectionRefused, pynng.NoEntry) as error:
+            outgoing.close()
+            raise Refused(f"cannot connect to {url}: {_reason(error)}") from None
         except pynng.NNGException as error:
             outgoing.close()
             raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None

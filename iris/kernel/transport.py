@@ -8,7 +8,14 @@ sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, final
+
+from iris.kernel.errors import NotSent
+
+
+@final
+class Refused(NotSent):
+    """The host answered that nobody listens there: whoever did is gone."""
 
 
 class Outgoing(Protocol):
@@ -49,7 +56,8 @@ class Transport(Protocol):
         ``close``.  The way is of no further use then.
 
         Raises:
-            NotSent: refused or unreachable, with the reason.
+            Refused: nobody listens there.
+            NotSent: unreachable, with the reason.
             ConfigError: the URL is malformed or its scheme is not known.
         """
         ...
