@@ -41,12 +41,16 @@ class ClusterCertificate:
     """Says that a public key is a cluster of the realm, until when, and what the cluster may do."""
 
     name: str
-    public_key: bytes
+    public_key: bytes = dataclasses.field(repr=False)
     generation: int
     not_before: int
     not_after: int
     rights: Rights
     signed: bytes = dataclasses.field(repr=False)
+
+    def may_serve(self, cluster: str) -> bool:
+        """Tell whether nodes with this certificate may be members of ``cluster``."""
+        return cluster == self.name or self.rights.may_serve(cluster)
 
 
 @final
@@ -60,8 +64,8 @@ class NodeDelegation:
 
     cluster: str
     node: str
-    static_key: bytes
-    signing_key: bytes
+    static_key: bytes = dataclasses.field(repr=False)
+    signing_key: bytes = dataclasses.field(repr=False)
     not_before: int
     not_after: int
     signed: bytes = dataclasses.field(repr=False)
@@ -175,11 +179,12 @@ def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
             and is_name(name)
             and len(public_key) == signing.PUBLIC_KEY_SIZE
             and generation >= 0
+            and serves is not None
             and all(map(_are_patterns, (serves, publishes, subscribes)))
         ):
             try:
                 rights = Rights(
-                    serves=cast("tuple[str, ...] | None", serves),
+                    serves=cast("tuple[str, ...]", serves),
                     publishes=cast("tuple[str, ...] | None", publishes),
                     subscribes=cast("tuple[str, ...] | None", subscribes),
                     gateway=gateway,

@@ -40,7 +40,7 @@ class NodeIdentity:
     """
 
     node_id: NodeId
-    realm: bytes
+    realm: bytes = dataclasses.field(repr=False)
     gate_secrets: tuple[bytes, ...] = dataclasses.field(repr=False)
     certificate: ClusterCertificate
     delegation: NodeDelegation

@@ -1,7 +1,7 @@
 """What a cluster may do, as its certificate says: clusters it serves, topics it publishes and subscribes to.
 
 Patterns are those of topics: tokens separated by dots, ``*`` stands for one token and a last ``>`` for one or
-more.  None means unrestricted; an empty tuple means nothing at all.
+more.  For topics None means unrestricted; an empty tuple means nothing at all.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def covers(allowed: str, wanted: str) -> bool:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What the nodes of a cluster may do.  The default is everything but carrying other sites' sessions.
+    """What the nodes of a cluster may do.  By default: serve their own name, publish and subscribe to anything.
 
     Args:
-        serves: names of clusters that its nodes may join as members; None: any.
+        serves: further clusters that its nodes may join as members, beside the one they speak for.
         publishes: topics that its nodes may publish; None: any.
         subscribes: topics that its nodes may subscribe to; None: any.
         gateway: its nodes may carry the sessions of other sites.
     """
 
-    serves: Patterns = None
+    serves: tuple[str, ...] = ()
     publishes: Patterns = None
     subscribes: Patterns = None
     gateway: bool = False
@@ -67,7 +67,7 @@ class Rights:
                 _check_pattern(pattern, what)
 
     def may_serve(self, cluster: str) -> bool:
-        """Tell whether a node may join ``cluster`` as a member."""
+        """Tell whether a node may join ``cluster`` as a member, beside the cluster that it speaks for."""
         return _permit(self.serves, cluster)
 
     def may_publish(self, topic: str) -> bool:

@@ -1,0 +1,127 @@
+"""The file that a credential is kept in: JSON, mode 0600, optionally wrapped with a passphrase.
+
+::
+
+    {"iris": "credential", "version": 1, "kind": "portable", "cluster": "databases",
+     "realm": B64, "gate_secrets": [B64], "certificate": B64, "seeds": [URL], "cluster_key": B64}
+    {... "kind": "sealed", ... "delegation": B64, "static_key": B64, "signing_key": B64}
+
+Keys are the raw 32 bytes; certificate and delegation are signed bytes.  ``cluster`` is for people: the name that
+counts is in the certificate.  Wrapping is described in ``iris.security.container``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from iris.kernel.errors import AuthenticationError, ConfigError
+from iris.kernel.ids import Entropy
+from iris.security.certificate import read_certificate_untrusted, read_delegation_untrusted
+from iris.security.container import encode_binary, encode_container, open_container, wrap
+from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
+from iris.security.noise import KeyPair
+from iris.security.private_files import read_private, write_private
+from iris.security.signing import SigningKey
+
+MAX_SEEDS: Final = 256
+MAX_SEED: Final = 512
+
+_SORT: Final = "credential"
+
+
+def load_credential(path: Path | str, *, passphrase: str | None = None) -> Credential:
+    """Read a credential file; every signature in it is verified.
+
+    Raises:
+        ConfigError: it cannot be read, is not private to this user, is malformed, or the passphrase is missing or
+            wrong.  One line, which names the file and says how to mend it.
+    """
+    path = Path(path)
+    data = read_private(path, _SORT)
+    try:
+        return decode_credential(data, passphrase=passphrase)
+    except ConfigError as error:
+        raise ConfigError(f"credential {path}: {error}") from None
+
+
+def save_credential(
+    path: Path | str,
+    credential: Credential,
+    *,
+    passphrase: str | None = None,
+    replace: bool = False,
+    entropy: Entropy = os.urandom,
+) -> None:
+    """Write a credential file of mode 0600, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written, or exists and ``replace`` is False.
+    """
+    data = encode_credential(credential, passphrase=passphrase, entropy=entropy)
+    write_private(Path(path), data, _SORT, replace=replace)
+
+
+def encode_credential(credential: Credential, *, passphrase: str | None = None, entropy: Entropy = os.urandom) -> bytes:
+    """Return the content of a credential file.
+
+    Raises:
+        ConfigError: too many seeds, or an empty passphrase.
+    """
+    fields: dict[str, object] = {
+        "cluster": credential.name,
+        "realm": encode_binary(credential.realm),
+        "gate_secrets": [encode_binary(secret) for secret in credential.gate_secrets],
+        "certificate": encode_binary(credential.certificate.signed),
+        "seeds": list(_check_seeds(credential.seeds)),
+    }
+    if isinstance(credential.keys, SealedKeys):
+        kind = "sealed"
+        fields["delegation"] = encode_binary(credential.keys.delegation.signed)
+        fields["static_key"] = encode_binary(credential.keys.static.private_bytes())
+        fields["signing_key"] = encode_binary(credential.keys.signing.private_bytes())
+    else:
+        kind = "portable"
+        fields["cluster_key"] = encode_binary(credential.keys.private_bytes())
+    content = encode_container(_SORT, kind, fields)
+    return content if passphrase is None else wrap(content, _SORT, passphrase, entropy)
+
+
+def decode_credential(data: bytes, *, passphrase: str | None = None) -> Credential:
+    """Return the credential in ``data``, the content of a file; every signature in it is verified.
+
+    Raises:
+        ConfigError: malformed, of another version, or the passphrase is missing or wrong.
+    """
+    fields = open_container(data, _SORT, passphrase)
+    realm = fields.binary("realm", 32)
+    try:
+        certificate = read_certificate_untrusted(fields.binary("certificate"), realm)
+        keys: SigningKey | SealedKeys
+        match fields.kind:
+            case "portable":
+                keys = SigningKey(fields.binary("cluster_key", 32))
+            case "sealed":
+                keys = SealedKeys(
+                    delegation=read_delegation_untrusted(fields.binary("delegation"), certificate),
+                    static=KeyPair(fields.binary("static_key", 32)),
+                    signing=SigningKey(fields.binary("signing_key", 32)),
+                )
+            case unknown:
+                raise ConfigError(f"its kind {unknown[:40]!r} is not known; a newer Iris may have written it")
+    except AuthenticationError as error:
+        raise ConfigError(str(error)) from None
+    return Credential(
+        realm=realm,
+        gate_secrets=fields.binaries("gate_secrets", GATE_SECRET_SIZE),
+        certificate=certificate,
+        keys=keys,
+        seeds=_check_seeds(fields.texts("seeds")),
+    )
+
+
+def _check_seeds(seeds: tuple[str, ...]) -> tuple[str, ...]:
+    if len(seeds) > MAX_SEEDS or any(len(seed) > MAX_SEED for seed in seeds):
+        raise ConfigError(f"at most {MAX_SEEDS} seeds of at most {MAX_SEED} characters each")
+    return seeds

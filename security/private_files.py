@@ -1,0 +1,156 @@
+"""Files and directories that only their owner may read, and that hold secrets.
+
+Refused, with one line that says how to mend it: a file that others can read, that belongs to somebody else, or that
+is reached through a symbolic link (links that only root could have made are followed: /tmp on some systems is one).
+Written whole or not at all: to a fresh file of mode 0600 beside it, synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shlex
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from iris.kernel.errors import ConfigError
+
+MAX_FILE: Final = 1024 * 1024
+"""Bytes of a private file that are read; a revocation list of 4,096 entries takes a third of it."""
+
+_OTHERS: Final = 0o077
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the content of a file that only this user can read; ``what`` names it in errors.
+
+    Raises:
+        ConfigError: it is missing, too large, not a plain file, or not private; the message says how to mend it.
+    """
+    _check_links(path, what)
+    try:
+        descriptor = os.open(path, _READ)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(_symlink(path, what)) from None
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{what} {path}: not a plain file")
+        _check_private(path, status, what, "600")
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise ConfigError(f"{what} {path}: larger than {MAX_FILE} bytes")
+    return data
+
+
+def write_private(path: Path, data: bytes, what: str, *, replace: bool = True) -> None:
+    """Write a file of mode 0600, whole or not at all, and sync it to disk.
+
+    Raises:
+        ConfigError: it cannot be written, or exists and ``replace`` is False.
+    """
+    _check_links(path, what)
+    draft = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            if replace:
+                draft.replace(path)
+            else:
+                os.link(draft, path)  # unlike a rename, it fails where something is
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except FileExistsError:
+        raise ConfigError(f"{what} {path}: exists already; choose another path or remove it first") from None
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be written: {error.strerror}") from None
+
+
+def make_private_directory(path: Path, what: str) -> Path:
+    """Make a directory of mode 0700, and what is missing above it; return it.
+
+    Raises:
+        ConfigError: it cannot be made, or it exists and is not private to this user.
+    """
+    _check_links(path, what)
+    try:
+        for parent in reversed((path, *path.parents)):
+            with contextlib.suppress(FileExistsError):
+                parent.mkdir(mode=0o700)
+        status = path.lstat()
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be made: {error.strerror}") from None
+    if stat.S_ISLNK(status.st_mode):
+        raise ConfigError(_symlink(path, what))
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{what} {path}: not a directory; move away what stands there")
+    _check_private(path, status, what, "700")
+    return path
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Generator[None]:
+    """Hold a lock that one process at a time has; it ends with the process, however that ends.
+
+    Blocks the thread while another process holds it: for critical sections of milliseconds.
+
+    Raises:
+        ConfigError: the lock file cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_links(path: Path, what: str) -> None:
+    """Refuse a path with a symbolic link in it that anybody but root has made."""
+    for part in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError):
+            status = part.lstat()
+            if stat.S_ISLNK(status.st_mode) and (part == path or status.st_uid != 0):
+                raise ConfigError(_symlink(part, what))
+
+
+def _check_private(path: Path, status: os.stat_result, what: str, mode: str) -> None:
+    user = os.geteuid()
+    quoted = shlex.quote(str(path))
+    if status.st_uid != user:
+        raise ConfigError(
+            f"{what} {path}: belongs to user {status.st_uid}, not to user {user}: run 'chown {user} {quoted}' as root"
+        )
+    if status.st_mode & _OTHERS:
+        raise ConfigError(
+            f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run 'chmod {mode} {quoted}'"
+        )
+
+
+def _symlink(path: Path, what: str) -> str:
+    return f"{what} {path}: is a symbolic link: give the real path, {os.path.realpath(path)}"
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
