@@ -28,6 +28,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, is_node_id
+from iris.kernel.link import BulkSource
 from iris.kernel.transport import Outgoing, Transport
 from iris.kernel.wire import Message
 from iris.security.handshake import Established, Initiator, Responder
@@ -130,7 +131,8 @@ class Mesh:
         self._observers: list[PeerObserver] = []
         self._barriers: dict[int, trio.Event] = {}
         self._redialling: set[NodeId] = set()
-        self._closing = False
+        self.closing = False
+        """Whether this node is on its way out, so that connections that end are no news."""
         self.on(kinds.PING, 1, self._receive_ping)
         self.on(kinds.PONG, 1, self._receive_pong)
         self.on(kinds.GOODBYE, 1, self._receive_goodbye)
@@ -166,6 +168,12 @@ class Mesh:
         if peer is None:
             raise NotSent(f"no link to node {node}")
         peer.link.post(message, size)
+
+    def ready(self, node: NodeId, source: BulkSource) -> None:
+        """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
+        peer = self.peer(node)
+        if peer is not None:
+            peer.link.ready(source)
 
     def peer(self, node: NodeId) -> Peer | None:
         """Return a linked node, or the node itself."""
@@ -437,7 +445,7 @@ class Mesh:
     # -- connections that break, peers that end -------------------------------------------------------------
 
     def _connection_lost(self, peer: Peer, outgoing: Outgoing) -> None:
-        if peer.link.outgoing is not outgoing or self._closing:
+        if peer.link.outgoing is not outgoing or self.closing:
             return
         peer.link.detach()
         if self._peers.get(peer.node) is peer and peer.node not in self._redialling:
@@ -536,7 +544,7 @@ class Mesh:
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves, after all that was posted before; wait at most ``timeout``."""
-        self._closing = True
+        self.closing = True
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 for node in list(self._peers):
@@ -551,7 +559,7 @@ class Mesh:
 
     def close(self) -> None:
         """End every link and the transport."""
-        self._closing = True
+        self.closing = True
         for node in list(self._peers):
             self.drop(node, "this node is closing")
         self.own.link.close("this node is closing")
