@@ -128,6 +128,8 @@ def read_open_untrusted(message: Message) -> Opening:
         case (_, _, str() as cluster, str() | None as operation, headers, int() as window, int() as limit):
             if _whole(window, SMALLEST_WINDOW) and _whole(limit, 1):
                 return Opening(cluster=cluster, operation=operation, headers=headers, window=window, limit=limit)
+        case _:
+            pass
     raise RemoteProtocolError(f"a tunnel opens with a cluster, a window of at least {SMALLEST_WINDOW} and a limit")
 
 
@@ -136,6 +138,8 @@ def read_accept_untrusted(message: Message) -> tuple[int, int]:
     match message:
         case (_, _, window, limit) if _whole(window, SMALLEST_WINDOW) and _whole(limit, 1):
             return window, limit
+        case _:
+            pass
     raise RemoteProtocolError(f"a tunnel is accepted with a window of at least {SMALLEST_WINDOW} and a limit")
 
 
@@ -144,6 +148,8 @@ def read_refuse_untrusted(message: Message) -> Refusal:
     match message:
         case (_, _, str() as code, str() as text, retry_after) if _whole(retry_after):
             return Refusal(code=code[:64], text=_readable(text), retry_after=retry_after / 1000)
+        case _:
+            pass
     raise RemoteProtocolError("a tunnel is refused with a code, a text and a time")
 
 
@@ -176,6 +182,8 @@ def read_close_untrusted(message: Message) -> tuple[CloseCode, int, str]:
     match message:
         case (_, _, int() as code, received, str() as reason) if 0 <= code <= CloseCode.SILENT and _whole(received):
             return CloseCode(code), received, _readable(reason)
+        case _:
+            pass
     raise RemoteProtocolError("a close carries a code, a sequence number and a reason")
 
 

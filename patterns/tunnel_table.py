@@ -1,0 +1,278 @@
+"""All tunnel ends of one node: who gets which message, how tunnels come to be and what is left of them.
+
+An end that has ended leaves the table at once.  What the peer must know of it, its *farewell*, is kept for a while,
+and is the answer to whatever the peer still says about that tunnel: so a lost goodbye is repeated when it is missed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, final
+
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Headers, Message
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.tunnel_end import TunnelEnd, TunnelMesh
+from iris.patterns.tunnel_ids import OpenedIds
+from iris.patterns.tunnel_machine import TunnelMachine
+from iris.patterns.tunnel_messages import (
+    SMALLEST_WINDOW,
+    CloseCode,
+    Opening,
+    Refusal,
+    close_message,
+    read_id_untrusted,
+    read_open_untrusted,
+    refuse_message,
+)
+
+_FAREWELLS: Final = 1024
+"""Farewells kept for one peer; the oldest go first.  Who asks after that learns only that the tunnel is forgotten."""
+
+_FORMER_PEERS: Final = 1024
+"""Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
+
+_SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
+
+Accept = Callable[[NodeId, Opening, TunnelEnd], Refusal | None]
+"""Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelsStatistics:
+    """Counters of all tunnels of one node."""
+
+    open: int
+    """Ends that exist now, those that are being opened included."""
+    opened: int
+    """Tunnels that this node asked for."""
+    accepted: int
+    """Tunnels of others that this node took."""
+    refused: int
+    """Tunnels of others that it did not take."""
+    ended: Mapping[str, int]
+    """Ends that are no more, by reason."""
+    messages: PatternStatistics
+    """Messages sent from here; delivered are those that the other end has."""
+
+
+@final
+class _Peer:
+    """What is known of the tunnels with one node."""
+
+    __slots__ = ("accepted", "ends", "farewells", "opened", "opened_here")
+
+    def __init__(self) -> None:
+        self.ends: dict[int, TunnelEnd] = {}  # by the id in the peer's messages
+        self.farewells: OrderedDict[int, Message] = OrderedDict()
+        self.opened = OpenedIds()
+        self.opened_here = 0
+        self.accepted = 0
+
+
+@final
+class TunnelTable:
+    """The tunnels of one node."""
+
+    def __init__(self, mesh: TunnelMesh, config: Config, *, accept: Accept, clock: Callable[[], float]) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._accept = accept
+        self._clock = clock
+        self._peers: dict[NodeId, _Peer] = {}
+        self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
+        self._opened = self._accepted = self._refused = 0
+        self._ended: Counter[str] = Counter()
+        self._sent = self._delivered = 0
+        self._lost: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[TunnelEnd]:
+        """Iterate over a snapshot of all ends."""
+        return iter([end for peer in self._peers.values() for end in peer.ends.values()])
+
+    def __len__(self) -> int:
+        """Return the number of ends."""
+        return sum(len(peer.ends) for peer in self._peers.values())
+
+    # -- this side ------------------------------------------------------------------------------------------
+
+    def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEnd:
+        """Ask ``node`` for a tunnel; the end is ``State.OPENING`` until it answers.
+
+        Raises:
+            NotSent: there is no way to that node now.
+        """
+        peer = self._peer(node)
+        number = peer.opened_here + 1
+        window = max(self._config.tunnel_window, SMALLEST_WINDOW)
+        opening = (kinds.TUNNEL_OPEN, number, cluster, operation, headers, window, self._config.max_payload)
+        machine = TunnelMachine(identifier=number, opening=opening, config=self._config, now=self._clock())
+        end = peer.ends[-number] = TunnelEnd(machine, self._mesh, node, -number, self._forget)
+        peer.opened_here = number
+        try:
+            self._mesh.post(node, opening, sum(map(len, headers or ())) + 64)
+        except NotSent:
+            del peer.ends[-number]
+            raise
+        self._opened += 1
+        return end
+
+    def expire(self) -> float:
+        """Let every end look at the time; return when the next one wants to."""
+        now = self._clock()
+        nearest = float("inf")
+        for end in self:
+            machine = end.machine
+            if machine.deadline <= now:
+                machine.expire(now)
+                end.offer_again()
+                end.settle()
+            nearest = min(nearest, machine.deadline)
+        return nearest
+
+    def close(self, reason: str) -> None:
+        """End every tunnel with an error for the other ends."""
+        for end in self:
+            end.machine.close(CloseCode.ABORTED, reason)
+            end.settle()
+
+    # -- what the mesh says ---------------------------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: Message) -> None:
+        """Take a message about a tunnel.
+
+        Raises:
+            RemoteProtocolError: it is not about any tunnel that could exist.
+        """
+        identifier = read_id_untrusted(message)
+        peer = self._peers.get(sender)
+        end = peer.ends.get(identifier) if peer is not None else None
+        if end is not None:
+            if message[0] == kinds.TUNNEL_OPEN:
+                end.machine.opened_again()
+                end.settle()
+            else:
+                end.receive(message, self._clock())
+        elif message[0] not in _SETTLED:
+            self._receive_other(sender, identifier, message)
+
+    def link_reset(self, node: NodeId) -> None:
+        """Frames to or from ``node`` may be lost: compare notes with it about every tunnel."""
+        peer = self._peers.get(node)
+        for end in list(peer.ends.values()) if peer is not None else ():
+            end.machine.reset()
+            end.offer_again()
+
+    def node_lost(self, node: NodeId, reason: str) -> None:
+        """``node`` is given up: every tunnel with it is broken."""
+        peer = self._peers.pop(node, None)
+        if peer is None:
+            return
+        self._former[node] = peer
+        if len(self._former) > _FORMER_PEERS:
+            self._former.popitem(last=False)
+        for end in list(peer.ends.values()):
+            end.machine.lost(reason)
+            end.settle()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _peer(self, node: NodeId) -> _Peer:
+        peer = self._peers.get(node)
+        if peer is None:
+            peer = self._former.pop(node) if node in self._former else _Peer()
+            self._peers[node] = peer
+        return peer
+
+    def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:
+        """Answer a message about a tunnel that is not here, or not yet."""
+        peer = self._peer(sender)
+        farewell = peer.farewells.get(identifier)
+        if farewell is None and message[0] == kinds.TUNNEL_OPEN:
+            opening = read_open_untrusted(message)
+            if identifier < 0:
+                raise RemoteProtocolError(f"a tunnel is opened under the number {identifier}")
+            if peer.opened.add(identifier):
+                self._open_for(sender, peer, identifier, opening)
+                return
+        if farewell is None:
+            farewell = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
+        self._post(sender, farewell)
+
+    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: Opening) -> None:
+        refusal: Refusal | None = None
+        if peer.accepted >= self._config.tunnels_per_node:
+            refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
+        else:
+            machine = TunnelMachine(identifier=-identifier, opening=None, config=self._config, now=self._clock())
+            machine.begin(opening.window, opening.limit)
+            end = peer.ends[identifier] = TunnelEnd(machine, self._mesh, sender, identifier, self._forget)
+            peer.accepted += 1
+            self._accepted += 1
+            refusal = self._accept(sender, opening, end)
+            if refusal is None:
+                end.settle()
+                return
+            self._accepted -= 1
+            peer.accepted -= 1
+            del peer.ends[identifier]
+        self._refused += 1
+        self._part(sender, peer, identifier, refuse_message(-identifier, refusal))
+
+    def _forget(self, end: TunnelEnd) -> None:
+        """Take an end that has ended out of the table and into the counters."""
+        peer = self._peers.get(end.node) or self._former.get(end.node)
+        if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:
+            peer.accepted -= 1
+        machine = end.machine
+        assert machine.ending is not None
+        reason = machine.ending.code.name.lower()
+        self._ended[reason] += 1
+        self._sent += machine.sending.messages_sent
+        self._delivered += machine.sending.messages_delivered
+        if machine.ending.lost:
+            self._lost[reason] += machine.ending.lost
+        if machine.farewell is not None and peer is not None:
+            self._part(end.node, peer, end.key, machine.farewell)
+
+    def _part(self, node: NodeId, peer: _Peer, key: int, farewell: Message) -> None:
+        peer.farewells[key] = farewell
+        if len(peer.farewells) > _FAREWELLS:
+            peer.farewells.popitem(last=False)
+        self._post(node, farewell)
+
+    def _post(self, node: NodeId, message: Message) -> None:
+        try:
+            self._mesh.post(node, message, 64)
+        except NotSent:
+            return  # the peer asks about a tunnel that has gone quiet, and is answered then
+
+    def statistics(self) -> TunnelsStatistics:
+        """Return a snapshot of the counters."""
+        sent, delivered = self._sent, self._delivered
+        for end in self:
+            sent += end.machine.sending.messages_sent
+            delivered += end.machine.sending.messages_delivered
+        lost = sum(self._lost.values())
+        return TunnelsStatistics(
+            open=len(self),
+            opened=self._opened,
+            accepted=self._accepted,
+            refused=self._refused,
+            ended=MappingProxyType(dict(self._ended)),
+            messages=PatternStatistics(
+                sent=sent,
+                delivered=delivered,
+                expired=0,
+                refused=0,
+                lost=MappingProxyType(dict(self._lost)),
+                waiting=sent - delivered - lost,
+            ),
+        )

@@ -1,0 +1,169 @@
+"""Links in memory for tests of tunnels: in order, and losing what they are told to lose."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.link import BulkSource
+from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import BatchDecoder, Message, encode_batch
+from iris.patterns.tunnel import Tunnel
+from iris.patterns.tunnel_end import TunnelEnd
+from iris.patterns.tunnel_messages import Opening, Refusal
+from iris.patterns.tunnel_table import TunnelTable
+from iris.patterns.values import Sender
+
+FRAME = 64 * 1024
+
+
+@dataclass
+class FakeMesh:
+    """The links of one node; frames go to the tables of the others."""
+
+    node: NodeId
+    others: dict[NodeId, TunnelTable] = field(default_factory=dict)
+    posted: deque[tuple[NodeId, Message]] = field(default_factory=deque)
+    sources: deque[tuple[NodeId, BulkSource]] = field(default_factory=deque)
+    news: Wakeup = field(default_factory=Wakeup)
+    lose: Callable[[list[Message]], bool] = lambda _: False
+    """Decides for each frame whether it is lost; the link then notices a gap."""
+    down: bool = False
+    """No way to anybody: posting fails."""
+    held: bool = False
+    """The link takes nothing more for now."""
+    delivered: list[Message] = field(default_factory=list)
+    keep_delivered: bool = False
+    frames: int = 0
+    bytes: int = 0
+
+    def post(self, node: NodeId, message: Message, size: int) -> None:
+        if self.down:
+            raise NotSent("down")
+        self.posted.append((node, message))
+        self.news.wake()
+
+    def ready(self, node: NodeId, source: BulkSource) -> None:
+        if self.down:
+            raise NotSent("down")
+        if (node, source) not in self.sources:
+            self.sources.append((node, source))
+            self.news.wake()
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+        self.news.wake()
+
+    def next_frame(self) -> tuple[NodeId, list[Message]] | None:
+        if self.posted:
+            node = self.posted[0][0]
+            return node, [self.posted.popleft()[1] for _ in range(len(self.posted)) if self.posted[0][0] == node]
+        if not self.sources:
+            return None
+        node, size, frame = self.sources[0][0], 0, list[Message]()
+        while self.sources and self.sources[0][0] == node and size < FRAME:
+            source = self.sources.popleft()
+            piece = source[1].take(FRAME - size)
+            if piece is not None:
+                frame.append(piece[0])
+                size += piece[1] + 24
+                self.sources.append(source)
+        return node, frame
+
+    async def run(self) -> None:
+        decoder = BatchDecoder()
+        gap: set[NodeId] = set()
+        while True:
+            frame = None if self.held else self.next_frame()
+            if frame is None:
+                await self.news.wait()
+                continue
+            node, messages = frame
+            await trio.lowlevel.checkpoint()
+            if not messages or node not in self.others:
+                continue
+            if self.lose(messages):
+                gap.add(node)
+                continue
+            table = self.others[node]
+            if node in gap:
+                gap.discard(node)
+                table.link_reset(self.node)
+            batch = bytes(encode_batch(messages))
+            self.frames += 1
+            self.bytes += len(batch)
+            for message in decoder.decode_untrusted(batch):
+                if self.keep_delivered:
+                    self.delivered.append(message)
+                table.receive(self.node, message)
+
+
+class TunnelNode:
+    """A node that has tunnels and nothing else.  Tunnels opened to it come out of ``accepted``."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.node = NodeId(name.encode().hex().ljust(32, "0"))
+        self.config = config
+        self.mesh = FakeMesh(self.node)
+        self.table = TunnelTable(self.mesh, config, accept=self.accept, clock=trio.current_time)
+        self.refusal: Refusal | None = None
+        self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
+
+    def accept(self, sender: NodeId, opening: Opening, end: TunnelEnd) -> Refusal | None:
+        if self.refusal is None:
+            self.send_accepted.send_nowait(self.wrap(end, opening.cluster))
+        return self.refusal
+
+    def wrap(self, end: TunnelEnd, cluster: str = "c") -> Tunnel:
+        return Tunnel(
+            end,
+            limit=self.config.max_payload,
+            sender=Sender("c", end.node),
+            cluster=cluster,
+            operation=None,
+            headers={},
+        )
+
+    async def run(self) -> None:
+        while True:
+            deadline = self.table.expire()
+            with trio.move_on_at(min(deadline, trio.current_time() + 0.5)):
+                await trio.sleep_forever()
+
+    async def open(self, other: TunnelNode) -> tuple[Tunnel, Tunnel]:
+        """Open a tunnel and return both ends."""
+        end = self.table.open(other.node, "c", None, None)
+        await end.wait(lambda: end.machine.state.value != "opening")
+        return self.wrap(end), await other.accepted.receive()
+
+
+@asynccontextmanager
+async def open_nodes(*configs: Config) -> AsyncIterator[tuple[TunnelNode, TunnelNode]]:
+    """Two nodes with a link between them; one config is for both."""
+    near = TunnelNode("near", configs[0])
+    far = TunnelNode("far", configs[-1])
+    near.mesh.others[far.node] = far.table
+    far.mesh.others[near.node] = near.table
+    async with trio.open_nursery() as nursery:
+        for node in (near, far):
+            nursery.start_soon(node.run)
+            nursery.start_soon(node.mesh.run)
+        yield near, far
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_pair(*configs: Config) -> AsyncIterator[tuple[Tunnel, Tunnel]]:
+    """Two ends of one tunnel."""
+    async with open_nodes(*(configs or (Config(),))) as (near, far):
+        yield await near.open(far)
