@@ -1,0 +1,270 @@
+"""Whose records are held: taking them in, passing them on, joining, and comparing views.
+
+Rules of this file:
+
+- A record is verified before it is used, and only if it is newer than what is held.
+- A node id belongs to the key that first spoke for it: while a member lives, a record under another key is refused.
+- What a joining node learns it does not pass on: everybody else knows it already.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, final
+
+from iris.cluster.effects import Synchronized
+from iris.cluster.gossip import Accusation, Renewal, encode_update
+from iris.cluster.ground import Ground
+from iris.cluster.prober import Prober
+from iris.cluster.records import MemberState, NodeRecord, precedes
+from iris.cluster.suspects import Suspects
+from iris.cluster.synchronization import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
+from iris.cluster.view import Member
+from iris.kernel import kinds
+from iris.kernel.ids import NodeId
+
+_ASKED_AGAIN: Final = 0.5
+"""Seconds before the same record or state is asked for, or sent to the same node, once more."""
+
+_STRANGERS: Final = 1024
+"""Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
+
+
+@final
+class Census:
+    """The records of a realm, as one node holds them."""
+
+    def __init__(self, ground: Ground, prober: Prober, suspects: Suspects) -> None:
+        self._ground = ground
+        self._prober = prober
+        self._suspects = suspects
+        self._contacts: list[NodeId] = []
+        self._asked: dict[NodeId, float] = {}
+        self._served: dict[NodeId, float] = {}
+        self._retrying = False
+        config = ground.config
+        ground.timers.at(ground.now + ground.random.random() * config.synchronize_interval, self._synchronize_regularly)
+
+    # -- records --------------------------------------------------------------------------------------------
+
+    def hear(self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False) -> None:
+        """Take in a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
+        ground = self._ground
+        if record.node == ground.own.node:
+            self._hear_own(record, sender)
+            return
+        member = ground.view.members.get(record.node)
+        if member is None:
+            self._meet(record, sender, pass_on=not (state and self._contacts))
+            return
+        held = member.record
+        if record.incarnation <= held.incarnation and (
+            record.incarnation < held.incarnation or record.signature == held.signature or not precedes(held, record)
+        ):
+            if state and member.state is MemberState.DEAD:
+                self._accuse(member, sender)
+            return
+        if not self._believed(record, member):
+            ground.reject(sender, "a record that its subject did not sign")
+            return
+        self._renew(member, record, renewal)
+
+    def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
+        """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
+        ground = self._ground
+        member = ground.view.members.get(renewal.node)
+        if renewal.node == ground.own.node:
+            record = renewal.applied_to(ground.own)
+        elif member is None:
+            self.want(renewal.node, sender)
+            return
+        else:
+            if renewal.incarnation <= member.record.incarnation:
+                return
+            record = renewal.applied_to(member.record)
+            if not self._believed(record, member):
+                self.want(renewal.node, sender)
+                return
+            self._renew(member, record, renewal)
+            return
+        self.hear(record, sender, state=state)
+
+    def _believed(self, record: NodeRecord, member: Member | None) -> bool:
+        trust = self._ground.trust
+        statement = record.statement()
+        if not trust.verify(record, statement, record.signature):
+            return False
+        if member is None or not member.live or record.proof == member.record.proof:
+            return True
+        return record.name == member.record.name and trust.verify(member.record, statement, record.signature)
+
+    def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:
+        ground = self._ground
+        if record.incarnation < ground.own.incarnation or record.signature == ground.own.signature:
+            return
+        if ground.trust.verify(ground.own, record.statement(), record.signature):
+            ground.reject(sender, "another process uses this node's id and key")
+        else:
+            ground.reject(sender, "a record of this node that it did not sign")
+
+    def _meet(self, record: NodeRecord, sender: NodeId, *, pass_on: bool) -> None:
+        ground = self._ground
+        if record.leaving:
+            return
+        if len(ground.view.live) >= ground.config.member_limit:
+            ground.reject(sender, "more members than member_limit")
+            return
+        if not self._believed(record, None):
+            ground.reject(sender, "a record that its subject did not sign")
+            return
+        member = ground.view.add(record, ground.now)
+        self._prober.joined(record.node)
+        if pass_on:
+            ground.spread(record)
+        ground.changed(member)
+
+    def _renew(self, member: Member, record: NodeRecord, renewal: Renewal | None) -> None:
+        ground = self._ground
+        node = record.node
+        newer = record.incarnation > member.record.incarnation
+        if record.leaving:
+            self._suspects.clear(member)
+            member.record = record
+            if member.state is not MemberState.LEFT:
+                ground.view.bury(member, MemberState.LEFT, ground.now)
+                self._prober.gone(node)
+        else:
+            was_gone = not member.live
+            if not newer and was_gone:
+                # The same incarnation with other words does not raise the dead.
+                return
+            if newer:
+                self._suspects.clear(member)
+            ground.view.renew(member, record)
+            if newer:
+                member.state = MemberState.ALIVE
+                member.since = ground.now
+            if was_gone:
+                self._prober.joined(node)
+            self._prober.renewed(member)
+        ground.spread_record(record, renewal)
+        ground.changed(member)
+
+    def _accuse(self, member: Member, to: NodeId) -> None:
+        accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
+        self._ground.send(to, kinds.GOSSIP, (encode_update(accusation),))
+
+    def want(self, node: NodeId, sender: NodeId) -> None:
+        """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""
+        ground = self._ground
+        if ground.now < self._asked.get(node, -math.inf) + _ASKED_AGAIN:
+            return
+        if len(self._asked) >= _STRANGERS:
+            self._asked.clear()
+        self._asked[node] = ground.now
+        ground.send(sender, kinds.WANTED, bytes.fromhex(node))
+
+    def wanted(self, nodes: list[NodeId], sender: NodeId) -> None:
+        """Send the records that a peer asks for."""
+        self._send_state([record for node in nodes if (record := self._record(node)) is not None], sender)
+
+    def _record(self, node: NodeId) -> NodeRecord | None:
+        ground = self._ground
+        if node == ground.own.node:
+            return ground.own
+        member = ground.view.members.get(node)
+        return member.record if member is not None and member.state is not MemberState.DEAD else None
+
+    def _send_state(self, records: list[NodeRecord], to: NodeId, *, last: bool = False) -> None:
+        ground = self._ground
+        parts = list(portions(records, ground.config.state_bytes))
+        for number, part in enumerate(parts, 1):
+            ground.send(to, kinds.STATE, last and number == len(parts), tuple(map(encode_update, part)))
+
+    # -- joining --------------------------------------------------------------------------------------------
+
+    def join(self, contact: NodeId) -> None:
+        """Ask this node, like those named before, for everybody's records, until one of them has sent them all."""
+        if contact not in self._contacts:
+            self._contacts.append(contact)
+        self._ask_to_join(contact)
+        self._retry_later()
+
+    def _ask_to_join(self, node: NodeId) -> None:
+        self._ground.send(node, kinds.JOIN, self._ground.own.as_tuple())
+
+    def _retry_later(self) -> None:
+        if self._contacts and not self._retrying:
+            self._retrying = True
+            self._ground.timers.at(self._ground.now + 1.0, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        if self._contacts:
+            contact = self._contacts.pop(0)
+            self._contacts.append(contact)
+            self._ask_to_join(contact)
+            self._retry_later()
+
+    def joining(self, record: NodeRecord, sender: NodeId) -> None:
+        """A node asks for everybody's records and brings its own."""
+        ground = self._ground
+        if record.node != sender:
+            ground.reject(sender, "it joins in another node's name")
+            return
+        self.hear(record, sender)
+        if ground.now < self._served.get(sender, -math.inf) + _ASKED_AGAIN:
+            return
+        if len(self._served) >= _STRANGERS:
+            self._served.clear()
+        self._served[sender] = ground.now
+        records = [ground.own]
+        records.extend(ground.view.members[node].record for node in ground.view.live if node != sender)
+        self._send_state(records, sender, last=True)
+
+    def complete(self, sender: NodeId) -> None:
+        """A contact has sent all it had; now it is told what only this node knew."""
+        if sender in self._contacts:
+            self._contacts.clear()
+            self._ground.outbox.append(Synchronized(node=sender))
+            self.synchronize(sender)
+
+    # -- comparing ------------------------------------------------------------------------------------------
+
+    def _synchronize_regularly(self) -> None:
+        ground = self._ground
+        pause = ground.config.synchronize_interval * (0.75 + 0.5 * ground.random.random())
+        ground.timers.at(ground.now + pause, self._synchronize_regularly)
+        self._forget_left()
+        for node in ground.view.pick(ground.random, 1):
+            self.synchronize(node)
+
+    def _forget_left(self) -> None:
+        ground = self._ground
+        view = ground.view
+        left = ground.now - ground.config.dead_retention
+        for node in [m.record.node for m in view.gone_records() if m.state is MemberState.LEFT and m.since < left]:
+            view.forget(node)
+        while len(view.gone) > ground.config.gone_limit:
+            view.forget(next(iter(view.gone)))
+
+    def synchronize(self, node: NodeId) -> None:
+        """Compare views with ``node``."""
+        self._ground.send(node, kinds.SYNC, self._ground.view.hashes())
+
+    def compare_hashes(self, hashes: object, sender: NodeId) -> None:
+        """A peer wants to compare.  Raises RemoteProtocolError."""
+        differing = differing_untrusted(self._ground.view, hashes)
+        for buckets, entries in digests(self._ground.view, differing):
+            self._ground.send(sender, kinds.DIGEST, buckets, entries)
+
+    def compare_digest(self, buckets: object, entries: object, sender: NodeId) -> None:
+        """A peer has listed what it holds live.  Raises RemoteProtocolError."""
+        ground = self._ground
+        found = compared_untrusted(ground.view, buckets, entries)
+        for packed in pack_nodes(found.wanted):
+            ground.send(sender, kinds.WANTED, packed)
+        self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)
+        accusations = [Accusation(node=node, incarnation=incarnation) for node, incarnation in found.contradicted]
+        for part in portions(accusations, ground.config.state_bytes):
+            ground.send(sender, kinds.GOSSIP, tuple(map(encode_update, part)))

@@ -1,0 +1,180 @@
+"""The four things that members tell each other about members, and their form on the wire.
+
+Rules of this file:
+
+- A record and a renewal are statements of their subject, a claim is a statement of its witness; all are signed.
+- An accusation is an unsigned hint.  Its only effect is that its subject, if it lives, raises its incarnation.
+- A list of updates has at most ``MAX_UPDATES`` elements; each element names its own form with its first field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Final, assert_never, final
+
+from iris.cluster.records import (
+    MAX_SIGNATURE,
+    NodeRecord,
+    bytes_untrusted,
+    counter_untrusted,
+    node_untrusted,
+    record_from_tuple_untrusted,
+    statement_bytes,
+    tuple_untrusted,
+)
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.ids import NodeId
+
+MAX_UPDATES: Final = 512
+"""Updates in one message: half of what the decoder accepts as one array."""
+
+_RECORD: Final = 0
+_RENEWAL: Final = 1
+_CLAIM: Final = 2
+_ACCUSATION: Final = 3
+
+
+@final
+class Evidence(enum.IntEnum):
+    """What a witness saw.  The greater value is the stronger one."""
+
+    SILENT = 1
+    """Probes were not answered: dead, cut off, or stalled."""
+
+    REFUSED = 2
+    """The link was closed or a connection refused: the host lives, the process does not."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A known record with a higher incarnation and otherwise unchanged.
+
+    An eighth of the size of a record: a healed partition makes every member refute its death at the same time.
+    """
+
+    node: NodeId
+    incarnation: int
+    signature: bytes
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (_RENEWAL, bytes.fromhex(self.node), self.incarnation, self.signature)
+
+    def applied_to(self, record: NodeRecord) -> NodeRecord:
+        """Return the record that this renewal stands for, if ``record`` is the one that was renewed."""
+        return dataclasses.replace(record, incarnation=self.incarnation, signature=self.signature)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A witness's statement that it finds ``node``, of this incarnation, silent or refused."""
+
+    node: NodeId
+    incarnation: int
+    witness: NodeId
+    evidence: Evidence
+    signature: bytes = b""
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (
+            _CLAIM,
+            bytes.fromhex(self.node),
+            self.incarnation,
+            bytes.fromhex(self.witness),
+            int(self.evidence),
+            self.signature,
+        )
+
+    def statement(self) -> bytes:
+        """Return the bytes that the witness signs."""
+        return statement_bytes(
+            b"iris claim 1",
+            [
+                bytes.fromhex(self.node),
+                b"%d" % self.incarnation,
+                bytes.fromhex(self.witness),
+                b"%d" % self.evidence,
+            ],
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Accusation:
+    """A hint to ``node`` that somebody holds it dead at this incarnation."""
+
+    node: NodeId
+    incarnation: int
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (_ACCUSATION, bytes.fromhex(self.node), self.incarnation)
+
+
+Update = NodeRecord | Renewal | Claim | Accusation
+
+
+def encode_update(update: Update) -> tuple[object, ...]:
+    """Return the form on the wire."""
+    match update:
+        case NodeRecord():
+            return (_RECORD, *update.as_tuple())
+        case Renewal() | Claim() | Accusation():
+            return update.as_tuple()
+        case _:
+            assert_never(update)
+
+
+def update_size(update: Update) -> int:
+    """Return the bytes on the wire, rounded up."""
+    match update:
+        case NodeRecord():
+            return update.size
+        case Renewal():
+            return 32 + len(update.signature)
+        case Claim():
+            return 56 + len(update.signature)
+        case Accusation():
+            return 32
+        case _:
+            assert_never(update)
+
+
+def updates_untrusted(value: object) -> list[Update]:
+    """Read the updates that a message carries.
+
+    Raises:
+        RemoteProtocolError: wrong form or a limit exceeded; nothing of the message is used then.
+    """
+    return [_update_untrusted(update) for update in tuple_untrusted(value, MAX_UPDATES, "a list of updates")]
+
+
+def _update_untrusted(value: object) -> Update:
+    fields = tuple_untrusted(value, 11, "an update")
+    match fields:
+        case (0, *record):
+            return record_from_tuple_untrusted(tuple(record))
+        case (1, node, incarnation, signature):
+            return Renewal(
+                node=node_untrusted(node),
+                incarnation=counter_untrusted(incarnation),
+                signature=bytes_untrusted(signature, MAX_SIGNATURE, "a signature"),
+            )
+        case (2, node, incarnation, witness, evidence, signature):
+            if evidence not in (1, 2):
+                raise RemoteProtocolError("evidence is silent or refused")
+            return Claim(
+                node=node_untrusted(node),
+                incarnation=counter_untrusted(incarnation),
+                witness=node_untrusted(witness),
+                evidence=Evidence(evidence),
+                signature=bytes_untrusted(signature, MAX_SIGNATURE, "a signature"),
+            )
+        case (3, node, incarnation):
+            return Accusation(node=node_untrusted(node), incarnation=counter_untrusted(incarnation))
+        case _:
+            raise RemoteProtocolError("unknown form of update")

@@ -1,0 +1,143 @@
+"""What the mechanisms of membership share: the view, the clock, the random numbers, and the way out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Final, Protocol, final
+
+from iris.cluster.dissemination import Dissemination, sends
+from iris.cluster.effects import Changed, Effect, Rejected, Route, Send
+from iris.cluster.gossip import Accusation, Claim, Renewal, Update, encode_update
+from iris.cluster.health import LocalHealth
+from iris.cluster.records import MemberState, NodeRecord
+from iris.cluster.suspicion import witnesses_needed
+from iris.cluster.timers import Timers
+from iris.cluster.view import Member, View
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+
+_PIGGYBACK_BYTES: Final = 2048
+"""Updates that a probe carries along: it should stay one small packet or two."""
+
+_PIGGYBACK_UPDATES: Final = 16
+_GOSSIP_UPDATES: Final = 256
+_REJECTED_PAIRS: Final = 1024
+
+_WITNESSES_TO_ROUTE: Final = 2
+"""Independent witnesses that close a route.  One alone, malicious or cut off itself, must not."""
+
+
+class Trust(Protocol):
+    """Signatures, injected: membership knows no cryptography."""
+
+    def sign(self, statement: bytes) -> bytes:
+        """Sign a statement in this node's name."""
+        ...
+
+    def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
+        """Tell whether the proofs in ``record`` hold and its subject signed ``statement``."""
+        ...
+
+
+@final
+class Ground:
+    """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
+
+    def __init__(self, own: NodeRecord, trust: Trust, config: Config, random: Random, now: float) -> None:
+        self.trust: Final = trust
+        self.config: Final = config
+        self.random: Final = random
+        self.now = now
+        self.view: Final = View(own)
+        self.timers: Final = Timers()
+        self.dissemination: Final = Dissemination()
+        self.health: Final = LocalHealth()
+        self.outbox: list[Effect] = []
+        self.sent: Counter[int] = Counter()
+        """Messages by kind."""
+        self.rejections: Counter[str] = Counter()
+        self._rejected: dict[tuple[NodeId, str], None] = {}
+
+    @property
+    def own(self) -> NodeRecord:
+        """This node's record."""
+        return self.view.own
+
+    @property
+    def needed(self) -> int:
+        """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
+        return witnesses_needed(len(self.view.live), self.config)
+
+    def send(self, node: NodeId, *message: object) -> None:
+        """Send a message as it is."""
+        kind = message[0]
+        assert isinstance(kind, int)
+        self.sent[kind] += 1
+        self.outbox.append(Send(node=node, message=message))
+
+    def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
+        """Send a message whose last field is what waits to be told to everybody, after ``first``."""
+        taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
+        if first is not None and first not in taken:
+            taken.insert(0, first)
+        self.send(node, *message, tuple(map(encode_update, taken)))
+
+    def take_gossip(self) -> tuple[object, ...]:
+        """Return the updates for one gossip message."""
+        return tuple(map(encode_update, self._take(self.config.update_bytes, _GOSSIP_UPDATES)))
+
+    def _take(self, max_bytes: int, max_updates: int) -> list[Update]:
+        if not len(self.dissemination):
+            return []
+        return self.dissemination.take(max_bytes, max_updates, sends(self.view.size, self.config))
+
+    def spread(self, update: Update) -> None:
+        """Have everybody told of ``update``."""
+        match update:
+            case NodeRecord() | Renewal():
+                self.dissemination.add(("record", update.node), update)
+            case Claim():
+                self.dissemination.add(("claim", update.node, update.witness), update)
+            case Accusation():
+                self.dissemination.add(("accusation", update.node), update)
+
+    def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
+        """Have everybody told of a record; as a renewal if that says it and the whole one is not on its way still."""
+        waiting = self.dissemination.get(("record", record.node))
+        self.spread(record if renewal is None or isinstance(waiting, NodeRecord) else renewal)
+
+    def withdraw_claims(self, member: Member) -> None:
+        """Stop telling others what is refuted or settled."""
+        if member.suspicion is not None:
+            for witness in member.suspicion.claims:
+                self.dissemination.discard(("claim", member.record.node, witness))
+
+    def changed(self, member: Member, evidence: str = "") -> None:
+        """Report a member's state or record, and its route if that follows."""
+        self.outbox.append(
+            Changed(node=member.record.node, state=member.state, record=member.record, evidence=evidence)
+        )
+        self.route(member)
+
+    def route(self, member: Member) -> None:
+        """Report the route to a member if it has opened or closed."""
+        suspicion = member.suspicion
+        convincing = suspicion is not None and len(suspicion.claims) >= _WITNESSES_TO_ROUTE
+        is_open = member.live and not member.unreachable and not convincing
+        if is_open == member.routed:
+            return
+        member.routed = is_open
+        evidence = member.unreachable
+        if not evidence and suspicion is not None:
+            evidence = suspicion.evidence().name.lower()
+        if not evidence and not is_open:
+            evidence = "left" if member.state is MemberState.LEFT else "silent"
+        self.outbox.append(Route(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
+
+    def reject(self, sender: NodeId, reason: str) -> None:
+        """Count what a peer did wrong; report it the first time."""
+        self.rejections[reason] += 1
+        if (sender, reason) not in self._rejected and len(self._rejected) < _REJECTED_PAIRS:
+            self._rejected[sender, reason] = None
+            self.outbox.append(Rejected(sender=sender, reason=reason))

@@ -1,0 +1,53 @@
+"""How much this node should doubt itself before it doubts others (Lifeguard, section "Local Health").
+
+A node that is starved of CPU or network sees everybody else fail.  The score counts the signs of that; probes
+are sent less often and waited for longer by the factor ``1 + score``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+MAX_SCORE: Final = 8
+"""Probes are at most nine times slower.  The value of Lifeguard and of memberlist."""
+
+
+@final
+class LocalHealth:
+    """A score from 0 (well) to ``MAX_SCORE``."""
+
+    __slots__ = ("score",)
+
+    def __init__(self) -> None:
+        self.score = 0
+
+    def __repr__(self) -> str:
+        return f"<LocalHealth {self.score}>"
+
+    @property
+    def factor(self) -> int:
+        """By how much probing slows down: 1 when well."""
+        return 1 + self.score
+
+    def answered(self) -> None:
+        """A probe was answered in time."""
+        self.score = max(0, self.score - 1)
+
+    def missed(self, asked: int, reported: int) -> None:
+        """A probe failed.  ``reported`` of the ``asked`` helpers at least told so.
+
+        Helpers that answer show that this node's own network works; each silent one speaks against it.  With
+        nobody to ask, the failure itself does.
+        """
+        self._add(asked - reported if asked else 1)
+
+    def refuted(self) -> None:
+        """Others suspected this node: it must have been slow."""
+        self._add(1)
+
+    def stalled(self) -> None:
+        """This node was not run when it should have been."""
+        self._add(1)
+
+    def _add(self, points: int) -> None:
+        self.score = min(MAX_SCORE, self.score + points)

@@ -1,0 +1,286 @@
+"""Who answers: the running probes, those made for others, broken links, and the dead that may be back.
+
+Rules of this file:
+
+- Each interval one member is probed.  A member whose direct way is broken is also pinged each interval, so that its
+  route opens again; a dead one is tried now and then, so that a partition ends by itself.
+- A failed probe makes this node a witness.  A broken link does so only if it stays broken for a moment: links are
+  redialled, and a host that merely dropped one is not accused.
+- Answers prove the way there and back; only they open a route that own evidence has closed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from iris.cluster.effects import Load
+from iris.cluster.gossip import Evidence
+from iris.cluster.ground import Ground
+from iris.cluster.own import Own
+from iris.cluster.probe import Probe, ProbeOrder, Verdict
+from iris.cluster.records import MemberState
+from iris.cluster.suspects import Suspects
+from iris.cluster.view import Member
+from iris.kernel import kinds
+from iris.kernel.ids import NodeId
+
+_REFUSED_CONFIRMED: Final = 0.05
+"""Seconds that a link must stay broken before this node testifies."""
+
+_CORROBORATION: Final = 0.1
+"""Seconds after which helpers are asked, if not enough witnesses saw the same by themselves."""
+
+_RELAYS: Final = 256
+"""Probes made for others at one time; further requests are not answered."""
+
+_LOST_TRIES: Final = 16
+"""Dead ones that all members together try in one ``lost_interval``."""
+
+
+@final
+class Prober:
+    """The probes of one node."""
+
+    def __init__(self, ground: Ground, own: Own, suspects: Suspects) -> None:
+        self._ground = ground
+        self._own = own
+        self._suspects = suspects
+        self._order = ProbeOrder(ground.random)
+        self._sequence = 0
+        self._probes: dict[int, Probe] = {}
+        self._probing: dict[NodeId, int] = {}
+        self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
+        self._broken: dict[NodeId, None] = {}
+        self._refusing: dict[NodeId, None] = {}
+        self.queue_delay = 0.0
+        ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
+        ground.timers.at(ground.now + (0.5 + ground.random.random()) * ground.config.lost_interval, self._try_lost)
+
+    # -- what the shell tells -------------------------------------------------------------------------------
+
+    def joined(self, node: NodeId) -> None:
+        """A member is new or back."""
+        self._order.insert(node)
+
+    def renewed(self, member: Member) -> None:
+        """A member raised its incarnation; if the way there was broken, see whether it still is."""
+        if member.unreachable:
+            self._broken.setdefault(member.record.node)
+            self._start(member, alone=True)
+
+    def gone(self, node: NodeId) -> None:
+        """A member has died or left."""
+        self._broken.pop(node, None)
+
+    def doubt(self, member: Member) -> None:
+        """An answer from this member is overdue: probe it now, whoever's turn it is."""
+        if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
+            self._start(member)
+
+    def refused(self, node: NodeId) -> None:
+        """The link to this node broke, or a connection to it was refused."""
+        ground = self._ground
+        for sequence, (asker, asked, target) in list(self._relays.items()):
+            if target == node:
+                del self._relays[sequence]
+                ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(Verdict.REFUSED))
+        member = ground.view.members.get(node)
+        if member is None or not member.live:
+            return
+        self._end(node)
+        self._mark(member, "refused")
+        if node in self._refusing:
+            return
+        self._refusing[node] = None
+        self._start(member, alone=True)
+        ground.timers.at(ground.now + _REFUSED_CONFIRMED, lambda: self._confirm_refused(node))
+
+    def _confirm_refused(self, node: NodeId) -> None:
+        self._refusing.pop(node, None)
+        ground = self._ground
+        member = ground.view.members.get(node)
+        if member is None or not member.live or member.unreachable != "refused":
+            return
+        self._suspects.testify(member, Evidence.REFUSED)
+        ground.timers.at(ground.now + _CORROBORATION, lambda: self._corroborate(node))
+
+    def _corroborate(self, node: NodeId) -> None:
+        ground = self._ground
+        member = ground.view.members.get(node)
+        if member is None or member.suspicion is None or member.suspicion.refused() >= ground.needed:
+            return
+        self._end(node)
+        self._start(member)
+        self._widen(self._probing[node])
+
+    # -- probes of this node --------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        ground = self._ground
+        ground.timers.at(ground.now + ground.config.probe_interval * ground.health.factor, self._tick)
+        member = self._next()
+        if member is not None and member.record.node not in self._probing:
+            self._start(member)
+        if self._broken:
+            node = next(iter(self._broken))
+            del self._broken[node]
+            broken = ground.view.members.get(node)
+            if broken is not None and broken.live:
+                self._broken[node] = None
+                if node not in self._probing:
+                    self._start(broken, alone=True)
+
+    def _next(self) -> Member | None:
+        view = self._ground.view
+        for _ in range(2):
+            while (node := self._order.pop()) is not None:
+                member = view.members.get(node)
+                if member is not None and member.live:
+                    return member
+            self._order.refill(view.live)
+        return None
+
+    def _start(self, member: Member, *, alone: bool = False) -> None:
+        ground = self._ground
+        node = member.record.node
+        self._end(node)
+        self._sequence += 1
+        sequence = self._sequence
+        probe = Probe(node, ground.now, ground.config.probe_timeout * ground.health.factor, alone=alone)
+        self._probes[sequence] = probe
+        self._probing[node] = sequence
+        self._ping(member, sequence)
+        ground.timers.at(probe.deadline, lambda: self._due(sequence))
+
+    def _ping(self, member: Member, sequence: int) -> None:
+        self._ground.send_with_updates(
+            member.record.node, kinds.PROBE, sequence, int(member.state), member.record.incarnation
+        )
+
+    def _end(self, node: NodeId) -> None:
+        sequence = self._probing.pop(node, None)
+        if sequence is not None:
+            del self._probes[sequence]
+
+    def _due(self, sequence: int) -> None:
+        probe = self._probes.get(sequence)
+        if probe is None:
+            return
+        if probe.deadline > self._ground.now:
+            self._ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        elif probe.widened or probe.alone:
+            self._over(probe)
+        else:
+            self._widen(sequence)
+
+    def _widen(self, sequence: int) -> None:
+        ground = self._ground
+        probe = self._probes[sequence]
+        member = ground.view.members[probe.target]
+        doubtful = [node for node in self._broken if node != probe.target][:8]
+        probe.widen(ground.view.pick(ground.random, ground.config.probe_helpers, [probe.target, *doubtful]))
+        target = bytes.fromhex(probe.target)
+        for helper in probe.helpers:
+            ground.send_with_updates(helper, kinds.PROBE_REQUEST, sequence, target)
+        self._ping(member, sequence)
+        ground.timers.at(probe.deadline, lambda: self._due(sequence))
+
+    def _over(self, probe: Probe) -> None:
+        ground = self._ground
+        self._end(probe.target)
+        member = ground.view.members.get(probe.target)
+        if probe.alone or member is None or not member.live:
+            return
+        self._mark(member, member.unreachable or "silent")
+        if not probe.reached:
+            ground.health.missed(len(probe.helpers), len(probe.reports))
+            self._suspects.testify(member, Evidence.SILENT)
+
+    def _mark(self, member: Member, evidence: str) -> None:
+        member.unreachable = evidence
+        self._broken.setdefault(member.record.node)
+        self._ground.route(member)
+
+    def answered(self, sequence: int, queue_delay: float, sender: NodeId) -> None:
+        """A probe is answered by its target."""
+        ground = self._ground
+        relay = self._relays.get(sequence)
+        if relay is not None and relay[2] == sender:
+            del self._relays[sequence]
+            ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.ANSWERED))
+        probe = self._probes.get(sequence)
+        if probe is not None and probe.target == sender:
+            self._end(sender)
+            ground.health.answered()
+            ground.outbox.append(
+                Load(node=sender, queue_delay=queue_delay, round_trip=max(0.0, ground.now - probe.sent))
+            )
+        elif relay is None:
+            return
+        member = ground.view.members.get(sender)
+        if member is not None and member.live and member.unreachable:
+            member.unreachable = ""
+            self._broken.pop(sender, None)
+            ground.route(member)
+
+    def reported(self, sequence: int, verdict: Verdict, sender: NodeId) -> None:
+        """A helper says what it found."""
+        probe = self._probes.get(sequence)
+        if probe is not None:
+            probe.report(sender, verdict)
+
+    def postpone(self, seconds: float) -> None:
+        """This process was not run for so long: answers could not be read."""
+        for probe in self._probes.values():
+            probe.sent += seconds
+
+    # -- probes for others ----------------------------------------------------------------------------------
+
+    def asked(self, sequence: int, state: MemberState, incarnation: int, sender: NodeId) -> bool:
+        """Answer a probe; True if the prober held this node dead and it refutes that now."""
+        ground = self._ground
+        accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
+        delay = min(int(self.queue_delay * 1e6), 10**12)
+        behind = ground.own if incarnation != ground.own.incarnation else None
+        ground.send_with_updates(sender, kinds.PROBE_ANSWER, sequence, delay, first=behind)
+        return accused and state is MemberState.DEAD
+
+    def requested(self, sequence: int, target: NodeId, sender: NodeId) -> None:
+        """Probe ``target`` for ``sender``, and report either way."""
+        ground = self._ground
+        if target == ground.own.node:
+            ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(Verdict.ANSWERED))
+            return
+        member = ground.view.members.get(target)
+        if member is None or len(self._relays) >= _RELAYS:
+            return
+        self._sequence += 1
+        own_sequence = self._sequence
+        self._relays[own_sequence] = (sender, sequence, target)
+        self._ping(member, own_sequence)
+        # Early enough for the report to arrive before the asker gives up, if the way takes a tenth of the timeout.
+        ground.timers.at(ground.now + 0.8 * ground.config.probe_timeout, lambda: self._relay_due(own_sequence))
+
+    def _relay_due(self, sequence: int) -> None:
+        relay = self._relays.pop(sequence, None)
+        if relay is not None:
+            self._ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.SILENT))
+
+    # -- the dead that may be back --------------------------------------------------------------------------
+
+    def nudge(self, member: Member) -> None:
+        """A member held dead has spoken: tell it, so that it refutes."""
+        ground = self._ground
+        if ground.now >= member.nudged + ground.config.probe_interval:
+            member.nudged = ground.now
+            self._start(member, alone=True)
+
+    def _try_lost(self) -> None:
+        ground = self._ground
+        pause = ground.config.lost_interval * max(1.0, ground.view.size / _LOST_TRIES)
+        ground.timers.at(ground.now + (0.5 + ground.random.random()) * pause, self._try_lost)
+        node = ground.view.random_gone(ground.random)
+        if node is not None:
+            member = ground.view.members[node]
+            if member.state is MemberState.DEAD and node not in self._probing:
+                self._start(member, alone=True)

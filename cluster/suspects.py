@@ -1,0 +1,140 @@
+"""From a witness's word to a death, or to a refutation.
+
+Rules of this file:
+
+- A claim counts if its witness is a live member, signed it, and speaks of the incarnation known here.
+- Each node passes on the first claims it hears, as many as are needed, and no more.
+- Death is each node's own conclusion, from claims and its own clock; nobody is told "dead" and believes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+from iris.cluster.gossip import Accusation, Claim, Evidence
+from iris.cluster.ground import Ground
+from iris.cluster.own import Own
+from iris.cluster.records import MemberState
+from iris.cluster.suspicion import Suspicion
+from iris.cluster.view import Member
+from iris.kernel.ids import NodeId
+
+
+@final
+class Suspects:
+    """The suspicions that run."""
+
+    def __init__(self, ground: Ground, own: Own) -> None:
+        self._ground = ground
+        self._own = own
+        self._running: dict[NodeId, None] = {}
+        self.deaths = 0
+        self.refuted = 0
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def testify(self, member: Member, evidence: Evidence) -> None:
+        """Say that this node finds ``member`` silent or refused."""
+        ground = self._ground
+        if not member.live or not self._would_help(member, ground.own.node, evidence):
+            return
+        claim = Claim(
+            node=member.record.node,
+            incarnation=member.record.incarnation,
+            witness=ground.own.node,
+            evidence=evidence,
+        )
+        self._take(member, dataclasses.replace(claim, signature=ground.trust.sign(claim.statement())))
+
+    def hear(self, claim: Claim, sender: NodeId) -> None:
+        """Somebody passes on a witness's word."""
+        ground = self._ground
+        if claim.node == ground.own.node:
+            self._own.accused(claim.incarnation)
+            return
+        member = ground.view.members.get(claim.node)
+        witness = ground.view.members.get(claim.witness)
+        if member is None or not member.live or claim.incarnation != member.record.incarnation:
+            return
+        if witness is None or not witness.live or claim.witness == claim.node:
+            return
+        if not self._would_help(member, claim.witness, claim.evidence):
+            return
+        if not ground.trust.verify(witness.record, claim.statement(), claim.signature):
+            ground.reject(sender, "a claim that its witness did not sign")
+            return
+        self._take(member, claim)
+
+    def hear_accusation(self, accusation: Accusation) -> None:
+        """Somebody is held dead somewhere; its subject alone can do something about it."""
+        ground = self._ground
+        if accusation.node == ground.own.node:
+            self._own.accused(accusation.incarnation)
+            return
+        member = ground.view.members.get(accusation.node)
+        if member is None or not member.live or member.record.incarnation != accusation.incarnation:
+            return
+        if member.accused < accusation.incarnation:
+            member.accused = accusation.incarnation
+            ground.spread(accusation)
+
+    def clear(self, member: Member) -> None:
+        """A higher incarnation refutes everything said against the lower one."""
+        if member.suspicion is not None:
+            self._ground.withdraw_claims(member)
+            member.suspicion = None
+            self.refuted += 1
+        self._running.pop(member.record.node, None)
+
+    def postpone(self, seconds: float) -> None:
+        """This process was not run for so long: the suspects could not be heard."""
+        for node in self._running:
+            suspicion = self._ground.view.members[node].suspicion
+            if suspicion is not None:
+                suspicion.since += seconds
+                suspicion.refused_since += seconds
+
+    def _would_help(self, member: Member, witness: NodeId, evidence: Evidence) -> bool:
+        suspicion = member.suspicion
+        return suspicion is None or suspicion.would_help(witness, evidence, self._ground.needed)
+
+    def _take(self, member: Member, claim: Claim) -> None:
+        ground = self._ground
+        node = member.record.node
+        suspicion = member.suspicion
+        before = (MemberState.ALIVE, 0) if suspicion is None else (member.state, int(suspicion.evidence()))
+        if suspicion is None:
+            suspicion = member.suspicion = Suspicion(member.record.incarnation, ground.now)
+            member.state = MemberState.SUSPECT
+            self._running[node] = None
+        suspicion.add(claim, ground.now)
+        ground.spread(claim)
+        if before != (member.state, int(suspicion.evidence())):
+            ground.changed(member, suspicion.evidence().name.lower())
+        else:
+            ground.route(member)
+        ground.timers.at(self._deadline(suspicion), lambda: self._due(node, suspicion))
+
+    def _deadline(self, suspicion: Suspicion) -> float:
+        ground = self._ground
+        return suspicion.deadline(ground.needed, ground.view.size, ground.config)
+
+    def _due(self, node: NodeId, suspicion: Suspicion) -> None:
+        ground = self._ground
+        member = ground.view.members.get(node)
+        if member is None or member.suspicion is not suspicion:
+            return
+        deadline = self._deadline(suspicion)
+        if deadline > ground.now:
+            # Later than when the timer was set: the realm has grown, or a stall was absorbed.
+            if not math.isinf(deadline):
+                ground.timers.at(deadline, lambda: self._due(node, suspicion))
+            return
+        evidence = suspicion.evidence().name.lower()
+        self._running.pop(node, None)
+        ground.view.bury(member, MemberState.DEAD, ground.now)
+        self.deaths += 1
+        ground.changed(member, evidence)

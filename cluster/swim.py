@@ -1,0 +1,369 @@
+"""Membership of one site: SWIM with Lifeguard's suspicion, as a machine without clock, network or threads.
+
+Sources: Das, Gupta, Motivala, "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership Protocol"
+(2002); Dadgar, Phillips, Currey, "Lifeguard: Local Health Awareness for More Accurate Failure Detection" (2017).
+What is our own: broken links as evidence of their own kind, signed witnesses instead of believed verdicts, routes
+that close before suspicion, and stalls of this very process noticed and absorbed.
+
+The shell feeds it with ``receive``, ``expire`` at ``deadline``, ``refused`` and ``doubt``, and performs the effects
+in their order.  The mechanisms are in files of their own; this one holds the entries and the dispatch.
+
+A steady realm costs four messages per second and member (a probe and an answer sent, at two probes per second),
+whatever its size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+from types import MappingProxyType
+from typing import Final, final
+
+from iris.cluster.census import Census
+from iris.cluster.effects import Effect
+from iris.cluster.gossip import Accusation, Claim, Renewal, updates_untrusted
+from iris.cluster.ground import Ground, Trust
+from iris.cluster.own import Own, signed
+from iris.cluster.probe import Verdict
+from iris.cluster.prober import Prober
+from iris.cluster.records import (
+    ClusterEntry,
+    MemberState,
+    NodeRecord,
+    counter_untrusted,
+    node_untrusted,
+    record_from_tuple_untrusted,
+)
+from iris.cluster.suspects import Suspects
+from iris.cluster.synchronization import nodes_untrusted
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.ids import NodeId
+
+KINDS: Final = MappingProxyType(
+    {
+        kinds.PROBE: 4,
+        kinds.PROBE_ANSWER: 3,
+        kinds.PROBE_REQUEST: 3,
+        kinds.PROBE_REPORT: 3,
+        kinds.GOSSIP: 1,
+        kinds.SYNC: 1,
+        kinds.DIGEST: 2,
+        kinds.WANTED: 1,
+        kinds.STATE: 2,
+        kinds.JOIN: 1,
+    }
+)
+"""The kinds of messages that ``Swim.receive`` takes, each with the number of fields after the kind."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SwimStatistics:
+    """A moment of the membership machine."""
+
+    alive: int
+    suspect: int
+    dead: int
+    left: int
+    incarnation: int
+    health: int
+    """0 well, 8 worst: how much this node distrusts its own timing."""
+    updates_waiting: int
+    updates_dropped: int
+    probes: int
+    deaths: int
+    refuted: int
+    """Suspicions of others that ended well."""
+    refutations: int
+    """How often this node had to contradict its own suspicion."""
+    stalls: int
+    sent: dict[int, int]
+    """Messages by kind."""
+    rejected: dict[str, int]
+    """What was refused from peers, by reason."""
+
+
+@final
+class Swim:
+    """The members of a site, as one node sees them.
+
+    Args:
+        record: what this node says of itself; it is signed here.
+        trust: signs this node's statements, verifies those of others.
+        config: timings and limits.
+        random: for the choice of members; the same seed and input give the same effects.
+        now: present time in seconds, of a clock that does not go back.
+    """
+
+    def __init__(self, *, record: NodeRecord, trust: Trust, config: Config, random: Random, now: float) -> None:
+        self._ground = Ground(signed(record, trust), trust, config, random, now)
+        self._own = Own(self._ground)
+        self._suspects = Suspects(self._ground, self._own)
+        self._prober = Prober(self._ground, self._own, self._suspects)
+        self._census = Census(self._ground, self._prober, self._suspects)
+        self._gossip_from = now
+        self._gossip_armed = False
+        self._stalls = 0
+
+    def __repr__(self) -> str:
+        return f"<Swim {self._ground.own.node[:8]} {self._ground.view!r}>"
+
+    # -- what the shell asks --------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When ``expire`` is to be called."""
+        return self._ground.timers.deadline
+
+    @property
+    def own(self) -> NodeRecord:
+        """This node's own record, as others will know it."""
+        return self._ground.own
+
+    @property
+    def queue_delay(self) -> float:
+        """Seconds that work waits for a handler here; told to whoever probes.  The shell keeps it up to date."""
+        return self._prober.queue_delay
+
+    @queue_delay.setter
+    def queue_delay(self, seconds: float) -> None:
+        self._prober.queue_delay = max(0.0, seconds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything this node had to say has been sent often enough; worth a short wait when closing."""
+        return not len(self._ground.dissemination)
+
+    def record(self, node: NodeId) -> NodeRecord | None:
+        """Return the record of a node, dead or alive; None if it is unknown."""
+        if node == self._ground.own.node:
+            return self._ground.own
+        member = self._ground.view.members.get(node)
+        return None if member is None else member.record
+
+    def state(self, node: NodeId) -> MemberState | None:
+        """Return how a node is seen; None if it is unknown."""
+        if node == self._ground.own.node:
+            return MemberState.LEFT if self._ground.own.leaving else MemberState.ALIVE
+        member = self._ground.view.members.get(node)
+        return None if member is None else member.state
+
+    def members(self) -> list[NodeRecord]:
+        """Return the records of the live members, without this node."""
+        view = self._ground.view
+        return [view.members[node].record for node in view.live]
+
+    def statistics(self) -> SwimStatistics:
+        """Return the counters."""
+        ground = self._ground
+        states = Counter(member.state for member in ground.view.members.values())
+        return SwimStatistics(
+            alive=states[MemberState.ALIVE],
+            suspect=states[MemberState.SUSPECT],
+            dead=states[MemberState.DEAD],
+            left=states[MemberState.LEFT],
+            incarnation=ground.own.incarnation,
+            health=ground.health.score,
+            updates_waiting=len(ground.dissemination),
+            updates_dropped=ground.dissemination.dropped,
+            probes=ground.sent[kinds.PROBE],
+            deaths=self._suspects.deaths,
+            refuted=self._suspects.refuted,
+            refutations=self._own.refutations,
+            stalls=self._stalls,
+            sent=dict(ground.sent),
+            rejected=dict(ground.rejections),
+        )
+
+    # -- what the shell tells -------------------------------------------------------------------------------
+
+    def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
+        """Ask these nodes for everybody's records; ``Synchronized`` tells when they are here.
+
+        Node ids are enough, as a handshake yields them.  Of several contacts the first to answer ends the asking;
+        until then they are asked again in turn, one each second.
+        """
+        self._advance(now)
+        for contact in contacts:
+            if contact != self._ground.own.node:
+                self._census.join(contact)
+        return self._flush()
+
+    def update_self(
+        self,
+        now: float,
+        *,
+        addresses: Iterable[str] | None = None,
+        site: str | None = None,
+        clusters: Iterable[ClusterEntry] | None = None,
+        interest_version: int | None = None,
+        proof: bytes | None = None,
+    ) -> list[Effect]:
+        """Tell everybody what has changed about this node; None leaves a field as it is.
+
+        Raises:
+            ConfigError: the record would exceed its limits; nothing has changed.
+        """
+        self._advance(now)
+        self._own.change(
+            addresses=addresses, site=site, clusters=clusters, interest_version=interest_version, proof=proof
+        )
+        return self._flush()
+
+    def leave(self, now: float) -> list[Effect]:
+        """Tell everybody that this node leaves.  A dozen are told at once; wait for ``settled`` to tell the rest."""
+        self._advance(now)
+        if not self._ground.own.leaving:
+            self._own.leave()
+        return self._flush()
+
+    def refused(self, node: NodeId, now: float) -> list[Effect]:
+        """The link to ``node`` broke, or connecting to it was refused, and neither side meant it to.
+
+        Its route closes at once.  If a probe sent now is not answered within 50 ms this node becomes a witness.
+        """
+        self._advance(now)
+        self._prober.refused(node)
+        return self._flush()
+
+    def doubt(self, node: NodeId, now: float) -> list[Effect]:
+        """Something sent to ``node`` is overdue and nothing has been heard from it for ``probe_timeout``.
+
+        It is probed at once; if it does not answer, its route closes two ``probe_timeout`` later, that is 750 ms
+        after the first silence with the defaults.  Asking again while a probe is under way does nothing.
+        """
+        self._advance(now)
+        member = self._ground.view.members.get(node)
+        if member is not None and member.live:
+            self._prober.doubt(member)
+        return self._flush()
+
+    def expire(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        self._advance(now)
+        while (action := self._ground.timers.pop(self._ground.now)) is not None:
+            if not self._ground.own.leaving or action == self._gossip_due:
+                action()
+        return self._flush()
+
+    def receive(self, message: tuple[object, ...], sender: NodeId, now: float) -> list[Effect]:
+        """Take a message of one of ``KINDS`` from an authenticated sender.
+
+        Whatever is wrong with it is counted and reported as ``Rejected``; nothing is raised.
+        """
+        self._advance(now)
+        try:
+            self._dispatch_untrusted(message, sender)
+        except RemoteProtocolError as error:
+            self._ground.reject(sender, str(error))
+        self._notice(sender)
+        return self._flush()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        ground = self._ground
+        now = max(now, ground.now)
+        late = now - ground.timers.deadline
+        if late > ground.config.probe_timeout:
+            # This process was not run when it should have been.  What seems overdue may lie unread in its queues:
+            # leave the time to read it, and give nobody the blame.
+            late += ground.config.probe_timeout
+            self._stalls += 1
+            ground.timers.postpone(late)
+            self._prober.postpone(late)
+            self._suspects.postpone(late)
+            ground.health.stalled()
+        ground.now = now
+
+    def _flush(self) -> list[Effect]:
+        ground = self._ground
+        if len(ground.dissemination) and ground.view.live:
+            if ground.now >= self._gossip_from:
+                self._gossip()
+            if len(ground.dissemination) and not self._gossip_armed:
+                self._gossip_armed = True
+                ground.timers.at(self._gossip_from, self._gossip_due)
+        effects = ground.outbox
+        ground.outbox = []
+        return effects
+
+    def _gossip_due(self) -> None:
+        self._gossip_armed = False
+
+    def _gossip(self) -> None:
+        ground = self._ground
+        self._gossip_from = ground.now + ground.config.gossip_interval
+        for node in ground.view.pick(ground.random, ground.config.gossip_fanout):
+            updates = ground.take_gossip()
+            if not updates:
+                return
+            ground.send(node, kinds.GOSSIP, updates)
+
+    def _notice(self, sender: NodeId) -> None:
+        ground = self._ground
+        member = ground.view.members.get(sender)
+        if member is None:
+            if sender != ground.own.node:
+                self._census.want(sender, sender)
+        elif member.state is MemberState.DEAD:
+            self._prober.nudge(member)
+
+    def _apply_untrusted(self, updates: object, sender: NodeId, *, state: bool = False) -> None:
+        for update in updates_untrusted(updates):
+            match update:
+                case NodeRecord():
+                    self._census.hear(update, sender, state=state)
+                case Renewal():
+                    self._census.hear_renewal(update, sender, state=state)
+                case Claim():
+                    self._suspects.hear(update, sender)
+                case Accusation():
+                    self._suspects.hear_accusation(update)
+
+    def _dispatch_untrusted(self, message: tuple[object, ...], sender: NodeId) -> None:
+        match message:
+            case (kinds.PROBE, sequence, state, incarnation, updates):
+                self._apply_untrusted(updates, sender)
+                self._probed_untrusted(sequence, state, incarnation, sender)
+            case (kinds.PROBE_ANSWER, sequence, delay, updates):
+                self._apply_untrusted(updates, sender)
+                self._prober.answered(counter_untrusted(sequence), counter_untrusted(delay) / 1e6, sender)
+            case (kinds.PROBE_REQUEST, sequence, target, updates):
+                self._apply_untrusted(updates, sender)
+                self._prober.requested(counter_untrusted(sequence), node_untrusted(target), sender)
+            case (kinds.PROBE_REPORT, sequence, verdict, updates):
+                self._apply_untrusted(updates, sender)
+                if verdict not in (0, 1, 2):
+                    raise RemoteProtocolError("a verdict is 0, 1 or 2")
+                self._prober.reported(counter_untrusted(sequence), Verdict(verdict), sender)
+            case (kinds.GOSSIP, updates):
+                self._apply_untrusted(updates, sender)
+            case (kinds.SYNC, hashes):
+                self._census.compare_hashes(hashes, sender)
+            case (kinds.DIGEST, buckets, entries):
+                self._census.compare_digest(buckets, entries, sender)
+            case (kinds.WANTED, nodes):
+                self._census.wanted(nodes_untrusted(nodes), sender)
+            case (kinds.STATE, last, updates):
+                self._apply_untrusted(updates, sender, state=True)
+                if last is True:
+                    self._census.complete(sender)
+            case (kinds.JOIN, record):
+                self._census.joining(record_from_tuple_untrusted(record), sender)
+            case _:
+                raise RemoteProtocolError("no message of membership has this form")
+
+    def _probed_untrusted(self, sequence: object, state: object, incarnation: object, sender: NodeId) -> None:
+        if state not in (0, 1, 2):
+            raise RemoteProtocolError("a prober sees the receiver alive, suspect or dead")
+        news = self._prober.asked(
+            counter_untrusted(sequence), MemberState(state), counter_untrusted(incarnation), sender
+        )
+        if news:
+            # Held dead by somebody who is plainly there: a partition has ended, and views have drifted apart.
+            self._census.synchronize(sender)
