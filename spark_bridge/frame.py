@@ -54,12 +54,11 @@ class Chunk:
         return self.first + self.count
 
 
-def encode_frame(chunk: Chunk) -> bytes:
-    """Return the bytes that stand for ``chunk`` in a file and in a tunnel."""
-    epoch = bytes.fromhex(chunk.epoch)
-    rest = (epoch, chunk.shard, chunk.count, chunk.first, chunk.timestamp, len(chunk.data))
+def frame_header(chunk: Chunk) -> bytes:
+    """Return the bytes that stand before the data of ``chunk`` in a file and in a tunnel."""
+    rest = (bytes.fromhex(chunk.epoch), chunk.shard, chunk.count, chunk.first, chunk.timestamp, len(chunk.data))
     checksum = zlib.crc32(chunk.data, zlib.crc32(FRAME_HEADER.pack(MAGIC, 0, *rest)[8:]))
-    return b"".join((FRAME_HEADER.pack(MAGIC, checksum, *rest), chunk.data))
+    return FRAME_HEADER.pack(MAGIC, checksum, *rest)
 
 
 def frame_size(buffer: bytes | bytearray | memoryview, position: int = 0) -> int:

@@ -60,6 +60,13 @@ COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != 
 SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
 
 
+class Origin(Protocol):
+    """Who published an event; ``iris.Sender`` is one."""
+
+    @property
+    def cluster(self) -> str: ...
+
+
 class Arrival(Protocol):
     """An event as it arrives at the bridge; ``iris.Event`` is one."""
 
@@ -68,7 +75,7 @@ class Arrival(Protocol):
     @property
     def key(self) -> str | None: ...
     @property
-    def sender(self) -> str: ...
+    def sender(self) -> Origin: ...
     @property
     def publisher(self) -> str: ...
     @property
@@ -99,8 +106,7 @@ def encode_events(events: Sequence[Arrival], *, shard: int, first: int, timestam
         values.append(payload)
     return pa.RecordBatch.from_arrays(
         [
-            # A string in UTF-8 has the layout of a binary: the cast copies nothing.
-            pa.array([event.key for event in events], pa.string()).cast(pa.binary()),
+            _texts_as_bytes([event.key for event in events]),
             pa.array(values, pa.binary()),
             pa.array([event.topic for event in events], pa.string()),
             _integers(pa.int32(), array("i", [shard]) * count),
@@ -111,6 +117,12 @@ def encode_events(events: Sequence[Arrival], *, shard: int, first: int, timestam
         ],
         schema=SCHEMA,
     )
+
+
+def _texts_as_bytes(texts: Sequence[str | None]) -> pa.Array[Any]:
+    # UTF-8 strings and binaries have the same layout: the buffers are taken as they are.
+    strings = pa.array(texts, pa.string())
+    return pa.Array.from_buffers(pa.binary(), len(strings), strings.buffers(), strings.null_count)
 
 
 def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
@@ -126,7 +138,7 @@ def _headers(events: Sequence[Arrival], *, packed: bool) -> pa.Array[Any]:
         ends = array("i", [0])
         for event in events:
             names.append(HEADER_SENDER)
-            texts.append(event.sender)
+            texts.append(event.sender.cluster)
             if type(event.raw_payload) is not bytes:
                 names.append(HEADER_ENCODING)
                 texts.append("msgpack")
@@ -138,14 +150,14 @@ def _headers(events: Sequence[Arrival], *, packed: bool) -> pa.Array[Any]:
             ends.append(len(names))
     else:
         names = [HEADER_SENDER] * count
-        texts = [event.sender for event in events]
+        texts = [event.sender.cluster for event in events]
         ends = array("i", range(count + 1))
     pairs = pa.Array.from_buffers(
         _HEADER,
         len(names),
         [None],
         0,
-        children=[pa.array(names, pa.string()), pa.array(texts, pa.string()).cast(pa.binary())],
+        children=[pa.array(names, pa.string()), _texts_as_bytes(texts)],
     )
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
 

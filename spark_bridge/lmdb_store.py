@@ -1,0 +1,485 @@
+"""The log on a local disk: chunks in segment files, everything else in an LMDB index."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import Entropy
+from iris.spark_bridge.dedup import PublisherWindow, admit_events
+from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
+from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_header
+from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.retention import Retention, choose_expired
+from iris.spark_bridge.schema import Arrival, encode_events
+from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
+from iris.spark_bridge.store import Appended, Cursor, ShardState
+
+CHUNK_EVENTS: Final = 8192
+"""Spark takes batches of 10,000 rows by default."""
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""Larger chunks read no faster, and a reader holds some of them at a time."""
+
+_EVENT_OVERHEAD: Final = 96
+"""Bytes that an event takes in the columns besides payload, topic and headers."""
+
+_WINDOWS: Final = 4096
+"""Publishers whose windows stay in memory; those of others are read again when they publish."""
+
+_DELETED_AT_ONCE: Final = 20_000
+"""Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
+
+_RESERVE: Final = 1024 * 1024
+"""Given up when a full disk leaves the index no room to write down that something was removed."""
+
+
+@final
+class LmdbStore:
+    """A log in one directory.  Made by ``open_store``."""
+
+    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int) -> None:
+        self._directory = directory
+        self._index = index
+        self._files = files
+        self._lock = lock
+        self._windows: OrderedDict[str, PublisherWindow] = OrderedDict()
+        self._writing = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<LmdbStore {self._directory}>"
+
+    def shards(self) -> list[ShardState]:
+        """See ``Store``."""
+        with self._index.read() as view:
+            return [
+                ShardState(
+                    number=shard.number,
+                    epoch=shard.epoch,
+                    earliest=shard.earliest,
+                    next=shard.next,
+                    size=sum(segment.size for segment in view.segments(shard.number)),
+                    timestamp=shard.timestamp,
+                )
+                for shard in view.shards()
+            ]
+
+    # -- appending ------------------------------------------------------------------------------------------
+
+    def append(self, events: Mapping[int, Sequence[Arrival]], *, now: int) -> Appended:
+        """See ``Store``."""
+        with self._writing:
+            finished: list[tuple[int, str, int, int]] = []
+            try:
+                with self._index.write() as view:
+                    appended = self._append(view, events, now, finished)
+            except BaseException:
+                # They count what was not stored; the truth is in the index.
+                self._windows.clear()
+                raise
+            for shard, epoch, first, size in finished:
+                self._files.finish(shard, epoch, first, size)
+            while len(self._windows) > _WINDOWS:
+                self._windows.popitem(last=False)
+            return appended
+
+    def _append(
+        self,
+        view: IndexView,
+        events: Mapping[int, Sequence[Arrival]],
+        now: int,
+        finished: list[tuple[int, str, int, int]],
+    ) -> Appended:
+        touched: dict[str, PublisherWindow] = {}
+
+        def window(publisher: str) -> PublisherWindow:
+            found = touched.get(publisher)
+            if found is None:
+                found = touched[publisher] = self._window(view, publisher)
+            return found
+
+        count = repeats = 0
+        stale: list[Arrival] = []
+        for number, arrivals in events.items():
+            new, repeated, late = admit_events(arrivals, window)
+            count += len(new)
+            repeats += repeated
+            stale += late
+            if new:
+                self._append_to(view, number, new, now, finished)
+        for publisher, changes in touched.items():
+            self._write_window(view, publisher, changes, now)
+        return Appended(count=count, repeats=repeats, stale=stale)
+
+    def _append_to(
+        self,
+        view: IndexView,
+        number: int,
+        events: Sequence[Arrival],
+        now: int,
+        finished: list[tuple[int, str, int, int]],
+    ) -> None:
+        shard = view.shard(number)
+        if shard is None:
+            raise ValueError(f"there is no shard {number}")
+        timestamp = max(now, shard.timestamp)
+        first = shard.next
+        segment = view.last_segment(number)
+        for part in _cut(events):
+            columns = encode_events(part, shard=number, first=first, timestamp=timestamp)
+            data = memoryview(columns.serialize())
+            chunk = Chunk(shard=number, epoch=shard.epoch, first=first, count=len(part), timestamp=timestamp, data=data)
+            size = HEADER_SIZE + len(data)
+            if segment is None or self._files.is_full(segment.size, size):
+                if segment is not None:
+                    if segment.end > shard.next:
+                        self._files.sync(number)
+                    finished.append((number, shard.epoch, segment.first, segment.size))
+                self._files.begin(number, shard.epoch, first, size)
+                segment = SegmentRecord(
+                    first=first, end=first, size=0, first_timestamp=timestamp, last_timestamp=timestamp
+                )
+            parts = (frame_header(chunk), data)
+            self._files.write(number, shard.epoch, segment.first, segment.size, parts)
+            place = ChunkPlace(
+                first=first,
+                count=len(part),
+                timestamp=timestamp,
+                segment=segment.first,
+                position=segment.size,
+                size=size,
+            )
+            view.put_chunk(number, place)
+            segment = dataclasses.replace(segment, end=place.end, size=segment.size + size, last_timestamp=timestamp)
+            view.put_segment(number, segment)
+            first = place.end
+        self._files.sync(number)
+        view.put_shard(dataclasses.replace(shard, next=first, timestamp=timestamp))
+
+    def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
+        window = self._windows.get(publisher)
+        if window is None:
+            window = self._windows[publisher] = PublisherWindow(view.publisher_blocks(bytes.fromhex(publisher)))
+        self._windows.move_to_end(publisher)
+        return window
+
+    @staticmethod
+    def _write_window(view: IndexView, publisher: str, window: PublisherWindow, now: int) -> None:
+        key = bytes.fromhex(publisher)
+        for block in window.changed:
+            view.put_publisher_block(key, block, bytes(window.blocks[block]))
+        for block in window.expired:
+            view.delete_publisher_block(key, block)
+        window.changed.clear()
+        window.expired.clear()
+        view.put_publisher_seen(key, now)
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
+        """See ``Store``."""
+        with self._index.read() as view:
+            self._check_range(view, shard, epoch, start, end)
+            places = _take(view, shard, start, end, max_bytes)
+        try:
+            return self._read_places(shard, epoch, places)
+        except LogDamaged:
+            # Trimmed meanwhile?  Then it is not damaged.
+            with self._index.read() as view:
+                self._check_range(view, shard, epoch, start, end)
+            raise
+
+    @staticmethod
+    def _check_range(view: IndexView, number: int, epoch: str, start: int, end: int) -> ShardRecord:
+        shard = view.shard(number)
+        if shard is None or shard.epoch != epoch:
+            raise DataLost(f"shard {number}@{epoch} is not there: the log was wiped or is another one")
+        if start < shard.earliest:
+            raise DataLost(
+                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {shard.earliest}"
+            )
+        if not start < end <= shard.next:
+            raise ValueError(f"no events {start} to {end}: shard {number}@{epoch} ends at {shard.next}")
+        return shard
+
+    def _read_places(self, shard: int, epoch: str, places: Sequence[ChunkPlace]) -> list[Chunk]:
+        """Read chunks; those that follow each other in a file with one call."""
+        chunks: list[Chunk] = []
+        at = 0
+        while at < len(places):
+            last = at + 1
+            while (
+                last < len(places)
+                and places[last].segment == places[at].segment
+                and places[last].position == places[last - 1].position + places[last - 1].size
+            ):
+                last += 1
+            start, size = places[at].position, places[last - 1].position + places[last - 1].size - places[at].position
+            data = self._files.read(shard, epoch, places[at].segment, start, size)
+            try:
+                chunks += decode_frames(data)
+            except LogDamaged as error:
+                path = self._files.path(shard, epoch, places[at].segment)
+                raise LogDamaged(f"{path}, bytes {start} to {start + size}: {error}") from None
+            at = last
+        for place, chunk in zip(places, chunks, strict=False):
+            if (chunk.shard, chunk.epoch, chunk.first, chunk.count) != (shard, epoch, place.first, place.count):
+                path = self._files.path(shard, epoch, place.segment)
+                raise LogDamaged(f"{path}, byte {place.position}: the chunk there is not the one that the index names")
+        if len(chunks) != len(places):
+            raise LogDamaged(f"shard {shard}@{epoch} holds {len(chunks)} chunks where the index names {len(places)}")
+        return chunks
+
+    def offset_at(self, shard: int, timestamp: int) -> int:
+        """See ``Store``."""
+        with self._index.read() as view:
+            record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            first = next(view.chunks(shard, record.earliest), None)
+            if first is None or first.timestamp >= timestamp:
+                return record.earliest
+            low, high = record.earliest, record.next
+            while low < high:
+                middle = (low + high) // 2
+                chunk = view.chunk_from(shard, middle)
+                if chunk is None or chunk.timestamp >= timestamp:
+                    high = middle
+                else:
+                    low = chunk.end
+            chunk = view.chunk_from(shard, low)
+            return record.next if chunk is None else chunk.first
+
+    # -- cursors --------------------------------------------------------------------------------------------
+
+    def pin_cursor(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
+        """See ``Store``."""
+        with self._writing:
+            with self._index.read() as view:
+                record = view.cursor(group.encode())
+            if record is not None:
+                return _unpack_cursor(group, record)
+            return self._put_cursor(Cursor(group=group, start=start, offsets=start, timestamp=now))
+
+    def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
+        """See ``Store``."""
+        with self._writing:
+            with self._index.read() as view:
+                record = view.cursor(group.encode())
+            start = offsets if record is None else _unpack_cursor(group, record).start
+            self._put_cursor(Cursor(group=group, start=start, offsets=offsets, timestamp=now))
+
+    def _put_cursor(self, cursor: Cursor) -> Cursor:
+        record = {"start": dict(cursor.start), "offsets": dict(cursor.offsets), "timestamp": cursor.timestamp}
+        with self._index.write() as view:
+            view.put_cursor(cursor.group.encode(), json.dumps(record).encode())
+        return cursor
+
+    def cursors(self) -> list[Cursor]:
+        """See ``Store``."""
+        with self._index.read() as view:
+            return [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+
+    def drop_cursor(self, group: str) -> bool:
+        """See ``Store``."""
+        with self._writing, self._index.write() as view:
+            return view.delete_cursor(group.encode())
+
+    # -- making room ----------------------------------------------------------------------------------------
+
+    def trim(self, shard: int, before: int) -> int:
+        """See ``Store``."""
+        reserve = self._directory / "reserve"
+        try:
+            with self._writing:
+                return self._trim(shard, before)
+        except StoreFull:
+            reserve.unlink(missing_ok=True)
+            with self._writing:
+                return self._trim(shard, before)
+        finally:
+            _make_reserve(reserve)
+
+    def _trim(self, number: int, before: int) -> int:
+        with self._index.write() as view:
+            shard = view.shard(number)
+            if shard is None:
+                raise ValueError(f"there is no shard {number}")
+            earliest = min(max(before, shard.earliest), shard.next)
+            view.put_shard(dataclasses.replace(shard, earliest=earliest))
+            dead = [segment for segment in view.segments(number) if segment.end <= earliest]
+        for segment in dead:
+            deleted = _DELETED_AT_ONCE
+            while deleted == _DELETED_AT_ONCE:
+                with self._index.write() as view:
+                    deleted = view.delete_chunks(number, segment.end, _DELETED_AT_ONCE)
+                    if deleted < _DELETED_AT_ONCE:
+                        view.delete_segment(number, segment.first)
+            self._files.remove(number, shard.epoch, segment.first)
+        return earliest - shard.earliest
+
+    def retain(self, retention: Retention, *, now: int) -> int:
+        """Remove what ``retention`` no longer wants; return how many events are gone now."""
+        with self._index.read() as view:
+            shards = view.shards()
+            segments = {shard.number: view.segments(shard.number) for shard in shards}
+            cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+        unread = {
+            shard.number: min(
+                (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
+                default=shard.next,
+            )
+            for shard in shards
+        }
+        expired = choose_expired(segments, retention, now=now, unread=unread)
+        return sum(self.trim(shard, before) for shard, before in expired.items())
+
+    def forget_publishers(self, before: int) -> int:
+        """Forget the windows of publishers that were last heard before ``before``; return how many."""
+        with self._writing, self._index.write() as view:
+            publishers = view.publishers_seen_before(before)
+            for publisher in publishers:
+                view.delete_publisher(publisher)
+                self._windows.pop(publisher.hex(), None)
+            return len(publishers)
+
+    def close(self) -> None:
+        """See ``Store``."""
+        with self._writing:
+            self._files.close()
+            self._index.close()
+            os.close(self._lock)
+
+
+def open_store(
+    directory: Path,
+    *,
+    shards: Sequence[int],
+    entropy: Entropy,
+    disk: Disk | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    map_bytes: int = MAP_BYTES,
+) -> LmdbStore:
+    """Open the log in ``directory``, made if it is not there.
+
+    Takes the same short time for any number of events: nothing is scanned.
+
+    Args:
+        directory: for this log alone.
+        shards: numbers of the shards to make, if they are not there; others that are there are kept.
+        entropy: makes the epochs of new shards.
+        disk: what segments are written to; the real one by default.
+        segment_bytes: size of a segment file.
+        map_bytes: how large the index may become.
+
+    Raises:
+        StoreBusy: another process has it open.
+        StoreFull: there is no room.
+        LogDamaged: what is there is not a log of this version, or files of it are missing.
+        ConfigError: the directory cannot be used.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / "segments").mkdir(exist_ok=True, mode=0o700)
+        (directory / "index").mkdir(exist_ok=True, mode=0o700)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreBusy(f"the log in {directory} is open in another process") from None
+        index = Index(directory / "index", map_bytes=map_bytes)
+        try:
+            files = SegmentFiles(directory / "segments", disk or FileSystem(), segment_bytes)
+            with index.write() as view:
+                for number in shards:
+                    if view.shard(number) is None:
+                        epoch = entropy(8).hex()
+                        view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0, timestamp=0))
+            _remove_strangers(directory / "segments", index, files)
+            for made in (directory / "segments", directory / "index", directory, directory.parent):
+                sync_directory(made)
+            _make_reserve(directory / "reserve")
+        except BaseException:
+            index.close()
+            raise
+    except BaseException:
+        os.close(lock)
+        raise
+    return LmdbStore(directory, index, files, lock)
+
+
+def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
+    """Delete the segment files of appends that never became part of the log."""
+    with index.read() as view:
+        named = {
+            files.path(shard.number, shard.epoch, segment.first)
+            for shard in view.shards()
+            for segment in view.segments(shard.number)
+        }
+    present = set(directory.glob("*.segment"))
+    missing = named - present
+    if missing:
+        raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")
+    for path in present - named:
+        path.unlink()
+
+
+def _make_reserve(path: Path) -> None:
+    """Occupy a little of the disk, if there is room."""
+    if not path.exists():
+        try:
+            os.close(FileSystem().create(path, _RESERVE))
+        except OSError:
+            return
+
+
+def _cut(events: Sequence[Arrival]) -> list[Sequence[Arrival]]:
+    """Cut events into parts that make a chunk each."""
+    limit = CHUNK_BYTES - HEADER_SIZE - 2048
+    parts: list[Sequence[Arrival]] = []
+    begin = size = 0
+    for at, event in enumerate(events):
+        payload = event.raw_payload
+        more = (len(payload) if type(payload) is bytes else len(payload.data)) + len(event.topic) + _EVENT_OVERHEAD
+        if event.headers:
+            more += sum(len(name) + len(text) + 16 for name, text in event.headers.items())
+        if at > begin and (size + more > limit or at - begin == CHUNK_EVENTS):
+            parts.append(events[begin:at])
+            begin, size = at, 0
+        size += more
+    parts.append(events[begin:])
+    return parts
+
+
+def _take(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
+    """Return the places of the chunks from ``start``, at least one, and make sure that they leave nothing out."""
+    places: list[ChunkPlace] = []
+    expected = start
+    size = 0
+    for place in view.chunks(shard, start):
+        if place.first > expected:
+            break
+        if places and (expected >= end or size + place.size > max_bytes):
+            return places
+        places.append(place)
+        expected = place.end
+        size += place.size
+    if expected < end:
+        raise LogDamaged(f"the index of shard {shard} names no chunk for offset {expected}")
+    return places
+
+
+def _unpack_cursor(group: str, record: bytes) -> Cursor:
+    value: dict[str, Any] = json.loads(record)
+    return Cursor(group=group, start=value["start"], offsets=value["offsets"], timestamp=value["timestamp"])

@@ -1,0 +1,68 @@
+"""Which events may go: by age, by size, and never what a group has still to read, if that is wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.index import SegmentRecord
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long a log keeps events.  Whole segments go, so it keeps somewhat more than asked.
+
+    Raises:
+        ConfigError: a limit is not above 0.
+    """
+
+    max_age: float | None = None
+    """Seconds; None keeps events of any age."""
+    max_bytes: int | None = None
+    """Of all shards of a member together; None is no limit."""
+    keep_unread: bool = False
+    """Keep what a known group has not read yet, whatever the two limits say."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_age", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"retention: {name} is {value!r}: use a number above 0, or None for no limit")
+
+
+def choose_expired(
+    segments: Mapping[int, Sequence[SegmentRecord]],
+    retention: Retention,
+    *,
+    now: int,
+    unread: Mapping[int, int],
+) -> dict[int, int]:
+    """Return, by shard, the offset below which events may go.
+
+    Args:
+        segments: by shard, oldest first.
+        retention: the limits.
+        now: microseconds since 1970.
+        unread: by shard, the lowest offset that a group has still to read.
+    """
+    before: dict[int, int] = {}
+    total = sum(segment.size for shard in segments.values() for segment in shard)
+    by_age = sorted(
+        ((segment.last_timestamp, number, segment) for number, shard in segments.items() for segment in shard),
+        key=lambda item: item[:2],
+    )
+    stopped: set[int] = set()
+    for timestamp, number, segment in by_age:
+        too_old = retention.max_age is not None and timestamp < now - retention.max_age * 1_000_000
+        too_many = retention.max_bytes is not None and total > retention.max_bytes
+        if number in stopped or not (too_old or too_many):
+            continue
+        if retention.keep_unread and segment.end > unread.get(number, segment.end):
+            stopped.add(number)
+            continue
+        before[number] = segment.end
+        total -= segment.size
+    return before

@@ -1,0 +1,125 @@
+"""What the bridge asks of a durable log.
+
+Every call blocks (the service makes them in threads) and is all or nothing.  A shard has an *epoch*, a random id made
+when the shard is made: offsets mean something only together with it, so a log that was wiped is noticed instead of
+read from a position that no longer means the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol, final
+
+from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.schema import Arrival
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardState:
+    """One shard as it is now: it holds the events ``earliest`` up to but not including ``next``."""
+
+    number: int
+    epoch: str
+    earliest: int
+    next: int
+    size: int
+    """Bytes on the disk."""
+    timestamp: int
+    """Microseconds since 1970 of the newest event, 0 if there was none."""
+
+    @property
+    def id(self) -> str:
+        """The shard's name in Spark's offsets: number and epoch."""
+        return f"{self.number}@{self.epoch}"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The outcome of one append."""
+
+    count: int
+    """Events that are new in the log."""
+    repeats: int
+    """Events that were in it before; their publishers may be told that they are stored."""
+    stale: Sequence[Arrival]
+    """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A named position of a reader: offsets by shard id."""
+
+    group: str
+    start: Mapping[str, int]
+    """Where the group began; never changes."""
+    offsets: Mapping[str, int]
+    """How far the group has come."""
+    timestamp: int
+    """Microseconds since 1970 of the last change."""
+
+
+class Store(Protocol):
+    """A durable log of events in shards.  Safe in any thread."""
+
+    def shards(self) -> list[ShardState]:
+        """Return every shard by number."""
+        ...
+
+    def append(self, events: Mapping[int, Sequence[Arrival]], *, now: int) -> Appended:
+        """Store events by number of shard; they are on the disk when it returns.
+
+        Repeats of (publisher, sequence) are left out.
+
+        Args:
+            events: in the order in which they are to stand.
+            now: microseconds since 1970.
+
+        Raises:
+            StoreFull: there is no room; nothing was stored.
+        """
+        ...
+
+    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
+        """Return the chunks that hold the events from ``start``, in order, verified.
+
+        At least one chunk, then more up to ``end`` or ``max_bytes``.  The first and the last may hold events outside of
+        the range.
+
+        Raises:
+            DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
+            LogDamaged: what is stored is not what was written.
+            ValueError: the range is empty or goes beyond the last event.
+        """
+        ...
+
+    def offset_at(self, shard: int, timestamp: int) -> int:
+        """Return the first offset whose event is not older than ``timestamp``; ``next`` if there is none."""
+        ...
+
+    def pin_cursor(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
+        """Return the group's cursor; made with ``start`` if there is none."""
+        ...
+
+    def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
+        """Write down how far a group has come; one without cursor gets one."""
+        ...
+
+    def cursors(self) -> list[Cursor]:
+        """Return every cursor by group."""
+        ...
+
+    def drop_cursor(self, group: str) -> bool:
+        """Forget a group; tell whether it was known."""
+        ...
+
+    def trim(self, shard: int, before: int) -> int:
+        """Remove the events of a shard below offset ``before``; return how many are gone now."""
+        ...
+
+    def close(self) -> None:
+        """Close the log.  What was appended is on the disk already."""
+        ...
