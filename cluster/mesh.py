@@ -287,10 +287,13 @@ class Mesh:
     async def _receive_frames(self) -> None:
         transport = self._transport
         while True:
-            frame = transport.receive_nowait()
-            if frame is None:
-                await transport.wait_readable()
-                continue
+            try:
+                frame = transport.receive_nowait()
+                if frame is None:
+                    await transport.wait_readable()
+                    continue
+            except trio.ClosedResourceError:
+                return
             try:
                 self._receive(frame)
             except (RemoteProtocolError, AuthenticationError) as error:

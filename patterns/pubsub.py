@@ -45,7 +45,7 @@ class PubSub:
         self._holding: Counter[str] = Counter()
         self._turn = 0
         self._senders: dict[NodeId, Sender] = {}
-        self._known: dict[NodeId, int] = {}
+        self._known: dict[NodeId, int] = {mesh.node: 0}
         self._known_news = trio.lowlevel.ParkingLot()
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
         mesh.on(kinds.INTEREST_KNOWN, 1, self._receive_known)

@@ -1,0 +1,343 @@
+"""The trio shell of membership: feeds the machine, performs its effects, keeps links to everybody, tells users.
+
+The machine (``iris.cluster.swim``) decides who is alive; the mesh holds the links; the roster knows who serves what;
+a balancer for each cluster says whom to ask.  This file only joins them.
+
+A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final, assert_never, final
+
+import trio
+
+from iris.cluster.balancer import Balancer
+from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
+from iris.cluster.roster import Change, Member, Roster
+from iris.cluster.swim import KINDS, Swim
+from iris.cluster.watch import Watch
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.transport import Refused
+from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import Message
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
+
+_COURTESY: Final = 0.5
+"""Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
+
+_HELD_BACK: Final = 64
+"""Messages of the machine kept for a node that is being linked."""
+
+
+@final
+class Membership:
+    """Who is here, as seen from one node.
+
+    Args:
+        queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        swim: Swim,
+        nursery: trio.Nursery,
+        *,
+        config: Config,
+        random: Random,
+        queue_delay: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.rejected: Counter[str] = Counter()
+        """Gossip that was refused, by reason."""
+        self.queue_delay = queue_delay
+        self._mesh = mesh
+        self._swim = swim
+        self._nursery = nursery
+        self._config = config
+        self._random = random
+        self._roster = Roster()
+        self._balancers: dict[str, Balancer] = {}
+        self._records: dict[NodeId, NodeRecord] = {}
+        self._closed_routes: set[NodeId] = set()
+        self._linking: dict[NodeId, list[Message]] = {}
+        self._suspect_listeners: list[Callable[[NodeId], None]] = []
+        self._watches: list[Watch] = []
+        self._wakeup = Wakeup()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._synchronized: set[NodeId] = set()
+        self._serving: dict[str, ClusterEntry] = {}
+        for kind, fields in KINDS.items():
+            mesh.on(kind, fields, self._receive)
+        mesh.observe(self)
+
+    # -- for the patterns: Directory ------------------------------------------------------------------------
+
+    def picker(self, cluster: str) -> Balancer | None:
+        """See ``Directory.picker``."""
+        return self._balancers.get(cluster)
+
+    def member_ids(self, cluster: str) -> Sequence[NodeId]:
+        """See ``Directory.member_ids``."""
+        balancer = self._balancers.get(cluster)
+        return () if balancer is None else tuple(balancer.nodes)
+
+    def on_suspected(self, listener: Callable[[NodeId], None]) -> None:
+        """Call ``listener`` with each node that is to get no new work until it is heard of again."""
+        self._suspect_listeners.append(listener)
+
+    # -- for users ------------------------------------------------------------------------------------------
+
+    def members(self, cluster: str) -> tuple[Member, ...]:
+        """See ``Node.members``."""
+        return self._roster.members(cluster)
+
+    async def wait_for(self, cluster: str, count: int) -> None:
+        """Wait until ``count`` members of ``cluster`` can be asked."""
+        while len(self.member_ids(cluster)) < count:
+            await self._changed.park()
+        await trio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def watch(self, cluster: str) -> AsyncIterator[Watch]:
+        """See ``Node.watch``."""
+        present = [
+            Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)
+        ]
+        watch = Watch(cluster, present)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+
+    # -- this node's own record -----------------------------------------------------------------------------
+
+    def serve(self, entry: ClusterEntry) -> None:
+        """Tell everybody that this node is a member of a cluster, draining or not."""
+        self._serving[entry.name] = entry
+        self._tell_own()
+
+    def stop_serving(self, cluster: str) -> None:
+        """Tell everybody that it no longer is."""
+        if self._serving.pop(cluster, None) is not None:
+            self._tell_own()
+
+    def renew_proof(self, proof: bytes) -> None:
+        """Show everybody a fresh delegation."""
+        self._perform(self._swim.update_self(trio.current_time(), proof=proof))
+        self._wakeup.wake()
+
+    def _tell_own(self) -> None:
+        now = trio.current_time()
+        self._perform(self._swim.update_self(now, clusters=tuple(self._serving.values())))
+        own = self._swim.own
+        self._apply(Changed(node=own.node, state=MemberState.ALIVE, record=own))
+        self._wakeup.wake()
+
+    # -- joining and leaving --------------------------------------------------------------------------------
+
+    async def introduce(self, node: NodeId) -> None:
+        """Exchange all that is known with a linked node, and link to everybody it tells of.
+
+        Returns at the latest after ``Config.subscribe_timeout``.
+        """
+        self._perform(self._swim.join([node], trio.current_time()))
+        self._wakeup.wake()
+        with trio.move_on_after(self._config.subscribe_timeout):
+            while node not in self._synchronized or any(
+                other not in self._mesh.peers and record.node not in self._closed_routes
+                for other, record in self._records.items()
+                if other != self._mesh.node
+            ):
+                await self._changed.park()
+
+    def leave(self) -> None:
+        """Tell everybody that this node goes."""
+        self._serving.clear()
+        self._perform(self._swim.leave(trio.current_time()))
+
+    # -- the machine ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive the machine; run it in exactly one task."""
+        while True:
+            now = trio.current_time()
+            self._swim.queue_delay = self.queue_delay()
+            if now >= self._swim.deadline:
+                self._perform(self._swim.expire(now))
+                await trio.lowlevel.checkpoint()
+            else:
+                with trio.move_on_at(self._swim.deadline):
+                    await self._wakeup.wait()
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        before = self._swim.deadline
+        self._perform(self._swim.receive(message, peer.node, trio.current_time()))
+        if self._swim.deadline < before:
+            self._wakeup.wake()
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect.node, effect.message)
+                case Changed():
+                    self._apply(effect)
+                case Route():
+                    self._route(effect)
+                case Load():
+                    for balancer in self._balancers.values():
+                        balancer.gray(effect.node, effect.queue_delay)
+                    self._report(self._roster.load(effect.node, effect.queue_delay))
+                case Synchronized():
+                    self._synchronized.add(effect.node)
+                    self._changed.unpark_all()
+                case Rejected():
+                    self.rejected[effect.reason] += 1
+                case _:
+                    assert_never(effect)
+
+    def _send(self, node: NodeId, message: Message) -> None:
+        peer = self._mesh.peer(node)
+        if peer is not None:
+            try:
+                peer.link.post(message, 64)
+            except NotSent:
+                self.rejected["no room on the link"] += 1
+            return
+        waiting = self._link_to(node)
+        if len(waiting) < _HELD_BACK:
+            waiting.append(message)
+
+    # -- who can be asked -----------------------------------------------------------------------------------
+
+    def _apply(self, changed: Changed) -> None:
+        node = changed.node
+        self._report(self._roster.apply(changed))
+        if changed.state in (MemberState.DEAD, MemberState.LEFT):
+            self._records.pop(node, None)
+            self._closed_routes.discard(node)
+            self._remove(node)
+            if self._mesh.peer(node) is not None and node != self._mesh.node:
+                self._nursery.start_soon(self._drop, node, changed.state)
+        else:
+            self._records[node] = changed.record
+            if self._mesh.peer(node) is None:
+                self._link_to(node)
+            else:
+                self._place(node)
+        self._changed.unpark_all()
+
+    def _report(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for watch in self._watches:
+                if watch.cluster == change.cluster:
+                    watch.add(change)
+
+    async def _drop(self, node: NodeId, state: MemberState) -> None:
+        """End the link to a node that has left or died, outside the loop that reads its messages."""
+        if node not in self._records:
+            self._mesh.drop(node, "it left" if state is MemberState.LEFT else "it is dead")
+
+    def _place(self, node: NodeId) -> None:
+        """Have a linked node in the balancers of just those clusters that it serves."""
+        record = self._records[node]
+        serves = {entry.name for entry in record.clusters if not entry.draining}
+        for name in serves:
+            balancer = self._balancers.get(name)
+            if balancer is None:
+                balancer = self._balancers[name] = Balancer(self._random, site=self._swim.own.site)
+            if node not in balancer.nodes:
+                balancer.add(node, record.site)
+                if node in self._closed_routes:
+                    balancer.suspend(node)
+        self._remove(node, but=serves)
+
+    def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
+        for name, balancer in list(self._balancers.items()):
+            if name not in but and node in balancer.nodes:
+                balancer.remove(node)
+                if not balancer.nodes:
+                    del self._balancers[name]
+
+    def _route(self, route: Route) -> None:
+        if route.open:
+            self._closed_routes.discard(route.node)
+        else:
+            self._closed_routes.add(route.node)
+        for balancer in self._balancers.values():
+            if route.node in balancer.nodes:
+                (balancer.resume if route.open else balancer.suspend)(route.node)
+        if not route.open:
+            for listener in self._suspect_listeners:
+                listener(route.node)
+        self._changed.unpark_all()
+
+    # -- links to everybody ---------------------------------------------------------------------------------
+
+    def _link_to(self, node: NodeId) -> list[Message]:
+        waiting = self._linking.get(node)
+        if waiting is None:
+            waiting = self._linking[node] = []
+            self._nursery.start_soon(self._link, node)
+        return waiting
+
+    async def _link(self, node: NodeId) -> None:
+        """Dial a node until it is linked or no longer alive."""
+        try:
+            if self._mesh.node > node:
+                with trio.move_on_after(_COURTESY):
+                    while self._mesh.peer(node) is None and not self._linking[node]:
+                        await self._changed.park()
+            for attempt in range(1_000_000):
+                record = self._records.get(node) or self._swim.record(node)
+                if record is None or self._mesh.peer(node) is not None:
+                    return
+                try:
+                    await self._mesh.connect(record.addresses, expected=node)
+                except Refused:
+                    self._perform(self._swim.refused(node, trio.current_time()))
+                    self._wakeup.wake()
+                except (NotSent, AuthenticationError, ConfigError) as error:
+                    self.rejected[f"cannot link: {type(error).__name__}"] += 1
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+        finally:
+            self._linking.pop(node, None)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node is linked: it can be asked, and gets what was held back for it."""
+        for message in self._linking.get(peer.node, ()):
+            self._send(peer.node, message)
+        if peer.node in self._records:
+            self._place(peer.node)
+        self._changed.unpark_all()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Gossip is repeated anyway."""
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The connection broke: evidence for the machine, which closes the route at once."""
+        self._perform(self._swim.refused(node, trio.current_time()))
+        self._wakeup.wake()
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """A node without a link cannot be asked."""
+        self._remove(peer.node)
+        self._synchronized.discard(peer.node)
+        if peer.node in self._records and not self._mesh.closing:
+            self._link_to(peer.node)
+        self._changed.unpark_all()

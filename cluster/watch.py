@@ -1,0 +1,44 @@
+"""Users who follow a cluster: each has its own queue of changes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, final
+
+from iris.cluster.roster import Change
+from iris.kernel.wakeup import Wakeup
+
+_MAX_WAITING: Final = 65_536
+
+
+@final
+class Watch:
+    """Changes of one cluster, as an async iterator for one task.  Made by ``node.watch``.
+
+    Cancelling a wait loses no change.  A reader that leaves 65,536 changes waiting loses the oldest, counted in
+    ``missed``; ``node.members`` always has the present state.
+    """
+
+    def __init__(self, cluster: str, present: Iterable[Change]) -> None:
+        self.cluster: Final = cluster
+        self.missed = 0
+        self._changes: deque[Change] = deque(present, _MAX_WAITING)
+        self._news = Wakeup()
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self.cluster}: {len(self._changes)} changes waiting>"
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._changes:
+            await self._news.wait()
+        return self._changes.popleft()
+
+    def add(self, change: Change) -> None:
+        """Queue a change."""
+        self.missed += len(self._changes) == _MAX_WAITING
+        self._changes.append(change)
+        self._news.wake()

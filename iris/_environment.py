@@ -1,0 +1,32 @@
+"""What a node takes from the world: network, randomness, wall time.  Production takes the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from iris.kernel.config import Config
+from iris.kernel.ids import Entropy
+from iris.kernel.nng import NngTransport, check_url
+from iris.kernel.transport import Transport
+from iris.security.local_realm import runtime_directory
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
+
+    transport: Callable[[Config], Transport] = NngTransport
+    check_url: Callable[[str], str] = check_url
+    """Returns a URL that the transport could use, or raises ConfigError."""
+    directory: Callable[[str], Path] | None = runtime_directory
+    """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, there are only seeds."""
+    entropy: Entropy = os.urandom
+    wall_clock: Callable[[], float] = time.time  # noqa: TID251 -- certificates are valid by date
+    random: random.Random = dataclasses.field(default_factory=random.Random)

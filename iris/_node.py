@@ -1,0 +1,448 @@
+"""The node: one process's way into Iris.  Everything a program does begins here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import MappingProxyType
+from typing import Any, Final, final
+
+import trio
+
+from iris._environment import Environment
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.cluster.papers import proof_of, serves_by_right
+from iris.cluster.records import ClusterEntry
+from iris.cluster.roster import Member
+from iris.cluster.watch import Watch
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, RequestTimeout
+from iris.kernel.ids import NodeId, check_name
+from iris.kernel.link import LinkStatistics
+from iris.patterns.broadcast import Broadcasts
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.pubsub import PubSub
+from iris.patterns.requests import Requests
+from iris.patterns.service import Limits, Service
+from iris.patterns.member import ServiceStatistics
+from iris.patterns.serving import Serving
+from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.survey import Answers, open_survey
+from iris.patterns.tunnel import Tunnel
+from typing import Any as Tunnels, Any as TunnelsStatistics
+from iris.security.credential import Credential
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """A snapshot of every counter of a node, by pattern."""
+
+    requests: PatternStatistics
+    broadcasts: PatternStatistics
+    events: PatternStatistics
+    """One for each event and node it goes to."""
+    published: int
+    unheard: int
+    """Published events that nobody subscribed to."""
+    subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
+    services: Mapping[str, ServiceStatistics]
+    tunnels: TunnelsStatistics
+    links: Mapping[NodeId, LinkStatistics]
+    refusals: Mapping[str, int]
+    """Frames and messages that were refused, by reason."""
+
+
+@final
+class Node:
+    """A node that is up.  Made by ``iris.open_node``; all its methods are for use inside that block, in one trio run.
+
+    Clusters, topics and operations are names; a node never names a host.  Errors are ``iris.IrisError`` and say
+    which cluster, member or limit they are about.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        membership: Membership,
+        config: Config,
+        *,
+        credential: Credential,
+        environment: Environment,
+        site: str,
+    ) -> None:
+        self.id: Final[NodeId] = mesh.node
+        """This boot of this process: 32 hexadecimal digits."""
+        self.name: Final = credential.name
+        """The cluster that this node speaks for; others see it as ``sender.cluster``."""
+        self.realm: Final = credential.realm_id
+        """Fingerprint of the realm: 32 hexadecimal digits."""
+        self.site: Final = site
+        """The site the node belongs to; empty if none was given."""
+        self.addresses: Final = mesh.listening
+        """The URLs really bound."""
+        self._mesh = mesh
+        self._membership = membership
+        self._config = config
+        self._environment = environment
+        self._requests = Requests(mesh, membership, config)
+        self._broadcasts = Broadcasts(mesh, membership, config)
+        self._pubsub = PubSub(mesh, config)
+        self._serving = Serving(mesh, config)
+        membership.queue_delay = lambda: self._serving.queue_delay
+        membership.on_suspected(self._requests.peer_refused)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id[:8]} of cluster {self.name!r}>"
+
+    # -- request and reply ----------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        cluster: str,
+        payload: Any = b"",
+        *,
+        timeout: float = 5.0,
+        idempotent: bool = False,
+        operation: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Ask one member of a cluster and return its reply.
+
+        The member is chosen by load.  At most once: the handler runs never or once.  With ``idempotent=True`` the
+        request is repeated within the timeout when a member is lost, and members recognise repeats: effectively once
+        while the member that ran it lives.
+
+        Args:
+            cluster: name of the cluster.
+            payload: bytes, or None, bool, int, float, str, list, dict with str keys; at most ``Config.max_payload``.
+            timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
+                cancel scope shortens it, and what is left is what nested requests in the handler may use.
+            idempotent: the handler's effect is the same when it runs twice.
+            operation: name of the handler within the service.
+            key: requests with the same key go to the same member while it lives.
+            headers: str to str, at most ``Config.max_headers`` bytes.
+
+        Raises:
+            NoSuchCluster: nobody serves it; known at once.
+            Overloaded: the members that were asked are at their limits; the handler did not run.
+            RequestTimeout: the time is over; the handler ran never or once.
+            NotSent: the request certainly did not run.
+            Unknown: the member was lost while it had the request; only if not idempotent.
+            MemberLost: several members were lost while they had it; only if idempotent.
+            RemoteError: the handler raised; it holds the code and text.
+            NotAllowed: the member refuses this caller.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Cancelling it tells the member to stop, and leaves nothing behind here.
+        """
+        check_name(cluster, "cluster")
+        if operation is not None:
+            check_name(operation, "operation")
+        return await self._requests.request(
+            cluster,
+            payload,
+            timeout=_check_timeout(timeout),
+            idempotent=idempotent,
+            operation=operation,
+            key=key,
+            headers=headers,
+        )
+
+    # -- broadcast and survey -------------------------------------------------------------------------------
+
+    async def broadcast(self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None) -> None:
+        """Send a message to every member of a cluster; at most once per member, without replies.
+
+        Returns when the message is on its way.  Members that join later do not get it.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Cancelling it while it waits for room changes nothing: the message was handed to every link before.
+        """
+        check_name(cluster, "cluster")
+        await self._broadcasts.broadcast(cluster, payload, headers=headers)
+
+    def survey(
+        self,
+        cluster: str,
+        payload: Any,
+        *,
+        timeout: float = 1.0,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[Answers]:
+        """Ask every member of a cluster and gather the replies; at most once per member.
+
+        Example::
+
+            async with node.survey("databases", b"how full?") as answers:
+                async for answer in answers:
+                    print(answer.member, answer.payload)
+            print(answers.missing)
+
+        The iteration ends when all have answered or the timeout is over; afterwards ``answers.missing`` says who has
+        not answered and ``answers.errors`` why, where that is known.  The members' request handlers answer.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Leaving the block early, or cancelling it, stops the members that are still at work.
+        """
+        check_name(cluster, "cluster")
+        return open_survey(
+            self._requests,
+            self._membership,
+            cluster,
+            payload,
+            timeout=_check_timeout(timeout),
+            operation=operation,
+            headers=headers,
+        )
+
+    # -- publish and subscribe ------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        confirm: bool = False,
+        key: str | None = None,
+        timeout: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send an event to every subscriber of a topic, whatever its cluster.
+
+        At most once per subscriber, in the order of this publisher.  What is lost is counted and shown to the
+        subscriber as ``event.missed``.  It waits when the links to subscribers are full but moving.
+
+        Args:
+            topic: tokens joined by dots.
+            payload: as for ``request``.
+            confirm: return only when every durable subscriber (a bridge) has the event on disk.
+            key: keeps events together: within a group of subscribers, the same key goes to the same member.
+            timeout: seconds that the confirmation may take.
+            headers: as for ``request``.
+
+        Raises:
+            NotSent: ``confirm`` is set and no durable subscriber is known.
+            RequestTimeout: not confirmed in time; the event may be durable all the same.
+            ConfigError: the topic is malformed.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        It yields to other tasks at least every 512 events or 64 KiB, not at each call.  Cancelling it while it waits
+        leaves the event on its way; a confirmation that comes later is dropped.
+        """
+        if confirm:
+            await self._pubsub.confirming.publish(
+                topic, payload, key=key, timeout=_check_timeout(timeout), headers=headers
+            )
+        else:
+            await self._pubsub.publishing.publish(topic, payload, key=key, headers=headers)
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        overflow: Overflow = "drop_oldest",
+        limits: SubscriptionLimits | None = None,
+        durable: bool = False,
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Receive the events of every topic that matches a pattern.
+
+        Entering the block returns when every reachable node knows of the subscription: what is published after that
+        is not missed.
+
+        Args:
+            pattern: a topic in which ``*`` stands for one token and a last ``>`` for the rest.
+            group: each event goes to one subscriber of the group.
+            overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
+                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
+            limits: of events waiting here; by default those of ``Config``.
+            durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
+
+        Raises:
+            ConfigError: the pattern, the group or ``overflow`` is malformed.
+
+        Cancelling the iteration loses no event; leaving the block drops what still waits.
+        """
+        limits = limits or SubscriptionLimits()
+        return self._pubsub.subscribe(
+            pattern,
+            group=group,
+            overflow=overflow,
+            durable=durable,
+            max_events=limits.events,
+            max_bytes=limits.bytes,
+        )
+
+    # -- tunnels --------------------------------------------------------------------------------------------
+
+    def open_tunnel(
+        self,
+        cluster: str,
+        *,
+        timeout: float = 5.0,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[Tunnel]:
+        """Open an ordered, throttled, two-way channel to one member of a cluster.
+
+        Nothing is lost or doubled for as long as both ends live, across reconnects; otherwise both ends get an error
+        and never a silent truncation.
+
+        Args:
+            cluster: name of the cluster; one member is chosen by load.
+            timeout: seconds that the opening may take.
+            operation: name of the tunnel handler within the service.
+            headers: str to str, for the handler.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            RequestTimeout: no member accepted in time.
+            RemoteError: the member has no such tunnel handler.
+
+        Leaving the block closes the tunnel: in order if both sides have sent their end, else with an error for the
+        other side.
+        """
+        check_name(cluster, "cluster")
+        return self._tunnels.open(cluster, timeout=_check_timeout(timeout), operation=operation, headers=headers)
+
+    # -- clusters -------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def join(
+        self,
+        cluster: str,
+        service: Service,
+        *,
+        limits: Limits | None = None,
+        credential: Credential | None = None,
+    ) -> AsyncIterator[ClusterMembership]:
+        """Be a member of a cluster: take its requests, broadcasts and tunnels until the block ends.
+
+        Leaving the block drains first: the member takes no new work, callers turn to others without an error, and
+        what runs may finish within ``Config.drain_timeout``.
+
+        Args:
+            cluster: name of the cluster, usually ``service.name``.
+            service: the handlers.
+            limits: how much this member takes on.
+            credential: proves the right to the name where it is not the node's own; not needed in the local realm.
+
+        Raises:
+            ConfigError: this node is a member already, or has no right to the name.
+
+        Cancelling the block skips the draining: callers of what still runs get an error.
+        """
+        check_name(cluster, "cluster")
+        limits = limits or Limits()
+        concurrency = limits.concurrency or self._config.service_concurrency
+        queue = limits.queue or self._config.service_queue
+        async with self._serving.serve(cluster, service, concurrency=concurrency, queue=queue) as membership:
+            entry = ClusterEntry(name=cluster, proof=self._proof(cluster, credential))
+            self._membership.serve(entry)
+            try:
+                yield ClusterMembership(cluster, membership.statistics)
+                membership.draining = True
+                self._membership.serve(dataclasses.replace(entry, draining=True))
+                await membership.wait_drained(self._config.drain_timeout)
+            finally:
+                self._membership.stop_serving(cluster)
+
+    def _proof(self, cluster: str, credential: Credential | None) -> bytes:
+        """Return what shows that this node may serve a cluster; nothing if its own certificate does."""
+        identity = self._mesh.identity
+        if serves_by_right(identity.certificate, cluster):
+            return b""
+        if credential is None:
+            raise ConfigError(
+                f"this node speaks for the cluster {self.name!r} and has no right to serve {cluster!r}: pass a "
+                f"credential of {cluster!r} to join"
+            )
+        if credential.name != cluster:
+            raise ConfigError(f"the credential is for the cluster {credential.name!r} and not for {cluster!r}")
+        delegation = credential.delegate(identity, self._environment.wall_clock())
+        return proof_of(credential.certificate, delegation)
+
+    def members(self, cluster: str) -> tuple[Member, ...]:
+        """Return the members of a cluster as this node sees them now, suspected ones included."""
+        return self._membership.members(cluster)
+
+    async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
+        """Wait until a cluster has at least so many members that can be asked.
+
+        Raises:
+            RequestTimeout: it does not within ``timeout`` seconds.
+
+        Cancelling it leaves nothing behind.
+        """
+        check_name(cluster, "cluster")
+        with trio.move_on_after(_check_timeout(timeout)):
+            await self._membership.wait_for(cluster, members)
+            return
+        present = len(self._membership.members(cluster))
+        raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s")
+
+    def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
+        """Follow a cluster: an async iterator of changes (joined, left, suspected, lost, load).
+
+        The present members come first, as joined.  Leaving the block ends it; a slow reader misses no change.
+        """
+        check_name(cluster, "cluster")
+        return self._membership.watch(cluster)
+
+    def statistics(self) -> NodeStatistics:
+        """Return a snapshot of every counter."""
+        subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
+        for subscription in self._pubsub.subscriptions:
+            known = subscriptions.get(subscription.pattern, ())
+            subscriptions[subscription.pattern] = (*known, subscription.statistics())
+        publishing = self._pubsub.publishing
+        return NodeStatistics(
+            requests=self._requests.tally.statistics(),
+            broadcasts=self._broadcasts.tally.statistics(),
+            events=publishing.tally.statistics(),
+            published=publishing.published,
+            unheard=publishing.unheard,
+            subscriptions=MappingProxyType(subscriptions),
+            services=MappingProxyType(
+                {name: membership.statistics() for name, membership in self._serving.memberships.items()}
+            ),
+            tunnels=None,
+            links=MappingProxyType({node: peer.link.statistics() for node, peer in self._mesh.peers.items()}),
+            refusals=MappingProxyType(dict(self._mesh.refusals)),
+        )
+
+    async def wait_ready(self) -> None:
+        """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
+        await self._pubsub.wait_interest_exchanged()
+
+
+@final
+class ClusterMembership:
+    """This node as a member of a cluster.  Made by ``node.join``."""
+
+    def __init__(self, cluster: str, statistics: Any) -> None:
+        self.cluster: Final[str] = cluster
+        self._statistics = statistics
+
+    def statistics(self) -> ServiceStatistics:
+        """Return a snapshot of the counters."""
+        found: ServiceStatistics = self._statistics()
+        return found
+
+
+def _check_timeout(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout <= 0:
+        raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
+    return float(timeout)

@@ -1,0 +1,180 @@
+"""The composition root: from a credential to a node that is up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from iris._environment import Environment
+from iris._node import Node
+from iris.cluster.addresses import advertised, is_loopback, source_url
+from iris.cluster.discovery import Discovery
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.papers import Papers, proof_of
+from iris.cluster.records import NodeRecord
+from iris.cluster.registry import Registry
+from iris.cluster.swim import Swim
+from iris.kernel.background import open_background
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import check_name
+from iris.security.credential import Credential
+from iris.security.credential_file import load_credential
+from iris.security.identity import NodeIdentity
+from iris.security.local_realm import open_local_realm
+
+DEFAULT_NAME: Final = "local"
+"""The cluster of nodes of the local realm that give no name."""
+
+_GOODBYE: Final = 0.5
+"""Seconds that leaving may take: peers that do not answer find out by themselves."""
+
+_RENEWAL_CHECK: Final = 60.0
+_RENEWAL_MARGIN: Final = 8 * 3600.0
+"""A delegation is renewed this many seconds before it ends: a third of its life."""
+
+
+@asynccontextmanager
+async def open_node(
+    name: str | None = None,
+    *,
+    credential: Credential | Path | str | None = None,
+    listen: Iterable[str] = (),
+    seeds: Iterable[str] = (),
+    site: str | None = None,
+    config: Config | None = None,
+    environment: Environment | None = None,
+) -> AsyncIterator[Node]:
+    """Bring a node up, and take it down at the end of the block.
+
+    With no arguments it is a node of the user's own local realm, which is made on first use and reachable on this
+    machine only; nodes of one local realm find each other.  The block is entered when the node is linked to every
+    node of its realm that could be found, and knows what they subscribe to.  At its end the node says goodbye;
+    that takes half a second at most.
+
+    Args:
+        name: the cluster that this node speaks for; with a credential it is taken from that.
+        credential: a credential, or the path of a credential file: joins the realm that issued it.
+        listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
+        seeds: URLs of nodes to join through, besides those in the credential.  Those that do not answer are tried
+            again for as long as the node lives.
+        site: where the node is; members of the same site are preferred.
+        config: limits and timings.
+        environment: network, randomness and wall clock, for tests.
+
+    Raises:
+        ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
+            mend it.
+
+    Cancelling it closes the node without the goodbye; its peers notice the closed connections within milliseconds.
+    """
+    config = config or Config()
+    environment = environment or Environment()
+    listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
+    if site is not None:
+        check_name(site, "site")
+    credential = await _credential(name, credential, listen, environment)
+    seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
+    identity = credential.new_identity(environment.entropy, environment.wall_clock())
+    registry: Registry | None = None
+    if environment.directory is not None:
+        directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
+        registry = Registry(directory)
+        listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+    transport = environment.transport(config)
+    try:
+        bound = await transport.listen(listen)
+    except BaseException:
+        transport.close()
+        raise
+    async with (
+        open_mesh(
+            identity, transport, bound, config=config, entropy=environment.entropy, wall_clock=environment.wall_clock
+        ) as mesh,
+        open_background() as nursery,
+    ):
+        membership = _membership(identity, mesh, nursery, advertised(bound), site or "", config, environment)
+        node = Node(mesh, membership, config, credential=credential, environment=environment, site=site or "")
+        nursery.start_soon(membership.run)
+        if registry is not None:
+            registry.announce(identity.node_id, advertised(bound))
+        try:
+            discovery = Discovery(mesh, registry, seeds, membership.introduce)
+            await discovery.look()
+            await node.wait_ready()
+            nursery.start_soon(discovery.run)
+            nursery.start_soon(_keep_identity_fresh, credential, mesh, membership, environment)
+            yield node
+            membership.leave()
+            await mesh.say_goodbye("the node was closed", _GOODBYE)
+        finally:
+            if registry is not None:
+                registry.withdraw(identity.node_id)
+
+
+async def _credential(
+    name: str | None, given: Credential | Path | str | None, listen: tuple[str, ...], environment: Environment
+) -> Credential:
+    if given is None:
+        outside = [url for url in listen if not is_loopback(url)]
+        if outside:
+            raise ConfigError(
+                f"the local realm is for this machine only and cannot listen at {outside[0]}: use a loopback address, "
+                "or a credential ('iris keys')"
+            )
+        realm = await trio.to_thread.run_sync(partial(open_local_realm, entropy=environment.entropy))
+        wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
+        return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
+    if not isinstance(given, Credential):
+        given = await trio.to_thread.run_sync(load_credential, given)
+    if name is not None and name != given.name:
+        raise ConfigError(f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out")
+    return given
+
+
+async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return where to listen if nothing was said: at a free port of the address that faces the first remote seed."""
+    for seed in seeds:
+        url = await source_url(seed)
+        if url is not None:
+            return (url,)
+    return ()
+
+
+def _membership(
+    identity: NodeIdentity,
+    mesh: Mesh,
+    nursery: trio.Nursery,
+    addresses: tuple[str, ...],
+    site: str,
+    config: Config,
+    environment: Environment,
+) -> Membership:
+    record = NodeRecord(
+        node=identity.node_id,
+        name=identity.cluster,
+        proof=proof_of(identity.certificate, identity.delegation),
+        site=site,
+        addresses=addresses,
+    )
+    papers = Papers(identity, environment.wall_clock)
+    swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
+    return Membership(mesh, swim, nursery, config=config, random=environment.random)
+
+
+async def _keep_identity_fresh(
+    credential: Credential, mesh: Mesh, membership: Membership, environment: Environment
+) -> None:
+    """Have a fresh delegation in use well before the present one ends."""
+    while True:
+        await trio.sleep(_RENEWAL_CHECK)
+        now = environment.wall_clock()
+        if now > mesh.identity.expires - _RENEWAL_MARGIN and not credential.sealed and now < credential.expires:
+            mesh.identity = credential.renew_identity(mesh.identity, now)
+            membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))

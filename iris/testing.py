@@ -1,0 +1,146 @@
+"""Whole clusters in one process: nodes on a network in memory, on a virtual clock if you like, with faults on demand.
+
+::
+
+    async def test_orders(autojump_clock):
+        async with iris.testing.open_network(seed=1) as network:
+            async with network.open_node("orders") as member, network.open_node("shop") as shop:
+                async with member.join("orders", service):
+                    await shop.wait_for("orders")
+                    assert await shop.request("orders", b"status") == b"open"
+
+Everything but the network is the real thing: handshakes, sealed sessions, membership, patterns.  With trio's
+``MockClock(autojump_threshold=0)`` hours pass in milliseconds; with the real clock it runs in real time.  What is
+random comes from the seed, apart from the scheduling of trio's tasks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import trio
+
+from iris._environment import Environment
+from iris._node import Node
+from iris._opening import open_node
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError
+from iris.kernel.memory import MemoryNetwork
+from iris.security.certificate import issue_certificate
+from iris.security.credential import GATE_SECRET_SIZE, Credential
+from iris.security.rights import Rights
+from iris.security.signing import SigningKey
+
+__all__ = ["MemoryNetwork", "Network", "open_network"]
+
+_YEAR: Final = 366 * 86_400.0
+_EPOCH: Final = 1_800_000_000.0
+"""The date at which every simulated network begins, in seconds since 1970."""
+
+
+@final
+class Network:
+    """A realm of its own on a network in memory.  Made by ``open_network``.
+
+    Attributes:
+        memory: the network itself: ``partition``, ``heal``, ``crash``, ``latency``, ``loss``.
+    """
+
+    def __init__(self, memory: MemoryNetwork, seed: int) -> None:
+        self.memory: Final = memory
+        self._random = random.Random(f"iris {seed}")
+        self._root = SigningKey(self._random.randbytes(32))
+        self._gate_secret = self._random.randbytes(GATE_SECRET_SIZE)
+        self._credentials: dict[str, Credential] = {}
+        self._began = trio.current_time()
+        self._hosts: list[str] = []
+
+    def _wall_clock(self) -> float:
+        return _EPOCH + trio.current_time() - self._began
+
+    def credential(self, name: str) -> Credential:
+        """Return the credential of a cluster of this realm, with every right."""
+        known = self._credentials.get(name)
+        if known is None:
+            key = SigningKey(self._random.randbytes(32))
+            certificate = issue_certificate(
+                self._root,
+                name=name,
+                public_key=key.public,
+                generation=1,
+                not_before=_EPOCH - _YEAR,
+                not_after=_EPOCH + _YEAR,
+                rights=Rights(serves=(">",), gateway=True),
+            )
+            known = self._credentials[name] = Credential(
+                realm=self._root.public, gate_secrets=(self._gate_secret,), certificate=certificate, keys=key
+            )
+        return known
+
+    @asynccontextmanager
+    async def open_node(
+        self,
+        name: str = "local",
+        *,
+        host: str | None = None,
+        seeds: Iterable[str] | None = None,
+        site: str | None = None,
+        config: Config | None = None,
+    ) -> AsyncIterator[Node]:
+        """Bring a node up, as ``iris.open_node`` does.
+
+        Args:
+            name: the cluster that it speaks for.
+            host: its place on the network, for ``partition`` and ``crash``; by default one of its own.
+            seeds: hosts to join through; by default every host that has a node.
+            site: as for ``iris.open_node``.
+            config: as for ``iris.open_node``.
+        """
+        host = host or f"host-{len(self._hosts) + 1}"
+        if host in self._hosts:
+            raise ConfigError(f"there is a node on host {host!r} already")
+        known = [url for url in map(_url, self._hosts) if self.memory.find(url) is not None]
+        environment = Environment(
+            transport=lambda _: self.memory.transport(host),
+            check_url=str,
+            directory=None,
+            entropy=self._random.randbytes,
+            wall_clock=self._wall_clock,
+            random=random.Random(self._random.random()),
+        )
+        credential = self.credential(name)
+        self._hosts.append(host)
+        try:
+            async with open_node(
+                credential=credential,
+                listen=[_url(host)],
+                seeds=known if seeds is None else map(_url, seeds),
+                site=site,
+                config=config,
+                environment=environment,
+            ) as node:
+                yield node
+        finally:
+            self._hosts.remove(host)
+
+
+def _url(host: str) -> str:
+    return f"mem://{host}"
+
+
+@asynccontextmanager
+async def open_network(
+    *, seed: int = 0, latency: tuple[float, float] = (0.0001, 0.0005), loss: float = 0.0
+) -> AsyncIterator[Network]:
+    """Make a network in memory with a realm of its own.
+
+    Args:
+        seed: of everything random.
+        latency: least and greatest seconds that a frame takes one way.
+        loss: probability from 0 to 1 that a frame vanishes.
+    """
+    yield Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed)
+    await trio.lowlevel.checkpoint()
