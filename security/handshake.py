@@ -63,6 +63,8 @@ from iris.security.noise import HandshakeState
 from iris.security.session import Session
 from iris.security.suite import Suite, preferred_suite
 
+_DEFAULTS: Final = Config()
+
 MAX_HELLO: Final = 4096
 """Bytes of a hello: some dozens of addresses."""
 
@@ -236,7 +238,7 @@ class Initiator(_Side):
     ) -> None:
         suite = suite or preferred_suite()
         noise = _begin(identity, identity.gate_secrets[0], suite, entropy, initiator=True)
-        super().__init__(identity, index, noise, admit, config or Config())
+        super().__init__(identity, index, noise, admit, config or _DEFAULTS)
         check_validity(identity.certificate, identity.delegation, wall_now)
         _check_hello(hello)
         self._suite = suite
@@ -292,7 +294,7 @@ class Responder(_Side):
         admit: Admit | None = None,
         config: Config | None = None,
     ) -> None:
-        super().__init__(identity, index, None, admit, config or Config())
+        super().__init__(identity, index, None, admit, config or _DEFAULTS)
         self._entropy = entropy
 
     def receive_first_untrusted(self, frame: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """The Noise Protocol Framework, revision 34, over X25519.
 
 Names are those of the specification (https://noiseprotocol.org/noise.html): ``CipherState``, ``SymmetricState``,
-``HandshakeState``, ``ck``, ``h``, ``mix_key``.  Patterns are data.  Iris itself runs one of them
-(``iris.security.handshake``); the others are here because the public test vectors speak them, and a core that
-passes 1,104 vectors is one whose single pattern can be believed.
+``HandshakeState``, ``ck``, ``h``, ``mix_key``.  The patterns are data, in ``iris.security.noise_patterns``.  Iris runs
+one of them (``iris.security.handshake``), but a core that passes 1,104 vectors is one whose single pattern can be
+believed.
 
 Not part of the framework's text, and therefore decided here:
 
@@ -16,81 +16,40 @@ Not part of the framework's text, and therefore decided here:
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, final
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.ids import Entropy
+from iris.security.noise_patterns import read_protocol_name
 
 DHLEN: Final = 32
 TAGLEN: Final = 16
 MAX_MESSAGE: Final = 65535
 _MAX_NONCE: Final = 2**64 - 1
 
-# Section 7: pre-message of the initiator, pre-message of the responder, messages (the first is the initiator's).
-PATTERNS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
-    # 7.4, one-way
-    "N": ("", "s", ("e es",)),
-    "K": ("s", "s", ("e es ss",)),
-    "X": ("", "s", ("e es s ss",)),
-    # 7.5, interactive
-    "NN": ("", "", ("e", "e ee")),
-    "NK": ("", "s", ("e es", "e ee")),
-    "NX": ("", "", ("e", "e ee s es")),
-    "XN": ("", "", ("e", "e ee", "s se")),
-    "XK": ("", "s", ("e es", "e ee", "s se")),
-    "XX": ("", "", ("e", "e ee s es", "s se")),
-    "KN": ("s", "", ("e", "e ee se")),
-    "KK": ("s", "s", ("e es ss", "e ee se")),
-    "KX": ("s", "", ("e", "e ee se s es")),
-    "IN": ("", "", ("e s", "e ee se")),
-    "IK": ("", "s", ("e es s ss", "e ee se")),
-    "IX": ("", "", ("e s", "e ee se s es")),
-    # 18.1, deferred
-    "NK1": ("", "s", ("e", "e ee es")),
-    "NX1": ("", "", ("e", "e ee s", "es")),
-    "X1N": ("", "", ("e", "e ee", "s", "se")),
-    "X1K": ("", "s", ("e es", "e ee", "s", "se")),
-    "XK1": ("", "s", ("e", "e ee es", "s se")),
-    "X1K1": ("", "s", ("e", "e ee es", "s", "se")),
-    "X1X": ("", "", ("e", "e ee s es", "s", "se")),
-    "XX1": ("", "", ("e", "e ee s", "es s se")),
-    "X1X1": ("", "", ("e", "e ee s", "es s", "se")),
-    "K1N": ("s", "", ("e", "e ee", "se")),
-    "K1K": ("s", "s", ("e es", "e ee", "se")),
-    "KK1": ("s", "s", ("e", "e ee se es")),
-    "K1K1": ("s", "s", ("e", "e ee es", "se")),
-    "K1X": ("s", "", ("e", "e ee s es", "se")),
-    "KX1": ("s", "", ("e", "e ee se s", "es")),
-    "K1X1": ("s", "", ("e", "e ee s", "se es")),
-    "I1N": ("", "", ("e s", "e ee", "se")),
-    "I1K": ("", "s", ("e es s", "e ee", "se")),
-    "IK1": ("", "s", ("e s", "e ee se es")),
-    "I1K1": ("", "s", ("e s", "e ee es", "se")),
-    "I1X": ("", "", ("e s", "e ee s es", "se")),
-    "IX1": ("", "", ("e s", "e ee se s", "es")),
-    "I1X1": ("", "", ("e s", "e ee s", "se es")),
-}
 
+class Digest(Protocol):
+    """What hashlib returns."""
 
-class _Digest(Protocol):
-    @property
-    def digest_size(self) -> int: ...
-    def digest(self) -> bytes: ...
+    def digest(self) -> bytes:
+        """Return the hash."""
+        ...
 
 
 Aead = AESGCM | ChaCha20Poly1305
 CIPHERS: Final[Mapping[str, type[Aead]]] = {"AESGCM": AESGCM, "ChaChaPoly": ChaCha20Poly1305}
-HASHES: Final[Mapping[str, Callable[[bytes], _Digest]]] = {
-    "SHA256": hashlib.sha256,
-    "SHA512": hashlib.sha512,
-    "BLAKE2s": hashlib.blake2s,
-    "BLAKE2b": hashlib.blake2b,
+HASHES: Final[Mapping[str, tuple[Callable[[bytes], Digest], hashes.HashAlgorithm]]] = {
+    "SHA256": (hashlib.sha256, hashes.SHA256()),
+    "SHA512": (hashlib.sha512, hashes.SHA512()),
+    "BLAKE2s": (hashlib.blake2s, hashes.BLAKE2s(32)),
+    "BLAKE2b": (hashlib.blake2b, hashes.BLAKE2b(64)),
 }
 
 
@@ -186,13 +145,12 @@ def next_key(cipher: type[Aead], key: bytes) -> bytes:
 class SymmetricState:
     """Section 5.2: the chaining key and the transcript hash."""
 
-    __slots__ = ("_cipher", "_hash", "_hash_name", "cipher_state", "ck", "h")
+    __slots__ = ("_algorithm", "_cipher", "_hash", "cipher_state", "ck", "h")
 
     def __init__(self, protocol_name: bytes, cipher: str, hash_name: str) -> None:
         self._cipher = cipher
-        self._hash = HASHES[hash_name]
-        self._hash_name = hash_name.lower()
-        hashlen = self._hash(b"").digest_size
+        self._hash, self._algorithm = HASHES[hash_name]
+        hashlen = self._algorithm.digest_size
         self.h = (
             protocol_name.ljust(hashlen, b"\0") if len(protocol_name) <= hashlen else self._hash(protocol_name).digest()
         )
@@ -202,16 +160,15 @@ class SymmetricState:
     def copy(self) -> SymmetricState:
         """Return an independent copy, for reading what may turn out not to be genuine."""
         copied = object.__new__(SymmetricState)
-        copied._cipher, copied._hash, copied._hash_name = self._cipher, self._hash, self._hash_name
+        copied._cipher, copied._hash, copied._algorithm = self._cipher, self._hash, self._algorithm
         copied.ck, copied.h, copied.cipher_state = self.ck, self.h, self.cipher_state.copy()
         return copied
 
-    def _hkdf(self, input_key_material: bytes, outputs: int) -> list[bytes]:
-        temp_key = hmac.digest(self.ck, input_key_material, self._hash_name)
-        derived = [hmac.digest(temp_key, b"\x01", self._hash_name)]
-        for i in range(2, outputs + 1):
-            derived.append(hmac.digest(temp_key, derived[-1] + bytes([i]), self._hash_name))
-        return derived
+    def _hkdf(self, input_key_material: bytes, outputs: int) -> tuple[bytes, ...]:
+        # Section 4.3: RFC 5869 with ck as the salt and nothing as the info
+        size = len(self.ck)
+        derived = HKDF(self._algorithm, outputs * size, self.ck, b"").derive(input_key_material)
+        return tuple(derived[i * size : (i + 1) * size] for i in range(outputs))
 
     def mix_key(self, input_key_material: bytes) -> None:
         """Fold a secret into the chaining key and take a new encryption key from it."""
@@ -256,7 +213,7 @@ class HandshakeState:
     in before the message that uses it.
     """
 
-    __slots__ = ("_entropy", "_initiator", "_messages", "_next", "_psk_mode", "e", "psks", "re", "rs", "s", "ss")
+    __slots__ = ("_entropy", "_initiator", "_next", "_protocol", "e", "psks", "re", "rs", "s", "ss")
 
     def __init__(
         self,
@@ -269,19 +226,8 @@ class HandshakeState:
         rs: bytes | None = None,
         psks: Mapping[int, bytes] | None = None,
     ) -> None:
-        _, name, dh, cipher, hash_name = protocol_name.split("_")
-        assert dh == "25519"
-        pattern, separator, modifiers = name.partition("psk")
-        initiator_pre, responder_pre, messages = PATTERNS[pattern]
-        self._messages: list[list[str]] = [list(message.split()) for message in messages]
-        for modifier in modifiers.split("+psk") if separator else ():
-            # Section 9.4: psk0 opens the first message, pskN ends the Nth
-            position = int(modifier)
-            if position == 0:
-                self._messages[0].insert(0, "psk0")
-            else:
-                self._messages[position - 1].append(f"psk{position}")
-        self._psk_mode = bool(separator)
+        protocol = read_protocol_name(protocol_name)
+        self._protocol = protocol
         self._initiator = initiator
         self._entropy = entropy
         self._next = 0
@@ -290,9 +236,12 @@ class HandshakeState:
         self.rs = rs
         self.e: KeyPair | None = None
         self.re: bytes | None = None
-        self.ss = SymmetricState(protocol_name.encode(), cipher, hash_name)
+        self.ss = SymmetricState(protocol.name, protocol.cipher, protocol.hash_name)
         self.ss.mix_hash(prologue)
-        for known, ours in ((initiator_pre, initiator), (responder_pre, not initiator)):
+        for known, ours in (
+            (protocol.initiator_pre_message, initiator),
+            (protocol.responder_pre_message, not initiator),
+        ):
             if known:
                 public = (s.public if s else None) if ours else rs
                 assert public is not None
@@ -301,7 +250,7 @@ class HandshakeState:
     @property
     def finished(self) -> bool:
         """Whether every message has passed."""
-        return self._next == len(self._messages)
+        return self._next == len(self._protocol.messages)
 
     def get_handshake_hash(self) -> bytes:
         """Return the hash of the whole transcript, the same on both sides and nowhere else."""
@@ -348,7 +297,7 @@ class HandshakeState:
             self._next = turn
             raise
 
-    def _read_tokens(self, tokens: list[str], message: bytes) -> bytes:
+    def _read_tokens(self, tokens: tuple[str, ...], message: bytes) -> bytes:
         ss = self.ss
         if len(message) > MAX_MESSAGE:
             raise AuthenticationError(f"a handshake message of {len(message)} bytes is too long")
@@ -371,12 +320,12 @@ class HandshakeState:
         first, second = self.ss.split()
         return (first, second) if self._initiator else (second, first)
 
-    def _take_turn(self, writer_is_initiator: bool) -> list[str]:
+    def _take_turn(self, writer_is_initiator: bool) -> tuple[str, ...]:
         turn = self._next
-        if not 0 <= turn < len(self._messages) or (turn % 2 == 0) is not writer_is_initiator:
+        if not 0 <= turn < len(self._protocol.messages) or (turn % 2 == 0) is not writer_is_initiator:
             raise LocalProtocolError("a handshake message out of turn, or after an error")
         self._next = -1 - turn  # until _end_turn: an error on the way leaves the handshake unusable
-        return self._messages[turn]
+        return self._protocol.messages[turn]
 
     def _end_turn(self, result: bytes) -> bytes:
         self._next = -self._next
@@ -384,7 +333,7 @@ class HandshakeState:
 
     def _mix_ephemeral(self, public: bytes) -> None:
         self.ss.mix_hash(public)
-        if self._psk_mode:  # section 9.2
+        if self._protocol.psk_mode:  # section 9.2
             self.ss.mix_key(public)
 
     def _mix_token(self, token: str) -> None:
