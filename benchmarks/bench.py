@@ -97,7 +97,7 @@ def _measure(report: Report) -> None:
         TimeRemainingColumn(),
     )
     with (
-        tempfile.TemporaryDirectory(prefix="iris-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="ib-") as name,  # short: paths of ipc sockets end at 107 bytes
         contextlib.ExitStack() as stack,
         Progress(*columns, console=console) as progress,
     ):

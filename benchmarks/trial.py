@@ -33,6 +33,8 @@ class Worker:
 
     def __init__(self, system: System, case: Case, part: str, seat: int, directory: Path) -> None:
         self._errors = (directory / f"{part}{seat}.log").open("w+")
+        runtime = directory / f"{part}{seat}"  # one for each process: nodes must not meet over ipc
+        runtime.mkdir(mode=0o700, exist_ok=True)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", system.name, case.name, part],
             stdin=subprocess.PIPE,
@@ -40,7 +42,7 @@ class Worker:
             stderr=self._errors,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "IRIS_HOME": str(directory / "home"), "XDG_RUNTIME_DIR": str(directory)},
+            env={**os.environ, "IRIS_HOME": str(directory / "home"), "XDG_RUNTIME_DIR": str(runtime)},
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -72,13 +72,16 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False)
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001 - what is not understood is raised again
-        return _status_of(_first_cause(error))
+    except BaseException as error:
+        known = _status_of(_first_cause(error))
+        if known is None:
+            raise
+        return known
     return status if isinstance(status, int) else 0
 
 
-def _status_of(error: BaseException) -> int:
-    """Say what went wrong and return the exit status.  Any other error is a bug: it keeps its traceback."""
+def _status_of(error: BaseException) -> int | None:
+    """Say what went wrong and return the exit status; None for an error that only a bug can cause."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
@@ -103,7 +106,7 @@ def _status_of(error: BaseException) -> int:
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
         case _:
-            raise error
+            return None
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -7,6 +7,7 @@ import importlib
 from benchmarks.system import System
 
 MODULES = (
+    "iris_mesh",
     "pyzmq_sync",
     "pyzmq_curve",
     "pyzmq_asyncio",

@@ -84,8 +84,10 @@ def test_of_errors_that_came_together_the_one_people_can_act_on_is_shown(
 
 
 def test_an_error_of_ours_keeps_its_traceback(failing: Failing) -> None:
-    with pytest.raises(ZeroDivisionError):
-        failing(ExceptionGroup("outer", [ZeroDivisionError()]))
+    bug = ExceptionGroup("outer", [ZeroDivisionError()])
+    with pytest.raises(ExceptionGroup) as caught:
+        failing(bug)
+    assert caught.value is bug
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt()])])
