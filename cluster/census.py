@@ -53,7 +53,7 @@ class Census:
         if record.node == ground.own.node:
             self._hear_own(record, sender)
             return
-        member = ground.view.members.get(record.node)
+        member = ground.view.find(record.node)
         if member is None:
             self._meet(record, sender, pass_on=not (state and self._contacts))
             return
@@ -72,7 +72,7 @@ class Census:
     def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
         """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
         ground = self._ground
-        member = ground.view.members.get(renewal.node)
+        member = ground.view.find(renewal.node)
         if renewal.node == ground.own.node:
             record = renewal.applied_to(ground.own)
         elif member is None:
@@ -172,7 +172,7 @@ class Census:
         ground = self._ground
         if node == ground.own.node:
             return ground.own
-        member = ground.view.members.get(node)
+        member = ground.view.find(node)
         return member.record if member is not None and member.state is not MemberState.DEAD else None
 
     def _send_state(self, records: list[NodeRecord], to: NodeId, *, last: bool = False) -> None:
@@ -219,7 +219,7 @@ class Census:
             self._served.clear()
         self._served[sender] = ground.now
         records = [ground.own]
-        records.extend(ground.view.members[node].record for node in ground.view.live if node != sender)
+        records.extend(record for record in ground.view.records() if record.node != sender)
         self._send_state(records, sender, last=True)
 
     def complete(self, sender: NodeId) -> None:
@@ -243,7 +243,7 @@ class Census:
         ground = self._ground
         view = ground.view
         left = ground.now - ground.config.dead_retention
-        for node in [m.record.node for m in view.gone_records() if m.state is MemberState.LEFT and m.since < left]:
+        for node in [m.record.node for m in view.gone_members() if m.state is MemberState.LEFT and m.since < left]:
             view.forget(node)
         while len(view.gone) > ground.config.gone_limit:
             view.forget(next(iter(view.gone)))

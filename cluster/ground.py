@@ -44,12 +44,12 @@ class Trust(Protocol):
 class Ground:
     """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
-    def __init__(self, own: NodeRecord, trust: Trust, config: Config, random: Random, now: float) -> None:
+    def __init__(self, view: View, trust: Trust, config: Config, random: Random, now: float) -> None:
         self.trust: Final = trust
         self.config: Final = config
         self.random: Final = random
         self.now = now
-        self.view: Final = View(own)
+        self.view: Final = view
         self.timers: Final = Timers()
         self.dissemination: Final = Dissemination()
         self.health: Final = LocalHealth()

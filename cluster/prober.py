@@ -84,7 +84,7 @@ class Prober:
             if target == node:
                 del self._relays[sequence]
                 ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(Verdict.REFUSED))
-        member = ground.view.members.get(node)
+        member = ground.view.find(node)
         if member is None or not member.live:
             return
         self._end(node)
@@ -98,7 +98,7 @@ class Prober:
     def _confirm_refused(self, node: NodeId) -> None:
         self._refusing.pop(node, None)
         ground = self._ground
-        member = ground.view.members.get(node)
+        member = ground.view.find(node)
         if member is None or not member.live or member.unreachable != "refused":
             return
         self._suspects.testify(member, Evidence.REFUSED)
@@ -106,7 +106,7 @@ class Prober:
 
     def _corroborate(self, node: NodeId) -> None:
         ground = self._ground
-        member = ground.view.members.get(node)
+        member = ground.view.find(node)
         if member is None or member.suspicion is None or member.suspicion.refused() >= ground.needed:
             return
         self._end(node)
@@ -124,7 +124,7 @@ class Prober:
         if self._broken:
             node = next(iter(self._broken))
             del self._broken[node]
-            broken = ground.view.members.get(node)
+            broken = ground.view.find(node)
             if broken is not None and broken.live:
                 self._broken[node] = None
                 if node not in self._probing:
@@ -134,7 +134,7 @@ class Prober:
         view = self._ground.view
         for _ in range(2):
             while (node := self._order.pop()) is not None:
-                member = view.members.get(node)
+                member = view.find(node)
                 if member is not None and member.live:
                     return member
             self._order.refill(view.live)
@@ -176,7 +176,10 @@ class Prober:
     def _widen(self, sequence: int) -> None:
         ground = self._ground
         probe = self._probes[sequence]
-        member = ground.view.members[probe.target]
+        member = ground.view.find(probe.target)
+        if member is None:
+            self._end(probe.target)
+            return
         doubtful = [node for node in self._broken if node != probe.target][:8]
         probe.widen(ground.view.pick(ground.random, ground.config.probe_helpers, [probe.target, *doubtful]))
         target = bytes.fromhex(probe.target)
@@ -188,7 +191,7 @@ class Prober:
     def _over(self, probe: Probe) -> None:
         ground = self._ground
         self._end(probe.target)
-        member = ground.view.members.get(probe.target)
+        member = ground.view.find(probe.target)
         if probe.alone or member is None or not member.live:
             return
         self._mark(member, member.unreachable or "silent")
@@ -217,7 +220,7 @@ class Prober:
             )
         elif relay is None:
             return
-        member = ground.view.members.get(sender)
+        member = ground.view.find(sender)
         if member is not None and member.live and member.unreachable:
             member.unreachable = ""
             self._broken.pop(sender, None)
@@ -251,7 +254,7 @@ class Prober:
         if target == ground.own.node:
             ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(Verdict.ANSWERED))
             return
-        member = ground.view.members.get(target)
+        member = ground.view.find(target)
         if member is None or len(self._relays) >= _RELAYS:
             return
         self._sequence += 1
@@ -281,6 +284,6 @@ class Prober:
         ground.timers.at(ground.now + (0.5 + ground.random.random()) * pause, self._try_lost)
         node = ground.view.random_gone(ground.random)
         if node is not None:
-            member = ground.view.members[node]
-            if member.state is MemberState.DEAD and node not in self._probing:
+            member = ground.view.find(node)
+            if member is not None and member.state is MemberState.DEAD and node not in self._probing:
                 self._start(member, alone=True)

@@ -55,8 +55,8 @@ class Suspects:
         if claim.node == ground.own.node:
             self._own.accused(claim.incarnation)
             return
-        member = ground.view.members.get(claim.node)
-        witness = ground.view.members.get(claim.witness)
+        member = ground.view.find(claim.node)
+        witness = ground.view.find(claim.witness)
         if member is None or not member.live or claim.incarnation != member.record.incarnation:
             return
         if witness is None or not witness.live or claim.witness == claim.node:
@@ -74,7 +74,7 @@ class Suspects:
         if accusation.node == ground.own.node:
             self._own.accused(accusation.incarnation)
             return
-        member = ground.view.members.get(accusation.node)
+        member = ground.view.find(accusation.node)
         if member is None or not member.live or member.record.incarnation != accusation.incarnation:
             return
         if member.accused < accusation.incarnation:
@@ -92,8 +92,8 @@ class Suspects:
     def postpone(self, seconds: float) -> None:
         """This process was not run for so long: the suspects could not be heard."""
         for node in self._running:
-            suspicion = self._ground.view.members[node].suspicion
-            if suspicion is not None:
+            member = self._ground.view.find(node)
+            if member is not None and (suspicion := member.suspicion) is not None:
                 suspicion.since += seconds
                 suspicion.refused_since += seconds
 
@@ -124,7 +124,7 @@ class Suspects:
 
     def _due(self, node: NodeId, suspicion: Suspicion) -> None:
         ground = self._ground
-        member = ground.view.members.get(node)
+        member = ground.view.find(node)
         if member is None or member.suspicion is not suspicion:
             return
         deadline = self._deadline(suspicion)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from types import MappingProxyType
 from typing import Final, final
@@ -38,6 +38,7 @@ from iris.cluster.records import (
 )
 from iris.cluster.suspects import Suspects
 from iris.cluster.synchronization import nodes_untrusted
+from iris.cluster.view import View
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
@@ -97,10 +98,20 @@ class Swim:
         config: timings and limits.
         random: for the choice of members; the same seed and input give the same effects.
         now: present time in seconds, of a clock that does not go back.
+        view: makes the view from this node's record.
     """
 
-    def __init__(self, *, record: NodeRecord, trust: Trust, config: Config, random: Random, now: float) -> None:
-        self._ground = Ground(signed(record, trust), trust, config, random, now)
+    def __init__(
+        self,
+        *,
+        record: NodeRecord,
+        trust: Trust,
+        config: Config,
+        random: Random,
+        now: float,
+        view: Callable[[NodeRecord], View] = View,
+    ) -> None:
+        self._ground = Ground(view(signed(record, trust)), trust, config, random, now)
         self._own = Own(self._ground)
         self._suspects = Suspects(self._ground, self._own)
         self._prober = Prober(self._ground, self._own, self._suspects)
@@ -142,30 +153,29 @@ class Swim:
         """Return the record of a node, dead or alive; None if it is unknown."""
         if node == self._ground.own.node:
             return self._ground.own
-        member = self._ground.view.members.get(node)
+        member = self._ground.view.find(node)
         return None if member is None else member.record
 
     def state(self, node: NodeId) -> MemberState | None:
         """Return how a node is seen; None if it is unknown."""
         if node == self._ground.own.node:
             return MemberState.LEFT if self._ground.own.leaving else MemberState.ALIVE
-        member = self._ground.view.members.get(node)
+        member = self._ground.view.find(node)
         return None if member is None else member.state
 
     def members(self) -> list[NodeRecord]:
         """Return the records of the live members, without this node."""
-        view = self._ground.view
-        return [view.members[node].record for node in view.live]
+        return list(self._ground.view.records())
 
     def statistics(self) -> SwimStatistics:
         """Return the counters."""
         ground = self._ground
-        states = Counter(member.state for member in ground.view.members.values())
+        gone = Counter(member.state for member in ground.view.gone_members())
         return SwimStatistics(
-            alive=states[MemberState.ALIVE],
-            suspect=states[MemberState.SUSPECT],
-            dead=states[MemberState.DEAD],
-            left=states[MemberState.LEFT],
+            alive=len(ground.view.live) - len(self._suspects),
+            suspect=len(self._suspects),
+            dead=gone[MemberState.DEAD],
+            left=gone[MemberState.LEFT],
             incarnation=ground.own.incarnation,
             health=ground.health.score,
             updates_waiting=len(ground.dissemination),
@@ -237,7 +247,7 @@ class Swim:
         after the first silence with the defaults.  Asking again while a probe is under way does nothing.
         """
         self._advance(now)
-        member = self._ground.view.members.get(node)
+        member = self._ground.view.find(node)
         if member is not None and member.live:
             self._prober.doubt(member)
         return self._flush()
@@ -306,7 +316,7 @@ class Swim:
 
     def _notice(self, sender: NodeId) -> None:
         ground = self._ground
-        member = ground.view.members.get(sender)
+        member = ground.view.find(sender)
         if member is None:
             if sender != ground.own.node:
                 self._census.want(sender, sender)

@@ -101,7 +101,7 @@ def compared_untrusted(view: View, buckets: object, entries: object) -> Comparis
             if incarnation < view.own.incarnation:
                 offered.append(node)
             continue
-        member = view.members.get(node)
+        member = view.find(node)
         if member is None or incarnation > member.record.incarnation:
             wanted.append(node)
         elif member.state is MemberState.DEAD:

@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-- ``members`` holds everybody but this node.  ``live`` lists the alive and the suspect, in no order that means
+- ``find`` knows everybody but this node.  ``live`` lists the alive and the suspect, in no order that means
   anything, so that a random one costs O(1).
 - The live set, this node included, is divided into 256 buckets by the first byte of the node id.  Each bucket has
   a hash that is kept up to date; two views agree if and only if (but for one chance in 2**64) their hashes do.
@@ -66,14 +66,16 @@ def bucket_of(node: NodeId) -> int:
     return int(node[:2], 16)
 
 
-@final
 class View:
-    """The members and their hashes."""
+    """The members and their hashes.
 
-    __slots__ = ("_hashes", "_position", "buckets", "gone", "live", "members", "own")
+    Not final: a simulation of thousands keeps what they all agree on only once.
+    """
+
+    __slots__ = ("_hashes", "_members", "_position", "buckets", "gone", "live", "own")
 
     def __init__(self, own: NodeRecord) -> None:
-        self.members: dict[NodeId, Member] = {}
+        self._members: dict[NodeId, Member] = {}
         self.live: list[NodeId] = []
         self.gone: dict[NodeId, None] = {}
         self.buckets: list[dict[NodeId, int]] = [{} for _ in range(BUCKETS)]
@@ -99,7 +101,7 @@ class View:
     def add(self, record: NodeRecord, now: float) -> Member:
         """Take a new live member in."""
         member = Member(record, now)
-        self.members[record.node] = member
+        self._members[record.node] = member
         self._list(record)
         return member
 
@@ -119,11 +121,7 @@ class View:
         node = member.record.node
         if member.live:
             self._leave(node)
-            at = self._position.pop(node)
-            last = self.live.pop()
-            if last != node:
-                self.live[at] = last
-                self._position[last] = at
+            self._unlist(node)
         member.state = state
         member.since = now
         member.suspicion = None
@@ -132,12 +130,21 @@ class View:
 
     def forget(self, node: NodeId) -> None:
         """Drop a gone member altogether."""
-        del self.gone[node], self.members[node]
+        del self.gone[node], self._members[node]
 
-    def gone_records(self) -> Iterator[Member]:
+    def find(self, node: NodeId) -> Member | None:
+        """Return a member, live or gone; None if it is unknown or this node."""
+        return self._members.get(node)
+
+    def records(self) -> Iterator[NodeRecord]:
+        """Yield the records of the live members."""
+        for node in self.live:
+            yield self._members[node].record
+
+    def gone_members(self) -> Iterator[Member]:
         """Yield the gone, the one gone longest first."""
         for node in self.gone:
-            yield self.members[node]
+            yield self._members[node]
 
     def random_gone(self, random: Random) -> NodeId | None:
         """Return one of the gone, or None."""
@@ -167,6 +174,13 @@ class View:
         self._position[record.node] = len(self.live)
         self.live.append(record.node)
         self._enter(record)
+
+    def _unlist(self, node: NodeId) -> None:
+        at = self._position.pop(node)
+        last = self.live.pop()
+        if last != node:
+            self.live[at] = last
+            self._position[last] = at
 
     def _enter(self, record: NodeRecord) -> None:
         bucket = bucket_of(record.node)
