@@ -320,6 +320,12 @@ class Tunnel:
         """Whether this end was closed."""
         return self._closed
 
+    @property
+    def was_finished_by_peer(self) -> bool:
+        """Whether the other end closed the tunnel on purpose and without an error."""
+        ending = self._end.machine.ending
+        return ending is not None and ending.by_peer and ending.code is CloseCode.FINISHED
+
     def statistics(self) -> TunnelStatistics:
         """Return a snapshot of the counters of this end."""
         return self._end.machine.statistics()

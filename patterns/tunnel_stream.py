@@ -69,8 +69,11 @@ class TunnelStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return some bytes, at most ``max_bytes``; b"" at the end.  If it is cancelled, none are lost."""
-        if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
-            raise ValueError(f"max_bytes is {max_bytes!r}: use a whole number above 0, or None")
+        if max_bytes is not None:
+            if type(max_bytes) is not int:
+                raise TypeError(f"max_bytes is {max_bytes!r}: use a whole number or None")
+            if max_bytes < 1:
+                raise ValueError(f"max_bytes is {max_bytes}: use a number above 0")
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving from this stream")
         self._receiving = True
@@ -91,15 +94,18 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         return data[:max_bytes]
 
     async def aclose(self) -> None:
-        """See ``Tunnel.aclose``: everything sent arrives first; cancelled, it aborts the tunnel.
+        """Close, once the other end has everything that was sent.  If it is cancelled, it aborts the tunnel.
+
+        It is no error if the other end has closed before: what it did not want to read is dropped.
 
         Raises:
-            BrokenResourceError: the other end did not get everything.
+            BrokenResourceError: the tunnel broke before the other end had everything.
         """
         try:
             await self._tunnel.aclose()
         except TunnelBroken as error:
-            raise trio.BrokenResourceError(str(error)) from error
+            if not self._tunnel.was_finished_by_peer:
+                raise trio.BrokenResourceError(str(error)) from error
 
     def _start_sending(self) -> None:
         if self._sending:
