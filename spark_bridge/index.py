@@ -152,12 +152,12 @@ class IndexView:
         """Delete chunks that end at or before ``before``, at most ``limit``; return how many."""
         deleted = 0
         with self._transaction.cursor(self._tables.chunks) as cursor:
-            found = cursor.set_range(_PLACE.pack(shard, 0))
-            while found and deleted < limit:
+            cursor.set_range(_PLACE.pack(shard, 0))
+            while cursor.key() and deleted < limit:
                 number, first = _PLACE.unpack(cursor.key())
                 if number != shard or first + _CHUNK.unpack(cursor.value())[3] > before:
                     break
-                found = cursor.delete()
+                cursor.delete()
                 deleted += 1
         return deleted
 
@@ -346,7 +346,7 @@ def _translated() -> Generator[None]:
     try:
         yield
     except lmdb.MapFullError as error:
-        raise StoreFull("the index has reached the size that was set for it") from error
+        raise StoreFull("the index has reached the size that was set for it: open the log with a larger one") from error
     except lmdb.Error as error:
         if is_full(OSError(getattr(error, "code", 0), "")):
             raise StoreFull(f"no room on the disk for the index: {error}") from error

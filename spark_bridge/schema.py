@@ -170,5 +170,5 @@ def decode_events(data: bytes | memoryview) -> pa.RecordBatch:
     """
     try:
         return pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise LogDamaged(f"not a record batch: {error}") from error

@@ -1,0 +1,118 @@
+"""A full disk: appending is refused in one piece, reading goes on, and room makes it work again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.segment import FileSystem
+from tests.support.arrivals import FakeEvent, make_store, numbered, stored
+
+SEGMENT = 8192
+
+
+class SmallDisk:
+    """A disk with room for so many segments, whose writes fail when told."""
+
+    def __init__(self, segments: int) -> None:
+        self.room = segments
+        self.full = False
+        self._real = FileSystem()
+
+    def create(self, path: Path, size: int) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= 1
+        return self._real.create(path, size)
+
+    def write(self, descriptor: int, parts: Sequence[bytes | memoryview], position: int) -> None:
+        if self.full:
+            self._real.write(descriptor, [memoryview(parts[1])[:10]], position)
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        self._real.write(descriptor, parts, position)
+
+    def remove(self, path: Path) -> None:
+        self._real.remove(path)
+        self.room += 1
+
+    def open(self, path: Path) -> int:
+        return self._real.open(path)
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:
+        return self._real.read(descriptor, size, position)
+
+    def sync(self, descriptor: int) -> None:
+        self._real.sync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._real.truncate(descriptor, size)
+
+    def close(self, descriptor: int) -> None:
+        self._real.close(descriptor)
+
+
+def append_until_full(store: LmdbStore) -> list[bytes]:
+    """Append ten numbered events at a time until there is no room; return the payloads that were taken."""
+    taken: list[bytes] = []
+    while True:
+        at = len(taken) + 1
+        try:
+            store.append({0: numbered(at, at + 9)}, now=at)
+        except StoreFull:
+            return taken
+        taken += [b"%d" % n for n in range(at, at + 10)]
+
+
+def test_an_append_without_room_stores_nothing(tmp_path: Path) -> None:
+    store = make_store(tmp_path, disk=SmallDisk(2), segment_bytes=SEGMENT)
+    taken = append_until_full(store)
+    assert taken
+    assert stored(store) == taken
+    with pytest.raises(StoreFull, match="No space left"):
+        store.append({0: numbered(1000, 1001)}, now=0)
+    store.close()
+
+
+def test_appending_finds_the_room_that_trimming_makes(tmp_path: Path) -> None:
+    store = make_store(tmp_path, disk=SmallDisk(2), segment_bytes=SEGMENT)
+    taken = append_until_full(store)
+    store.trim(0, len(taken) // 2 + 10)
+    at = len(taken) + 1
+    assert store.append({0: numbered(at, at + 9)}, now=at).count == 10, "what was refused is not taken for a repeat"
+    assert stored(store)[-1] == b"%d" % (at + 9)
+    store.close()
+
+
+def test_half_a_write_leaves_no_trace(tmp_path: Path) -> None:
+    disk = SmallDisk(9)
+    store = make_store(tmp_path, disk=disk)
+    store.append({0: numbered(1, 3)}, now=0)
+    disk.full = True
+    with pytest.raises(StoreFull, match="quota"):
+        store.append({0: numbered(4, 6)}, now=0)
+    disk.full = False
+    assert store.append({0: numbered(4, 6)}, now=0).count == 3
+    assert stored(store) == [b"%d" % n for n in range(1, 7)]
+    store.close()
+    store = make_store(tmp_path)
+    assert stored(store) == [b"%d" % n for n in range(1, 7)]
+    store.close()
+
+
+def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tmp_path: Path) -> None:
+    store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=128 * 1024)
+    taken = append_until_full(store)
+    assert stored(store) == taken
+    with pytest.raises(StoreFull, match="larger"):
+        store.append({0: [FakeEvent()] * 10}, now=0)
+    store.close()
+    store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=1024 * 1024)
+    store.append({0: [FakeEvent(b"more")]}, now=0)
+    assert stored(store) == [*taken, b"more"]
+    store.close()

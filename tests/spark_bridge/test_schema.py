@@ -1,0 +1,120 @@
+"""Columns of events: what Spark gets is what was published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from iris.kernel.config import MIB
+from iris.kernel.wire import encode_payload
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
+from tests.support.arrivals import FakeEvent
+
+
+def rows(events: list[FakeEvent], **place: int) -> list[dict[str, Any]]:
+    batch = encode_events(events, **({"shard": 3, "first": 40, "timestamp": 1_000_000} | place))
+    batch.validate(full=True)
+    again = decode_events(batch.serialize().to_pybytes())
+    assert again.equals(batch)
+    return again.to_pylist()
+
+
+def test_the_columns_are_exactly_those_that_spark_derives() -> None:
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    spark = StructType(
+        [
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType()),
+            StructField("offset", LongType()),
+            StructField("timestamp", TimestampType()),
+            StructField("timestampType", IntegerType()),
+            StructField("headers", ArrayType(header)),
+        ]
+    )
+    assert to_arrow_schema(spark, timezone="UTC").equals(SCHEMA, check_metadata=True)
+
+
+def test_a_row_holds_the_event_and_its_place() -> None:
+    first, second = rows([FakeEvent(b"one", topic="x.y", key="k"), FakeEvent(b"two")])
+    assert (first["key"], first["value"], first["topic"]) == (b"k", b"one", "x.y")
+    assert (first["partition"], first["offset"], first["timestampType"]) == (3, 40, 1)
+    assert first["timestamp"].timestamp() == 1.0
+    assert (second["key"], second["offset"]) == (None, 41)
+
+
+def test_the_sender_stands_in_a_header() -> None:
+    (row,) = rows([FakeEvent(b"")])
+    assert row["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
+
+
+def test_a_payload_that_was_not_bytes_is_stored_as_msgpack_and_marked() -> None:
+    events = [FakeEvent(encode_payload({"a": [1, None]}, MIB)), FakeEvent(b"plain")]
+    packed, plain = rows(events)
+    assert packed["value"] == bytes.fromhex("81a1619201c0")
+    assert {"key": "iris-encoding", "value": b"msgpack"} in packed["headers"]
+    assert plain["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
+
+
+def test_publishers_cannot_forge_the_headers_of_the_bridge() -> None:
+    (row,) = rows([FakeEvent(b"", headers={"iris-sender": "root", "trace": "7"})])
+    assert row["headers"] == [
+        {"key": "iris-sender", "value": b"publishers"},
+        {"key": "trace", "value": b"7"},
+    ]
+
+
+def test_an_empty_key_is_not_a_missing_key() -> None:
+    empty, missing = rows([FakeEvent(key=""), FakeEvent(key=None)])
+    assert (empty["key"], missing["key"]) == (b"", None)
+
+
+texts = st.text(max_size=8)
+
+
+@given(
+    st.lists(
+        st.builds(
+            FakeEvent,
+            raw_payload=st.one_of(st.binary(max_size=20), st.integers(0, 9).map(lambda n: encode_payload(n, MIB))),
+            topic=st.sampled_from(["a", "a.b", "ü.ß"]),
+            key=st.none() | texts,
+            headers=st.dictionaries(texts, texts, max_size=3),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_every_event_comes_out_as_it_went_in(events: list[FakeEvent]) -> None:
+    for at, (event, row) in enumerate(zip(events, rows(events), strict=True)):
+        raw = event.raw_payload
+        assert row["value"] == (raw if isinstance(raw, bytes) else raw.data)
+        assert row["topic"] == event.topic
+        assert row["key"] == (None if event.key is None else event.key.encode())
+        assert row["offset"] == 40 + at
+        own = {item["key"]: item["value"] for item in row["headers"]}
+        for name, text in event.headers.items():
+            assert name.startswith("iris-") or own[name] == text.encode()
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100, pa.schema([("a", pa.int32())]).serialize().to_pybytes()])
+def test_what_is_no_batch_is_refused(data: bytes) -> None:
+    with pytest.raises(LogDamaged):
+        decode_events(data)

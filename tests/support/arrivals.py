@@ -1,0 +1,73 @@
+"""Events as a bridge gets them, made without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Payload
+from iris.patterns.values import Sender
+from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.segment import SEGMENT_BYTES, Disk
+
+PUBLISHER = "ab" * 16
+
+
+@dataclass(slots=True)
+class FakeEvent:
+    """What the bridge uses of ``iris.Event``."""
+
+    raw_payload: Payload = b""
+    topic: str = "a.b"
+    sequence: int = 0
+    publisher: str = PUBLISHER
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sender: Sender = field(default_factory=lambda: Sender("publishers", NodeId(PUBLISHER)))
+
+
+def numbered(first: int, last: int, *, publisher: str = PUBLISHER) -> list[FakeEvent]:
+    """Return the events that a publisher numbered ``first`` to ``last``; the payload is the number."""
+    return [FakeEvent(b"%d" % number, sequence=number, publisher=publisher) for number in range(first, last + 1)]
+
+
+def make_store(
+    directory: Path,
+    *,
+    shards: Sequence[int] = (0,),
+    seed: int = 0,
+    disk: Disk | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> LmdbStore:
+    """Open a small store."""
+    return open_store(
+        directory,
+        shards=shards,
+        entropy=Random(seed).randbytes,
+        disk=disk,
+        segment_bytes=segment_bytes,
+        map_bytes=64 * 1024 * 1024,
+    )
+
+
+def payloads(chunks: Sequence[Chunk]) -> list[bytes]:
+    """Return the payloads of the events in chunks."""
+    return [value for chunk in chunks for value in decode_events(chunk.data).column("value").to_pylist()]
+
+
+def stored(store: LmdbStore, shard: int = 0) -> list[bytes]:
+    """Return the payloads of every event of a shard."""
+    state = store.shards()[shard]
+    found: list[bytes] = []
+    at = state.earliest
+    while at < state.next:
+        chunks = store.read(shard, state.epoch, at, state.next, max_bytes=1 << 20)
+        values = payloads(chunks)
+        found += values[at - chunks[0].first :]
+        at = chunks[-1].end
+    return found
