@@ -57,31 +57,30 @@ class SmallDisk:
         self._real.close(descriptor)
 
 
-def append_until_full(store: LmdbStore) -> list[bytes]:
-    """Append ten numbered events at a time until there is no room; return the payloads that were taken."""
+def append_until_full(store: LmdbStore) -> tuple[list[bytes], str]:
+    """Append ten numbered events at a time until there is no room; return what was taken and the error."""
     taken: list[bytes] = []
     while True:
         at = len(taken) + 1
         try:
             store.append({0: numbered(at, at + 9)}, now=at)
-        except StoreFull:
-            return taken
+        except StoreFull as error:
+            return taken, str(error)
         taken += [b"%d" % n for n in range(at, at + 10)]
 
 
 def test_an_append_without_room_stores_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path, disk=SmallDisk(2), segment_bytes=SEGMENT)
-    taken = append_until_full(store)
+    taken, error = append_until_full(store)
     assert taken
     assert stored(store) == taken
-    with pytest.raises(StoreFull, match="No space left"):
-        store.append({0: numbered(1000, 1001)}, now=0)
+    assert "No space left" in error
     store.close()
 
 
 def test_appending_finds_the_room_that_trimming_makes(tmp_path: Path) -> None:
     store = make_store(tmp_path, disk=SmallDisk(2), segment_bytes=SEGMENT)
-    taken = append_until_full(store)
+    taken, _ = append_until_full(store)
     store.trim(0, len(taken) // 2 + 10)
     at = len(taken) + 1
     assert store.append({0: numbered(at, at + 9)}, now=at).count == 10, "what was refused is not taken for a repeat"
@@ -107,10 +106,9 @@ def test_half_a_write_leaves_no_trace(tmp_path: Path) -> None:
 
 def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tmp_path: Path) -> None:
     store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=128 * 1024)
-    taken = append_until_full(store)
+    taken, error = append_until_full(store)
     assert stored(store) == taken
-    with pytest.raises(StoreFull, match="larger"):
-        store.append({0: [FakeEvent()] * 10}, now=0)
+    assert "larger" in error
     store.close()
     store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=1024 * 1024)
     store.append({0: [FakeEvent(b"more")]}, now=0)
