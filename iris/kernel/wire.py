@@ -11,18 +11,18 @@ Rules of this file:
 - What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
 
 Why the limits: 4 MiB of empty maps decode to 299 MiB, and 64 KiB of nested array headers reserve 68 MiB before
-they fail.  With arrays of at most 1,024 elements the most that nested headers reserve is 512 x 8 KiB = 4 MiB.
+they fail.  With arrays of at most 1,024 elements the most that nested headers reserve is 1,024 x 8 KiB = 8 MiB.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import msgpack
 
-from iris.kernel.config import MIB
+from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
 
 VERSION: Final = 1
@@ -46,6 +46,7 @@ FRAME_OVERHEAD: Final = 32 * 1024
 
 _PAYLOAD: Final = 1
 _NIL: Final = b"\xc0"
+_CUT_OFF: Final = object()
 
 Message = tuple[Any, ...]
 Payload = bytes | msgpack.ExtType
@@ -88,14 +89,15 @@ def _open_extension(code: int, data: bytes) -> msgpack.ExtType:
     return msgpack.ExtType(code, data)
 
 
-def _unpacker(max_bytes: int, max_array: int) -> msgpack.Unpacker:
+def _unpacker(max_bytes: int) -> msgpack.Unpacker:
     return msgpack.Unpacker(
         use_list=False,
         raw=False,
         object_pairs_hook=_refuse_map,
         ext_hook=_open_extension,
+        read_size=min(max_bytes, 64 * KIB),  # what it allocates at once; the default of 1 MiB is too much for each peer
         max_buffer_size=max_bytes,
-        max_array_len=max_array,
+        max_array_len=MAX_ARRAY,
         max_str_len=MIB,
         max_bin_len=max_bytes,
         max_ext_len=max_bytes,
@@ -120,7 +122,7 @@ class BatchDecoder:
 
     def __init__(self, max_bytes: int = MAX_FRAME) -> None:
         self._max_bytes = max_bytes
-        self._unpacker = _unpacker(max_bytes, MAX_ARRAY)
+        self._unpacker = _unpacker(max_bytes)
 
     def decode_untrusted(self, batch: bytes) -> list[Message]:
         """Return the messages of a batch: non-empty tuples that start with an int.
@@ -131,16 +133,16 @@ class BatchDecoder:
         unpacker = self._unpacker
         try:
             unpacker.feed(batch)
-            # A message that is cut off would wait in the unpacker for the rest; it takes this nil for it.
+            messages: list[Message] = list(unpacker)
+            # A message that is cut off waits in the unpacker for the rest, and would take this nil for it.
             unpacker.feed(_NIL)
-            messages = list(unpacker)
-            if not messages or messages.pop() is not None:
+            if next(unpacker, _CUT_OFF) is not None:
                 raise ValueError("the last message is cut off")
             for message in messages:
                 if type(message) is not tuple or not message or type(message[0]) is not int:
                     raise ValueError("a message is an array that starts with its kind")
         except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
-            self._unpacker = _unpacker(self._max_bytes, MAX_ARRAY)
+            self._unpacker = _unpacker(self._max_bytes)
             raise RemoteProtocolError(f"malformed batch: {error}") from None
         return messages
 
@@ -158,12 +160,16 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY) -> object:
         RemoteProtocolError: maps, foreign extensions, arrays over ``max_array`` elements, missing or surplus bytes.
     """
     try:
-        unpacker = _unpacker(len(data) + 1, max_array)
-        unpacker.feed(data)
-        unpacker.feed(_NIL)
-        value, end = unpacker
-        if end is not None:
-            raise ValueError("cut off")
+        value = msgpack.unpackb(
+            data,
+            use_list=False,
+            raw=False,
+            object_pairs_hook=_refuse_map,
+            ext_hook=_open_extension,
+            max_array_len=max_array,
+            max_str_len=MIB,
+            max_map_len=0,
+        )
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed value: {error}") from None
     return cast("object", value)
@@ -178,13 +184,14 @@ def encode_payload(value: object, limit: int) -> Payload:
     Raises:
         PayloadTooLarge: more than ``limit`` bytes.
         LocalProtocolError: a value of another type, a dict key that is not a str, or nesting beyond 500 levels.
+            Nothing that passes here is refused by ``decode_payload_untrusted``, but for more than 65,536 dicts.
     """
     if type(value) is bytes:
         if len(value) > limit:
             raise PayloadTooLarge(_too_large(len(value), limit))
         return value
     if isinstance(value, bytes | bytearray | memoryview):
-        return encode_payload(bytes(value), limit)
+        return encode_payload(bytes(cast("bytes", value)), limit)
     try:
         packed = msgpack.packb(value, use_bin_type=True, strict_types=True, default=_encode_tuple)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -194,8 +201,7 @@ def encode_payload(value: object, limit: int) -> Payload:
         ) from None
     if len(packed) > limit:
         raise PayloadTooLarge(_too_large(len(packed), limit))
-    if isinstance(value, dict | list | tuple):
-        _check_keys(cast("object", value))
+    _check_values(value)
     return msgpack.ExtType(_PAYLOAD, packed)
 
 
@@ -205,22 +211,38 @@ def _too_large(size: int, limit: int) -> str:
 
 def _encode_tuple(value: object) -> list[object]:
     if isinstance(value, tuple):
-        return list(value)
+        return list(cast("tuple[object, ...]", value))
     raise TypeError(f"{type(value).__name__} has no wire form")
 
 
-def _check_keys(value: object) -> None:
-    """Refuse dict keys that the other side would refuse, where the mistake is made."""
-    waiting: list[object] = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            for key in item:
-                if type(key) is not str:
-                    raise LocalProtocolError(f"cannot send a dict with the key {key!r}: keys are str")
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            waiting.extend(item)
+_LEAVES: Final = frozenset({bytes, bytearray, memoryview, str, int, float, bool, type(None)})
+_MAX_DEPTH: Final = 500
+
+
+def _check_values(value: object) -> None:
+    """Refuse, where the mistake is made, what msgpack packs and the other side would not take."""
+    level: list[object] = [value]
+    depth = 0
+    while level:
+        deeper: list[object] = []
+        for item in level:
+            kind = type(item)
+            if kind in _LEAVES:
+                continue
+            if depth >= _MAX_DEPTH:
+                raise LocalProtocolError(f"cannot send a value nested more than {_MAX_DEPTH} levels deep")
+            if isinstance(item, dict):
+                entries = cast("dict[object, object]", item)
+                for key in entries:
+                    if type(key) is not str:
+                        raise LocalProtocolError(f"cannot send a dict with the key {key!r}: keys are str")
+                deeper.extend(entries.values())
+            elif isinstance(item, list | tuple) and kind is not msgpack.ExtType:
+                deeper.extend(cast("list[object]", item))
+            else:
+                raise LocalProtocolError(f"cannot send a value of type {kind.__name__}")
+        level = deeper
+        depth += 1
 
 
 def split_payload(payload: Payload) -> tuple[bytes, bool]:
@@ -269,6 +291,9 @@ def decode_payload_untrusted(payload: Payload) -> Any:
         built = dict(pairs)
         if len(built) != len(pairs):
             raise ValueError("a key stands twice")
+        for key in built:
+            if type(key) is not str:  # msgpack's own strict_map_key lets bytes pass
+                raise ValueError("a key is not a str")
         return built
 
     try:
@@ -297,7 +322,7 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     """Flatten a user's headers.
 
     Raises:
-        LocalProtocolError: a name or value that is not a str.
+        LocalProtocolError: a name or value that is not a str, or has no UTF-8 form.
         PayloadTooLarge: names and values together exceed ``limit`` bytes, or there are more than 512 of them.
     """
     if not headers:
@@ -307,7 +332,10 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     for text in flat:
         if type(text) is not str:
             raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}")
-        size += len(text.encode("utf-8", "surrogatepass"))
+        try:
+            size += len(text.encode())
+        except UnicodeEncodeError:
+            raise LocalProtocolError(f"the header text {text!r} has no UTF-8 form") from None
     if size > limit or len(flat) > MAX_ARRAY:
         raise PayloadTooLarge(f"{len(headers)} headers of {size} bytes: the limit is 512 headers and {limit} bytes")
     return flat
@@ -317,14 +345,18 @@ def decode_headers_untrusted(field: object) -> dict[str, str]:
     """Return headers as a dict.
 
     Raises:
-        RemoteProtocolError: not None and not an even number of strings.
+        RemoteProtocolError: not None and not an even number of strings, or a name stands twice.
     """
     if field is None:
         return {}
-    if type(field) is not tuple or len(field) % 2:
+    texts = cast("tuple[object, ...]", field)
+    if type(field) is not tuple or len(texts) % 2:
         raise RemoteProtocolError("headers are a flat array of names and values")
-    items: Iterable[object] = field
-    for text in items:
+    for text in texts:
         if type(text) is not str:
             raise RemoteProtocolError("headers are strings")
-    return dict(zip(field[::2], field[1::2], strict=True))
+    strings = cast("tuple[str, ...]", texts)
+    headers = dict(zip(strings[::2], strings[1::2], strict=True))
+    if len(headers) * 2 != len(texts):
+        raise RemoteProtocolError("a header stands twice")
+    return headers
