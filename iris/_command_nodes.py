@@ -1,0 +1,75 @@
+"""``iris nodes``: who is here."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import click
+import trio
+
+import iris
+from iris._command_connection import Connection, connected, run_until_done
+from iris._command_output import Lines, open_lines, write_object
+
+
+@click.command()
+@click.argument("clusters", metavar="[CLUSTER]...", nargs=-1)
+@click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
+@connected
+def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
+    """Show the members of each CLUSTER, or of all clusters."""
+
+    async def show() -> None:
+        async with connection.open() as node:
+            names = clusters or node.clusters()
+            if watch:
+                await _follow(node, names, as_json)
+            else:
+                _show(node, names, as_json)
+
+    return run_until_done(show, endless=watch)
+
+
+def _show(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
+    members = [(name, member) for name in names for member in node.members(name)]
+    if as_json:
+        for name, member in members:
+            write_object({"cluster": name, **dataclasses.asdict(member)})
+    elif sys.stdout.isatty():
+        _show_table(members)
+    else:
+        for name, member in members:
+            click.echo(_line(name, member))
+
+
+def _show_table(members: Sequence[tuple[str, iris.Member]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("cluster", "node", "site", "status", "addresses", box=None)
+    for name, member in members:
+        table.add_row(name, member.node, member.site or "-", member.status, "\n".join(member.addresses))
+    Console().print(table)
+
+
+def _line(name: str, member: iris.Member) -> str:
+    return "\t".join((name, member.node, member.site or "-", member.status, " ".join(member.addresses)))
+
+
+async def _follow(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
+    async def follow(name: str, lines: Lines) -> None:
+        async with node.watch(name) as changes:
+            async for change in changes:
+                if as_json:
+                    await lines.write_object(
+                        {"change": change.kind, "cluster": name, **dataclasses.asdict(change.member)}
+                    )
+                else:
+                    await lines.write(f"{change.kind}\t{_line(name, change.member)}")
+
+    async with open_lines() as lines, trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(follow, name, lines)

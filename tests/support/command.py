@@ -1,0 +1,89 @@
+"""Running the ``iris`` command as people do: in processes of its own, in a local realm that is forgotten afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+PATIENCE = 30.0
+"""Seconds after which a process that should be done is taken to hang."""
+
+COMMAND = (sys.executable, "-m", "iris")
+
+
+@final
+class Terminal:
+    """A directory and a local realm of their own, in which ``iris`` is run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            **os.environ,
+            "IRIS_HOME": str(directory / "home"),
+            "XDG_RUNTIME_DIR": str(directory),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def run(self, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        """Run ``iris`` with ``arguments`` to its end, with ``given`` as its standard input."""
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            input=given or b"",
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    @contextmanager
+    def started(self, *arguments: str, announces: str) -> Generator[subprocess.Popen[bytes]]:
+        """Run ``iris`` for the length of the block, which begins when it has said ``announces`` on standard error."""
+        with subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            try:
+                _wait_for_line(process, announces, arguments)
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+
+def interrupt(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> int:
+    """Send ``process`` a signal and return its exit status."""
+    process.send_signal(number)
+    return process.wait(PATIENCE)
+
+
+def _wait_for_line(process: subprocess.Popen[bytes], text: str, arguments: Sequence[str]) -> None:
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line.decode())
+        if text in said[-1]:
+            return
+    raise AssertionError(f"iris {' '.join(arguments)} ended and had not said {text!r}: {''.join(said)}")
+
+
+@contextmanager
+def open_terminal() -> Generator[Terminal]:
+    """Open a terminal; its directory has a short path, because those of ipc sockets end at 107 bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="iris-"))
+    try:
+        yield Terminal(directory)
+    finally:
+        shutil.rmtree(directory)
