@@ -18,12 +18,14 @@ import trio
 
 from iris.cluster.balancer import Balancer
 from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
+from iris.cluster.gossip import encode_update
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.roster import Change, Member, Roster
 from iris.cluster.swim import KINDS, Swim
 from iris.cluster.watch import Watch
+from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
@@ -76,7 +78,7 @@ class Membership:
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
-        self._synchronized: set[NodeId] = set()
+        self._synchronized = False
         self._serving: dict[str, ClusterEntry] = {}
         for kind, fields in KINDS.items():
             mesh.on(kind, fields, self._receive)
@@ -156,9 +158,9 @@ class Membership:
         self._perform(self._swim.join([node], trio.current_time()))
         self._wakeup.wake()
         with trio.move_on_after(self._config.subscribe_timeout):
-            while node not in self._synchronized or any(
-                other not in self._mesh.peers and record.node not in self._closed_routes
-                for other, record in self._records.items()
+            while not self._synchronized or any(
+                other not in self._mesh.peers and other not in self._closed_routes
+                for other in self._records
                 if other != self._mesh.node
             ):
                 await self._changed.park()
@@ -202,7 +204,7 @@ class Membership:
                         balancer.gray(effect.node, effect.queue_delay)
                     self._report(self._roster.load(effect.node, effect.queue_delay))
                 case Synchronized():
-                    self._synchronized.add(effect.node)
+                    self._synchronized = True
                     self._changed.unpark_all()
                 case Rejected():
                     self.rejected[effect.reason] += 1
@@ -230,8 +232,9 @@ class Membership:
             self._records.pop(node, None)
             self._closed_routes.discard(node)
             self._remove(node)
-            if self._mesh.peer(node) is not None and node != self._mesh.node:
-                self._nursery.start_soon(self._drop, node, changed.state)
+            # Who leaves says goodbye on each link itself, after all else that it had to say.
+            if changed.state is MemberState.DEAD and self._mesh.peer(node) is not None:
+                self._nursery.start_soon(self._drop, node)
         else:
             self._records[node] = changed.record
             if self._mesh.peer(node) is None:
@@ -246,10 +249,10 @@ class Membership:
                 if watch.cluster == change.cluster:
                     watch.add(change)
 
-    async def _drop(self, node: NodeId, state: MemberState) -> None:
-        """End the link to a node that has left or died, outside the loop that reads its messages."""
+    async def _drop(self, node: NodeId) -> None:
+        """End the link to a dead node, outside the loop that reads its messages."""
         if node not in self._records:
-            self._mesh.drop(node, "it left" if state is MemberState.LEFT else "it is dead")
+            self._mesh.drop(node, "it is dead")
 
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""
@@ -319,7 +322,12 @@ class Membership:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_up(self, peer: Peer) -> None:
-        """A node is linked: it can be asked, and gets what was held back for it."""
+        """A node is linked: it can be asked, and gets what was held back for it.
+
+        It also gets this node's own record.  Gossip alone would leave a gap: a change that everybody else has heard
+        of by now is not repeated to a node that nobody knew of when it was spread.
+        """
+        self._send(peer.node, (kinds.GOSSIP, (encode_update(self._swim.own),)))
         for message in self._linking.get(peer.node, ()):
             self._send(peer.node, message)
         if peer.node in self._records:
@@ -337,7 +345,6 @@ class Membership:
     def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """A node without a link cannot be asked."""
         self._remove(peer.node)
-        self._synchronized.discard(peer.node)
         if peer.node in self._records and not self._mesh.closing:
             self._link_to(peer.node)
         self._changed.unpark_all()

@@ -20,7 +20,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.addresses import return_urls
+from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
@@ -85,6 +85,18 @@ class _Responding:
 
 
 @final
+class _Entry:
+    """A session in which frames may arrive, whose it is, and the gaps that were reported upwards."""
+
+    __slots__ = ("lost_frames", "peer", "session")
+
+    def __init__(self, session: Session, peer: Peer) -> None:
+        self.session = session
+        self.peer = peer
+        self.lost_frames = 0
+
+
+@final
 class _Way:
     """Remembers whose connection it was that broke."""
 
@@ -113,6 +125,9 @@ class Mesh:
     ) -> None:
         self.identity = identity
         self.listening: Final = listening
+        """The URLs bound here."""
+        self.advertised: Final = advertised(listening)
+        """The URLs at which other machines may reach this one."""
         self.config: Final = config
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
@@ -121,7 +136,7 @@ class Mesh:
         self._entropy = entropy
         self._wall_clock = wall_clock
         self._peers: dict[NodeId, Peer] = {}
-        self._sessions: dict[int, tuple[Session, Peer]] = {}
+        self._sessions: dict[int, _Entry] = {}
         self._initiating: dict[int, _Initiating] = {}
         self._responding: dict[int, _Responding] = {}
         self._ways: dict[Outgoing, _Way] = {}
@@ -307,10 +322,10 @@ class Mesh:
             if entry is None:
                 self.refusals["unknown session"] += 1
                 return
-            session, peer = entry
+            session, peer = entry.session, entry.peer
             body = session.open_untrusted(frame)
-            if session.lost_frames != peer.lost_frames and session is peer.session:
-                peer.lost_frames = session.lost_frames
+            if session.lost_frames != entry.lost_frames:
+                entry.lost_frames = session.lost_frames
                 self._tell_reset(peer)
             self._dispatch(peer, body)
         elif header.kind == wire.HANDSHAKE_INIT:
@@ -344,6 +359,7 @@ class Mesh:
     async def _respond(self, index: int, responder: Responder, claimed: NodeId, addresses: tuple[str, ...]) -> None:
         """Answer a first handshake frame and wait, bounded, for the last one."""
         way: _Way | None = None
+        finished = False
         with trio.move_on_after(self.config.handshake_timeout):
             try:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
@@ -355,16 +371,17 @@ class Mesh:
                     outgoing = way.outgoing
                 waiting = _Responding(responder, outgoing, addresses, trio.Event())
                 self._responding[index] = waiting
-                frame = responder.respond(wire.pack((self.node, self.listening)), wall_now=self._wall_clock())
+                frame = responder.respond(wire.pack((self.node, self.advertised[:_MAX_ADDRESSES])), wall_now=self._wall_clock())
                 while not outgoing.send_nowait(frame):
                     await outgoing.wait_writable()
                 await waiting.done.wait()
+                finished = True
             except (NotSent, ConfigError):
                 self.refusals["handshake without a way back"] += 1
             except trio.ClosedResourceError:
                 self.refusals["handshake cut off"] += 1
         self._responding.pop(index, None)
-        if way is not None and way.peer is None and way.outgoing is not None:
+        if way is not None and way.outgoing is not None and not finished:
             self._ways.pop(way.outgoing, None)
             way.outgoing.close()
 
@@ -426,24 +443,31 @@ class Mesh:
             peer = Peer(established.peer, established.session, addresses, self.config)
             self._peers[peer.node] = peer
             self._nursery.start_soon(peer.link.run)
-        peer.identity = established.peer
-        peer.session = established.session
-        peer.lost_frames = 0
-        self._sessions[established.session.local_index] = (established.session, peer)
-        way = self._ways.get(outgoing)
-        if way is not None:
-            way.peer = peer
-        peer.link.use(established.session)
-        if outgoing is not peer.link.outgoing and (fresh or peer.link.outgoing is None):
-            peer.link.attach(outgoing)
-        elif outgoing is not peer.link.outgoing:
-            # Both ends dialled each other at the same time; one connection out is enough.
-            self._ways.pop(outgoing, None)
-            outgoing.close()
+        self._sessions[established.session.local_index] = _Entry(established.session, peer)
+        present = peer.link.outgoing
+        if present is None or present is outgoing:
+            peer.identity = established.peer
+            peer.session = established.session
+            peer.link.use(established.session)
+            way = self._ways.get(outgoing)
+            if way is not None:
+                way.peer = peer
+            if present is None:
+                peer.link.attach(outgoing)
+        else:
+            # Both ends dialled each other at the same time, and this node has a connection in use.  The peer may
+            # seal under either session.  The spare connection may still hold the last frame of the handshake, without
+            # which the peer knows nothing of this session: it is closed only when that has had time to arrive.
+            self._nursery.start_soon(self._close_later, outgoing)
         if fresh:
             for observer in self._observers:
                 observer.peer_up(peer)
         return peer
+
+    async def _close_later(self, outgoing: Outgoing) -> None:
+        await trio.sleep(self.config.handshake_timeout)
+        self._ways.pop(outgoing, None)
+        outgoing.close()
 
     # -- connections that break, peers that end -------------------------------------------------------------
 
@@ -487,9 +511,8 @@ class Mesh:
         peer = self._peers.pop(node, None)
         if peer is None:
             return
-        for index in [index for index, (_, owner) in self._sessions.items() if owner is peer]:
-            session, _ = self._sessions.pop(index)
-            session.close()
+        for index in [index for index, entry in self._sessions.items() if entry.peer is peer]:
+            self._sessions.pop(index).session.close()
         for outgoing in [outgoing for outgoing, way in self._ways.items() if way.peer is peer]:
             del self._ways[outgoing]
             outgoing.close()
@@ -523,7 +546,8 @@ class Mesh:
         while True:
             await trio.sleep(min(1.0, self.config.session_lifetime / 10))
             now = trio.current_time()
-            for index, (session, peer) in list(self._sessions.items()):
+            for index, entry in list(self._sessions.items()):
+                session, peer = entry.session, entry.peer
                 if now - session.established > self.config.session_rejected:
                     del self._sessions[index]
                     session.close()

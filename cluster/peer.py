@@ -19,7 +19,7 @@ class Peer:
     ``session`` is None for the node itself, whose messages never leave the process.
     """
 
-    __slots__ = ("addresses", "decoder", "identity", "initiated", "link", "lost_frames", "node", "session")
+    __slots__ = ("addresses", "decoder", "identity", "initiated", "link", "node", "session")
 
     def __init__(
         self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
@@ -31,7 +31,6 @@ class Peer:
         self.addresses = addresses
         self.session = session
         self.initiated = False
-        self.lost_frames = 0
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

@@ -12,7 +12,7 @@ import trio
 
 from iris._environment import Environment
 from iris._node import Node
-from iris.cluster.addresses import advertised, is_loopback, source_url
+from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.discovery import Discovery
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh, open_mesh
@@ -99,11 +99,11 @@ async def open_node(
         ) as mesh,
         open_background() as nursery,
     ):
-        membership = _membership(identity, mesh, nursery, advertised(bound), site or "", config, environment)
+        membership = _membership(identity, mesh, nursery, site or "", config, environment)
         node = Node(mesh, membership, config, credential=credential, environment=environment, site=site or "")
         nursery.start_soon(membership.run)
         if registry is not None:
-            registry.announce(identity.node_id, advertised(bound))
+            registry.announce(identity.node_id, mesh.advertised)
         try:
             discovery = Discovery(mesh, registry, seeds, membership.introduce)
             await discovery.look()
@@ -151,7 +151,6 @@ def _membership(
     identity: NodeIdentity,
     mesh: Mesh,
     nursery: trio.Nursery,
-    addresses: tuple[str, ...],
     site: str,
     config: Config,
     environment: Environment,
@@ -161,7 +160,7 @@ def _membership(
         name=identity.cluster,
         proof=proof_of(identity.certificate, identity.delegation),
         site=site,
-        addresses=addresses,
+        addresses=mesh.advertised,
     )
     papers = Papers(identity, environment.wall_clock)
     swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())

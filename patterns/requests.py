@@ -82,6 +82,11 @@ class _Waiter:
             task, self.task = self.task, None
             trio.lowlevel.reschedule(task)
 
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """Called by trio when the wait is cancelled: nobody may wake the task any more."""
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
 
 _BROKEN: Final[wire.Message] = ("the connection broke",)
 _GONE: Final[wire.Message] = ("the member is gone",)
@@ -232,7 +237,7 @@ class Requests:
             with trio.move_on_at(deadline):
                 if waiter.outcome is None:
                     waiter.task = trio.lowlevel.current_task()
-                    await trio.lowlevel.wait_task_rescheduled(_abort)
+                    await trio.lowlevel.wait_task_rescheduled(waiter.abort)
         finally:
             waiter.task = None
             del self._waiting[identifier]
@@ -295,10 +300,6 @@ class Requests:
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:
                 waiter.end(_GONE)
-
-
-def _abort(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.SUCCEEDED
 
 
 def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
