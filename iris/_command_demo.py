@@ -1,0 +1,60 @@
+"""``iris demo``: an airport on real data."""
+
+from __future__ import annotations
+
+import click
+
+from iris._command_connection import run_until_done
+from iris._command_output import write_object
+from iris._demo_data import FLIGHTS, airline_names, check_installed
+from iris._demo_processes import ProcessFailed
+
+
+@click.command()
+@click.option(
+    "--rows",
+    type=click.IntRange(1, FLIGHTS),
+    default=FLIGHTS,
+    metavar="N",
+    help=f"Only the first N flights of {FLIGHTS:,}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def demo(rows: int, as_json: bool) -> int:
+    """See every pattern at work: an airport with the flights of New York City in 2013.
+
+    A dozen processes of a realm of their own ask, broadcast, survey, publish and fill an archive; one of them is
+    killed; Spark counts. At the end its numbers stand beside those of pandas. The exit status is 1 if anything differs.
+    """
+    check_installed()
+    from rich.console import Console
+
+    from iris._demo_airport import run_airport
+    from iris._demo_outcome import check_outcome
+    from iris._demo_report import as_fields, print_report
+    from iris._demo_stages import open_stages
+
+    async def run() -> int:
+        with open_stages(Console(stderr=True)) as stages:
+            outcome = await run_airport(rows, stages)
+        checks = check_outcome(outcome)
+        names = airline_names()
+        if as_json:
+            write_object(as_fields(outcome, checks, names))
+        else:
+            print_report(Console(), outcome, checks, names)
+        return 0 if all(check.ok for check in checks) else 1
+
+    try:
+        return run_until_done(run)
+    except* ProcessFailed as failures:
+        _show_logs(failures)
+        raise
+
+
+def _show_logs(failures: BaseExceptionGroup[ProcessFailed]) -> None:
+    """Print what the failed processes wrote last: the line that the command ends with says only which they are."""
+    for failure in failures.exceptions:
+        if isinstance(failure, BaseExceptionGroup):
+            _show_logs(failure)
+        elif failure.tail:
+            click.echo(failure.tail, err=True)

@@ -1,0 +1,55 @@
+"""The counters of one pattern over one stage of the demo, as they travel from a process to the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+from iris.patterns.counters import PatternStatistics
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What became of the messages of a stage; after it, sent = delivered + expired + refused + lost."""
+
+    sent: int
+    delivered: int
+    expired: int
+    refused: int
+    lost: Mapping[str, int]
+    """By reason."""
+    waiting: int
+
+    @property
+    def add_up(self) -> bool:
+        """Whether the fate of every message is known."""
+        return self.waiting == 0 and self.sent == self.delivered + self.expired + self.refused + sum(self.lost.values())
+
+    @property
+    def all_delivered(self) -> bool:
+        """Whether everything arrived."""
+        return self.sent == self.delivered
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Counters:
+        """Read what ``as_fields`` wrote."""
+        return cls(**fields)
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return dataclasses.asdict(self)
+
+
+def count_since(before: PatternStatistics, after: PatternStatistics) -> Counters:
+    """Return what was counted between two snapshots of one node."""
+    lost = {reason: number - before.lost.get(reason, 0) for reason, number in after.lost.items()}
+    return Counters(
+        sent=after.sent - before.sent,
+        delivered=after.delivered - before.delivered,
+        expired=after.expired - before.expired,
+        refused=after.refused - before.refused,
+        lost={reason: number for reason, number in lost.items() if number},
+        waiting=after.waiting - before.waiting,
+    )

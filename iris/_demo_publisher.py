@@ -1,0 +1,65 @@
+"""The publisher of the demo: every flight is an event, and each is on the bridge's disk before it counts as sent.
+
+``python -m iris._demo_publisher ROWS`` publishes at the order ``publish`` and ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+import iris
+from iris._demo_counters import count_since
+from iris._demo_data import flight_events, read_flights
+from iris._demo_reporting import Progress, receive_orders, report_news, report_result
+
+_PUBLISHING: Final = 512
+"""Events under way at a time: while one group of them is being synced to the disk, the next gathers."""
+
+_CONFIRMATION: Final = 30.0
+_BRIDGE: Final = 20.0
+_RETRY: Final = 0.05
+
+
+async def _publish_next(node: iris.Node, events: Iterator[tuple[str, bytes]], progress: Progress) -> None:
+    for topic, payload in events:
+        await node.publish(topic, payload, confirm=True, timeout=_CONFIRMATION)
+        progress.advance()
+
+
+async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
+    """Publish the first event as soon as the bridge has subscribed; what was not sent may be sent again."""
+    with trio.fail_after(_BRIDGE):
+        while True:
+            try:
+                await node.publish(topic, payload, confirm=True, timeout=_CONFIRMATION)
+                return
+            except iris.NotSent:
+                await trio.sleep(_RETRY)
+
+
+async def _publish_all(rows: int) -> None:
+    events = flight_events(read_flights(rows))
+    orders = receive_orders()
+    async with iris.open_node("publisher") as node:
+        await node.wait_for("bridge", timeout=_BRIDGE)
+        report_news("ready")
+        if await anext(orders, None) != "publish":
+            return
+        before = node.statistics().events
+        progress = Progress()
+        await _publish_first(node, *next(events))
+        progress.advance()
+        async with trio.open_nursery() as nursery:
+            for _ in range(_PUBLISHING):
+                nursery.start_soon(_publish_next, node, events, progress)
+        counters = count_since(before, node.statistics().events)
+        report_result(confirmed=progress.done, counters=counters.as_fields())
+        await anext(orders, None)  # the airport ends it
+
+
+if __name__ == "__main__":
+    trio.run(_publish_all, int(sys.argv[1]))

@@ -1,0 +1,98 @@
+"""The end of the demo: the tables for people and the JSON object for scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from iris._demo_outcome import Check, Outcome
+
+_OK = "[green]✓[/]"
+_WRONG = "[red]✗[/]"
+
+
+def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON object of ``iris demo --json``.
+
+    Args:
+        outcome: what was found out.
+        checks: of ``check_outcome``.
+        names: of the carriers, by code.
+    """
+    return {
+        "ok": all(check.ok for check in checks),
+        "rows": outcome.rows,
+        "carriers": {
+            carrier: {
+                "name": names.get(carrier, carrier),
+                "spark": _fields(outcome.spark.get(carrier)),
+                "pandas": _fields(outcome.pandas.get(carrier)),
+            }
+            for carrier in sorted(outcome.spark.keys() | outcome.pandas.keys())
+        },
+        "counters": {pattern: counters.as_fields() for pattern, counters in outcome.counters.items()},
+        "checks": [dataclasses.asdict(check) for check in checks],
+        "killed": outcome.killed,
+        "seconds": {title: round(seconds, 3) for title, seconds in outcome.seconds.items()},
+        "total_seconds": round(outcome.total_seconds, 3),
+        "peak_memory_bytes": outcome.peak_memory or None,
+    }
+
+
+def _fields(figures: Any) -> dict[str, Any] | None:
+    return None if figures is None else dataclasses.asdict(figures)
+
+
+def print_report(console: Console, outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> None:
+    """Print the tables; the arguments are those of ``as_fields``."""
+    console.print(_carriers(outcome, names))
+    console.print(_counters(outcome))
+    console.print(_checks(checks))
+    memory = f", at most {outcome.peak_memory / 2**30:.2f} GiB in memory" if outcome.peak_memory else ""
+    console.print(f"{outcome.rows:,} flights in {outcome.total_seconds:.1f} s{memory}.", highlight=False)
+
+
+def _carriers(outcome: Outcome, names: Mapping[str, str]) -> Table:
+    table = Table(
+        title="Flights and mean arrival delay in minutes, by Spark from the stream and by pandas from the file"
+    )
+    table.add_column("carrier")
+    for heading in ("flights\nSpark", "flights\npandas", "delay\nSpark", "delay\npandas"):
+        table.add_column(heading, justify="right")
+    table.add_column("equal")
+    for carrier in sorted(outcome.spark.keys() | outcome.pandas.keys()):
+        spark, pandas = outcome.spark.get(carrier), outcome.pandas.get(carrier)
+        table.add_row(
+            names.get(carrier, carrier),
+            *(f"{figures.flights:,}" if figures else "-" for figures in (spark, pandas)),
+            *(_delay(figures.mean_delay if figures else None) for figures in (spark, pandas)),
+            _OK if spark == pandas else _WRONG,
+        )
+    return table
+
+
+def _delay(minutes: float | None) -> str:
+    return "-" if minutes is None else f"{minutes:+.4f}"
+
+
+def _counters(outcome: Outcome) -> Table:
+    table = Table(title="What became of every message: sent = delivered + expired + refused + lost")
+    table.add_column("pattern")
+    for heading in ("sent", "delivered", "expired", "refused", "lost"):
+        table.add_column(heading, justify="right")
+    table.add_column("adds up")
+    for pattern, counters in outcome.counters.items():
+        numbers = (counters.sent, counters.delivered, counters.expired, counters.refused, sum(counters.lost.values()))
+        table.add_row(pattern, *(f"{number:,}" for number in numbers), _OK if counters.add_up else _WRONG)
+    return table
+
+
+def _checks(checks: Sequence[Check]) -> Table:
+    table = Table(show_header=False, box=None)
+    for check in checks:
+        table.add_row(_OK if check.ok else _WRONG, check.name, check.found)
+    return table
