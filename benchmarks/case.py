@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, final
 
-Kind = Literal["stream", "request", "paced", "tunnel"]
+Kind = Literal["stream", "request", "paced", "tunnel", "broadcast", "start", "links", "subscriptions"]
 
 
 @final
@@ -21,6 +21,9 @@ class Figure:
 RATE = Figure(name="rate", unit="msg/s", better="higher")
 REQUESTS = Figure(name="rate", unit="req/s", better="higher")
 THROUGHPUT = Figure(name="throughput", unit="MiB/s", better="higher")
+JOIN = Figure(name="join", unit="ms", better="lower")
+START = Figure(name="start", unit="ms", better="lower")
+MEMORY = Figure(name="memory", unit="KiB", better="lower")
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")
 P999 = Figure(name="p99.9", unit="us", better="lower")
@@ -37,7 +40,8 @@ class Case:
         kind: ``stream``: one source sends as fast as it may, every sink gets every message;
             ``request``: one source asks, one sink answers with the same payload;
             ``paced``: one source sends at a fixed rate, the sink notes how old each message is;
-            ``tunnel``: as ``stream``, through whatever carries bulk data best.
+            ``tunnel``, ``broadcast``: as ``stream``, through whatever carries bulk data, or reaches everybody, best;
+            ``start``, ``links``, ``subscriptions``: what a node costs that does nothing.
         size: bytes of each payload.
         sinks: receiving processes.
         concurrency: requests that are under way at any time.
@@ -55,6 +59,11 @@ class Case:
     pace: int = 0
     figures: tuple[Figure, ...]
     quick: bool = False
+
+    @property
+    def told_by_source(self) -> bool:
+        """Whether the source reports the figures; else the sinks do."""
+        return self.kind in ("request", "start", "subscriptions")
 
 
 CASES: tuple[Case, ...] = (
@@ -95,6 +104,7 @@ CASES: tuple[Case, ...] = (
         figures=(REQUESTS,),
     ),
     Case(name="tunnel-64k", title="bulk in 64 KiB pieces", kind="tunnel", size=65536, figures=(THROUGHPUT,)),
+    Case(name="broadcast-4", title="broadcast to 4, 100 B, sum", kind="broadcast", size=100, sinks=4, figures=(RATE,)),
     Case(
         name="paced-1000",
         title="age on delivery, 1,000 msg/s of 100 B",
@@ -110,5 +120,15 @@ CASES: tuple[Case, ...] = (
         size=100,
         pace=10000,
         figures=(P50, P99, P999),
+    ),
+    Case(name="start", title="start of a node: to join, with imports", kind="start", size=100, figures=(JOIN, START)),
+    Case(name="idle-link", title="memory of an idle link", kind="links", size=100, figures=(MEMORY,)),
+    Case(
+        name="subscription",
+        title="memory of a subscription",
+        kind="subscriptions",
+        size=100,
+        sinks=0,
+        figures=(MEMORY,),
     ),
 )

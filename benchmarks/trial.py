@@ -129,7 +129,7 @@ def run_trial(system: System, case: Case, *, seconds: float, broker: str, direct
             sink.begin(addresses=[], seat=seat, **given)
         addresses = [sink.hear("ready", PATIENCE) for sink in sinks]
         source.begin(addresses=addresses, seat=0, **given)
-        if case.kind == "request":
+        if case.told_by_source:
             return dict(source.hear("figures", seconds + PATIENCE))
         figures = [dict(sink.hear("figures", 10 * seconds + PATIENCE, watching=source)) for sink in sinks]
         return {name: sum(one[name] for one in figures) for name in figures[0]}

@@ -14,20 +14,25 @@ import iris
 from benchmarks.case import Kind
 from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 from benchmarks.system import Roles, System, Task
+from benchmarks.systems.iris_life import (
+    CLUSTER,
+    LOOPBACK,
+    broadcast_sink,
+    broadcast_source,
+    links_sink,
+    links_source,
+    member,
+    start_nodes,
+    subscriptions,
+    tcp_address,
+)
 
 TOPIC = "benchmark"
-CLUSTER = "benchmark"
-LOOPBACK = ("tcp://127.0.0.1:0",)
-
-
-def _tcp(node: iris.Node) -> str:
-    """Return the address that others dial.  Nodes of one machine prefer ipc; the peers have TCP."""
-    return next(address for address in node.addresses if address.startswith("tcp://"))
 
 
 async def _stream_sink(task: Task) -> None:
     async with iris.open_node(listen=LOOPBACK) as node, node.subscribe(TOPIC, overflow="wait") as events:
-        task.ready(_tcp(node))
+        task.ready(tcp_address(node))
         received = 0
         started = 0.0
         async for event in events:
@@ -48,7 +53,7 @@ async def _stream_source(task: Task) -> None:
 async def _paced_sink(task: Task) -> None:
     ages = Ages()
     async with iris.open_node(listen=LOOPBACK) as node, node.subscribe(TOPIC) as events:
-        task.ready(_tcp(node))
+        task.ready(tcp_address(node))
         async for event in events:
             if len(event.payload) == MARK_SIZE:
                 ages.finish(task, event.payload)
@@ -71,7 +76,7 @@ async def _request_sink(task: Task) -> None:
 
     limits = iris.Limits(concurrency=task.case.concurrency)
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service, limits=limits):
-        task.ready(_tcp(node))
+        task.ready(tcp_address(node))
         await trio.sleep_forever()
 
 
@@ -103,7 +108,7 @@ async def _tunnel_sink(task: Task) -> None:
             received += 1
 
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service):
-        task.ready(_tcp(node))
+        task.ready(tcp_address(node))
         await trio.sleep_forever()
 
 
@@ -125,6 +130,10 @@ def _roles() -> dict[Kind, Roles]:
         "paced": Roles(sink=_program(_paced_sink), source=_program(_paced_source)),
         "request": Roles(sink=_program(_request_sink), source=_program(_request_source)),
         "tunnel": Roles(sink=_program(_tunnel_sink), source=_program(_tunnel_source)),
+        "broadcast": Roles(sink=_program(broadcast_sink), source=_program(broadcast_source)),
+        "start": Roles(sink=_program(member), source=start_nodes),
+        "links": Roles(sink=_program(links_sink), source=_program(links_source)),
+        "subscriptions": Roles(sink=_program(subscriptions), source=_program(subscriptions)),
     }
 
 

@@ -38,7 +38,7 @@ async def _connect(task: Task) -> Client:
 
 
 async def _stream_sink(task: Task) -> None:
-    # A callback, because it is five times as fast as the iterator, which makes a task for each message.
+    # A callback, because it is four times as fast as the iterator, which makes a task for each message.
     client = await _connect(task)
     received = 0
     started = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.system import System
-from benchmarks.systems.pyzmq_sync import plain, roles
+from benchmarks.systems.pyzmq_sync import roles
 
 if TYPE_CHECKING:
     import zmq
@@ -19,7 +19,6 @@ CLIENT_PUBLIC = b"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 
 
 def _curve(socket: zmq.Socket[bytes], listens: bool) -> None:
-    plain(socket, listens)
     if listens:
         socket.curve_server = True
         socket.curve_secretkey = SERVER_SECRET

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.command import PATIENCE, open_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -13,3 +16,19 @@ def test_links_examples_and_reference_are_up_to_date() -> None:
     build = [sys.executable, "docs/build.py", "--check"]
     done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_of_the_readme_runs_as_it_stands() -> None:
+    (code, *_) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    with open_terminal() as terminal:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=terminal.environment,
+            cwd=terminal.directory,
+            timeout=PATIENCE,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert done.stderr == ""
+    assert done.stdout == "hello world, from greeters\n"

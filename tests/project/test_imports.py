@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("pyspark", "pyarrow", "lmdb", "click", "rich", "pandas", "asyncio.events")
+HEAVY = ("pyspark", "pyarrow", "lmdb", "click", "rich", "pandas", "numpy")
 
 
 def modules_after(statement: str) -> set[str]:

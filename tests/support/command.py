@@ -23,12 +23,12 @@ COMMAND = (sys.executable, "-m", "iris")
 class Terminal:
     """A directory and a local realm of their own, in which ``iris`` is run."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, parent: Path) -> None:
+        self.directory = parent / "work"
         self.environment = {
             **os.environ,
-            "IRIS_HOME": str(directory / "home"),
-            "XDG_RUNTIME_DIR": str(directory),
+            "IRIS_HOME": str(parent / "home"),
+            "XDG_RUNTIME_DIR": str(parent),
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -81,9 +81,10 @@ def _wait_for_line(process: subprocess.Popen[bytes], text: str, arguments: Seque
 
 @contextmanager
 def open_terminal() -> Generator[Terminal]:
-    """Open a terminal; its directory has a short path, because those of ipc sockets end at 107 bytes."""
-    directory = Path(tempfile.mkdtemp(prefix="iris-"))
+    """Open a terminal; what it writes has a short path, because those of ipc sockets end at 107 bytes."""
+    parent = Path(tempfile.mkdtemp(prefix="iris-"))
     try:
-        yield Terminal(directory)
+        (parent / "work").mkdir()
+        yield Terminal(parent)
     finally:
-        shutil.rmtree(directory)
+        shutil.rmtree(parent)

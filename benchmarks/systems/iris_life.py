@@ -1,0 +1,144 @@
+"""What Iris costs besides messages: starting a node, a link that does nothing, a subscription, a broadcast."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import trio
+
+import iris
+from benchmarks.meter import MARK_SIZE, finish_stream, send_stream
+from benchmarks.system import Task
+
+CLUSTER = "benchmark"
+LOOPBACK = ("tcp://127.0.0.1:0",)
+
+STARTS = 5
+LINKS = 20
+SUBSCRIPTIONS = 1000
+
+_STARTING = """
+from time import perf_counter
+begin = perf_counter()
+import sys
+import iris
+import trio
+imported = perf_counter()
+
+async def main() -> None:
+    async with iris.open_node(seeds=sys.argv[1:]) as node:
+        await node.wait_for("benchmark")
+        joined = perf_counter()
+        print((joined - imported) * 1000, (joined - begin) * 1000)
+
+trio.run(main)
+"""
+
+
+def tcp_address(node: iris.Node) -> str:
+    """Return the address that others dial.  Nodes of one machine prefer ipc; the peers have TCP."""
+    return next(address for address in node.addresses if address.startswith("tcp://"))
+
+
+async def member(task: Task) -> None:
+    """Be a member that others find, until the trial ends."""
+    async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, iris.Service(CLUSTER)):
+        task.ready(tcp_address(node))
+        await trio.sleep_forever()
+
+
+def start_nodes(task: Task) -> None:
+    """Start a few processes, one after the other, each with a node that has joined when it sees the member."""
+    joins: list[float] = []
+    everything: list[float] = []
+    for _ in range(STARTS):
+        command = [sys.executable, "-c", _STARTING, *task.addresses]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        join, everything_here = map(float, done.stdout.split())
+        joins.append(join)
+        everything.append(everything_here)
+    task.finish(join=statistics.median(joins), start=statistics.median(everything))
+
+
+async def broadcast_sink(task: Task) -> None:
+    """Count broadcasts."""
+    service = iris.Service(CLUSTER)
+    received = 0
+    started = 0.0
+    ended = trio.Event()
+
+    @service.broadcast
+    async def receive(message: iris.Message) -> None:
+        nonlocal received, started
+        if len(message.payload) == MARK_SIZE:
+            finish_stream(task, received, started, message.payload)
+            ended.set()
+        elif not received:
+            started = perf_counter()
+        received += 1
+
+    async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service):
+        task.ready(tcp_address(node))
+        await ended.wait()
+
+
+async def broadcast_source(task: Task) -> None:
+    """Broadcast as fast as it goes."""
+    async with iris.open_node(seeds=task.addresses) as node:
+        await node.wait_for(CLUSTER, members=len(task.addresses))
+        await send_stream(task, lambda payload: node.broadcast(CLUSTER, payload))
+        await trio.sleep_forever()
+
+
+async def links_sink(task: Task) -> None:
+    """Measure what links from many nodes cost the node that they link to."""
+    async with iris.open_node(CLUSTER, listen=LOOPBACK) as node:
+        task.ready(tcp_address(node))
+        before = _resident()
+        while len(node.statistics().links) < LINKS:  # noqa: ASYNC110 - statistics wake nobody
+            await trio.sleep(0.05)
+        await trio.sleep(task.seconds)
+        task.finish(memory=(_resident() - before) / LINKS / 1024)
+
+
+async def links_source(task: Task) -> None:
+    """Be many nodes that do nothing."""
+
+    async def idle() -> None:
+        async with iris.open_node(seeds=task.addresses):
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(LINKS):
+            nursery.start_soon(idle)
+
+
+async def subscriptions(task: Task) -> None:
+    """Measure what many subscriptions of one node cost."""
+    async with iris.open_node() as node, trio.open_nursery() as nursery:
+
+        async def subscribe(number: int, task_status: trio.TaskStatus[None]) -> None:
+            async with node.subscribe(f"benchmark.{number}"):
+                task_status.started()
+                await trio.sleep_forever()
+
+        await nursery.start(subscribe, -1)
+        before = _resident()
+        for number in range(SUBSCRIPTIONS):
+            await nursery.start(subscribe, number)
+        task.finish(memory=(_resident() - before) / SUBSCRIPTIONS / 1024)
+        nursery.cancel_scope.cancel()
+
+
+def _resident() -> int:
+    """Return the bytes that this process has in memory."""
+    gc.collect()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmRSS")
