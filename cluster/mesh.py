@@ -44,6 +44,10 @@ _REDIALS: Final = (0.0, 0.02, 0.1, 0.5)
 millisecond where the process is gone; the rest ride out a listener that restarts."""
 
 
+_TURN: Final = 0.0003
+"""Seconds for which frames are read before other tasks get their turn."""
+
+
 class PeerObserver(Protocol):
     """What those above are told of peers; plain calls in the trio thread."""
 
@@ -301,11 +305,13 @@ class Mesh:
 
     async def _receive_frames(self) -> None:
         transport = self._transport
+        turn = trio.current_time()
         while True:
             try:
                 frame = transport.receive_nowait()
                 if frame is None:
                     await transport.wait_readable()
+                    turn = trio.current_time()
                     continue
             except trio.ClosedResourceError:
                 return
@@ -313,7 +319,10 @@ class Mesh:
                 self._receive(frame)
             except (RemoteProtocolError, AuthenticationError) as error:
                 self.refusals[type(error).__name__] += 1
-            await trio.lowlevel.checkpoint()
+            # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
+            if trio.current_time() - turn > _TURN:
+                await trio.lowlevel.checkpoint()
+                turn = trio.current_time()
 
     def _receive(self, frame: bytes) -> None:
         header = wire.parse_header_untrusted(frame)

@@ -80,7 +80,7 @@ class Confirming:
             subscribers = self._subscribers(topic)
             groups = {name for name, members in subscribers.items() if members[0] != name}
             for link in state.links:
-                if publishing.post(link, run(None), size) and link.node in subscribers:
+                if publishing.post(link, run(None), size) is not None and link.node in subscribers:
                     asked[link.node] = link.node
                     waiting.pending.add(link.node)
             for node, terms in state.choose(key, number):

@@ -143,13 +143,12 @@ class Publishing:
     ) -> None:
         payloads = [payload]
         message = (kinds.EVENTS, topic, state.sequence, 0, None, headers, key, payloads)
-        posted = [link for link in state.links if self.post(link, message, size)]
+        generations = [self.post(link, message, size) for link in state.links]
         for node, terms in state.choose(key, self._next_turn()):
             self.post_to(node, (kinds.EVENTS, topic, state.sequence, 0, terms.group, headers, key, payloads), size)
-        growing = headers is None and key is None and not state.grouped and bool(posted)
-        if growing and len(posted) == len(state.links):
+        if headers is None and key is None and not state.grouped and generations and None not in generations:
             state.payloads = payloads
-            state.generations = tuple(link.generation for link in posted)
+            state.generations = tuple(generations)
         else:
             state.payloads = None
         if not state.links and not state.grouped:
@@ -162,21 +161,21 @@ class Publishing:
     def post_to(self, node: NodeId, message: wire.Message, size: int) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
         peer = self._mesh.peer(node)
-        return peer is not None and self.post(peer.link, message, size)
+        return peer is not None and self.post(peer.link, message, size) is not None
 
-    def post(self, link: Link, message: wire.Message, size: int) -> bool:
-        """Post a run to a link, counted; tell whether it took it."""
+    def post(self, link: Link, message: wire.Message, size: int) -> int | None:
+        """Post a run to a link, counted; return the link's generation, or None if it did not take it."""
         self.tally.sent += 1
         if not link.has_room() and link.is_stalled(STALLED):
             self.tally.lost["subscriber stalled"] += 1
-            return False
+            return None
         try:
-            link.post(message, size)
+            generation = link.post(message, size)
         except NotSent:
             self.tally.lost["link full"] += 1
-            return False
+            return None
         self.tally.delivered += 1
-        return True
+        return generation
 
     async def _breathe(self, state: Topic, size: int) -> None:
         """Wait for room on links that move; yield now and then in any case."""
