@@ -101,6 +101,10 @@ class Membership:
 
     # -- for users ------------------------------------------------------------------------------------------
 
+    def clusters(self) -> tuple[str, ...]:
+        """See ``Node.clusters``."""
+        return self._roster.clusters()
+
     def members(self, cluster: str) -> tuple[Member, ...]:
         """See ``Node.members``."""
         return self._roster.members(cluster)

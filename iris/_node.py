@@ -374,6 +374,10 @@ class Node:
         delegation = credential.delegate(identity, self._environment.wall_clock())
         return proof_of(credential.certificate, delegation)
 
+    def clusters(self) -> tuple[str, ...]:
+        """Return the name of every cluster that has members, sorted, as this node sees them now."""
+        return self._membership.clusters()
+
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster as this node sees them now, suspected ones included."""
         return self._membership.members(cluster)
