@@ -296,6 +296,7 @@ class Responder(_Side):
     ) -> None:
         super().__init__(identity, index, None, admit, config or _DEFAULTS)
         self._entropy = entropy
+        self._encapsulation_key: MLKEM768PublicKey | None = None
 
     def receive_first_untrusted(self, frame: bytes) -> bytes:
         """Return the initiator's hello.  No Diffie-Hellman happens unless the gate secret was known to the sender.
@@ -336,9 +337,12 @@ class Responder(_Side):
         """
         noise = self._take_noise()
         _check_hello(hello)
+        if self._encapsulation_key is None:
+            raise LocalProtocolError("this handshake has been responded to")
+        encapsulation_key, self._encapsulation_key = self._encapsulation_key, None
         try:
             papers = self._papers(wall_now)
-            noise.psks[3], ciphertext = self._encapsulation_key.encapsulate()
+            noise.psks[3], ciphertext = encapsulation_key.encapsulate()
             message = noise.write_message(ciphertext + papers + hello)
         except AuthenticationError:
             self.over = True

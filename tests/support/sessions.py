@@ -1,0 +1,87 @@
+"""Handshakes between two identities, without a network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from iris.kernel.config import Config
+from iris.security.handshake import Established, Initiator, Responder
+from iris.security.identity import NodeIdentity, PeerIdentity
+from iris.security.session import Session
+from iris.security.suite import Suite
+from tests.support.realms import WALL, TestRealm, seeded_entropy
+
+INITIATOR_INDEX = 0x01020304
+RESPONDER_INDEX = 0x0A0B0C0D
+
+
+def start(
+    dialler: NodeIdentity,
+    listener: NodeIdentity,
+    *,
+    suite: Suite = Suite.AESGCM,
+    hello: bytes = b"from the dialler",
+    admit: Callable[[PeerIdentity], None] | None = None,
+    config: Config | None = None,
+    seed: int = 1,
+) -> tuple[Initiator, Responder]:
+    """Return both sides of a handshake that has not begun."""
+    entropy = seeded_entropy(seed)
+    initiator = Initiator(
+        dialler,
+        index=INITIATOR_INDEX,
+        hello=hello,
+        entropy=entropy,
+        wall_now=WALL,
+        suite=suite,
+        admit=admit,
+        config=config,
+    )
+    return initiator, Responder(listener, index=RESPONDER_INDEX, entropy=entropy, admit=admit, config=config)
+
+
+def finish(
+    initiator: Initiator, responder: Responder, *, hello: bytes = b"from the listener", now: float = 0.0
+) -> tuple[Established, Established]:
+    """Carry a handshake through; return what the dialling and the answering side have established."""
+    responder.receive_first_untrusted(initiator.frame)
+    response = responder.respond(hello, wall_now=WALL)
+    dialled = initiator.receive_untrusted(response, now=now, wall_now=WALL)
+    assert dialled.frame is not None
+    return dialled, responder.receive_last_untrusted(dialled.frame, now=now, wall_now=WALL)
+
+
+def sessions(
+    suite: Suite = Suite.AESGCM, *, config: Config | None = None, seed: int = 1, now: float = 0.0
+) -> tuple[Session, Session]:
+    """Return the two ends of a fresh session between clusters ``orders`` and ``billing``."""
+    realm = TestRealm(seed)
+    initiator, responder = start(
+        realm.identity("orders"), realm.identity("billing"), suite=suite, config=config, seed=seed
+    )
+    dialled, answered = finish(initiator, responder, now=now)
+    return dialled.session, answered.session
+
+
+def damaged(frame: bytes, rng: random.Random) -> bytes:
+    """Return a frame with something done to it that a network or an attacker could do."""
+    changed = bytearray(frame)
+    kind = rng.randrange(7)
+    if kind == 0:
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del changed[rng.randrange(len(changed)) :]
+    elif kind == 2:
+        changed += rng.randbytes(rng.randrange(1, 40))
+    elif kind == 3:
+        position = rng.randrange(len(changed))
+        changed[position : position + 8] = rng.randbytes(min(8, len(changed) - position))
+    elif kind == 4:
+        changed = bytearray(rng.randbytes(rng.randrange(0, 2 * len(frame))))
+    elif kind == 5:  # a header that looks right around rubbish
+        changed[16:] = rng.randbytes(rng.randrange(0, len(frame)))
+    else:  # two parts change places
+        cut = rng.randrange(1, len(changed))
+        changed = changed[cut:] + changed[:cut]
+    return bytes(changed)
