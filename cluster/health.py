@@ -36,10 +36,14 @@ class LocalHealth:
     def missed(self, asked: int, reported: int) -> None:
         """A probe failed.  ``reported`` of the ``asked`` helpers at least told so.
 
-        Helpers that answer show that this node's own network works; each silent one speaks against it.  With
-        nobody to ask, the failure itself does.
+        Each silent helper speaks against this node.  If all have reported in time its own network works, as an
+        answer would have shown: else the smaller side of a partition, where most probes fail, would probe ever
+        more slowly.  With nobody to ask, the failure itself counts.
         """
-        self._add(asked - reported if asked else 1)
+        if asked and reported >= asked:
+            self.answered()
+        else:
+            self._add(asked - reported if asked else 1)
 
     def refuted(self) -> None:
         """Others suspected this node: it must have been slow."""

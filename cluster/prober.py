@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import itertools
 from typing import Final, final
 
 from iris.cluster.effects import Load
@@ -29,6 +30,18 @@ _REFUSED_CONFIRMED: Final = 0.05
 
 _CORROBORATION: Final = 0.1
 """Seconds after which helpers are asked, if not enough witnesses saw the same by themselves."""
+
+_HELPER_DRAWS: Final = 4
+"""Members looked at for each helper wanted, when none was heard lately."""
+
+_HEARD_LATELY: Final = 1.5
+"""Seconds within which a member must have sent something to be asked for help before others."""
+
+_HEARD: Final = 32
+"""The last senders that are remembered."""
+
+_MENDED_TOO: Final = 4
+"""Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
 
 _RELAYS: Final = 256
 """Probes made for others at one time; further requests are not answered."""
@@ -51,6 +64,7 @@ class Prober:
         self._probing: dict[NodeId, int] = {}
         self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
         self._broken: dict[NodeId, None] = {}
+        self._heard: dict[NodeId, float] = {}
         self._refusing: dict[NodeId, None] = {}
         self.queue_delay = 0.0
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
@@ -67,6 +81,14 @@ class Prober:
         if member.unreachable:
             self._broken.setdefault(member.record.node)
             self._start(member, alone=True)
+
+    def heard(self, node: NodeId) -> None:
+        """A member has sent something."""
+        heard = self._heard
+        heard.pop(node, None)
+        heard[node] = self._ground.now
+        if len(heard) > _HEARD:
+            del heard[next(iter(heard))]
 
     def gone(self, node: NodeId) -> None:
         """A member has died or left."""
@@ -121,14 +143,17 @@ class Prober:
         member = self._next()
         if member is not None and member.record.node not in self._probing:
             self._start(member)
-        if self._broken:
-            node = next(iter(self._broken))
+        self._try_broken(1)
+
+    def _try_broken(self, count: int) -> None:
+        """Ping members whose way is broken, the one tried longest ago first."""
+        for node in list(itertools.islice(self._broken, count)):
             del self._broken[node]
-            broken = ground.view.find(node)
-            if broken is not None and broken.live:
+            member = self._ground.view.find(node)
+            if member is not None and member.live:
                 self._broken[node] = None
                 if node not in self._probing:
-                    self._start(broken, alone=True)
+                    self._start(member, alone=True)
 
     def _next(self) -> Member | None:
         view = self._ground.view
@@ -180,13 +205,35 @@ class Prober:
         if member is None:
             self._end(probe.target)
             return
-        doubtful = [node for node in self._broken if node != probe.target][:8]
-        probe.widen(ground.view.pick(ground.random, ground.config.probe_helpers, [probe.target, *doubtful]))
+        probe.widen(self._helpers(probe.target))
         target = bytes.fromhex(probe.target)
         for helper in probe.helpers:
             ground.send_with_updates(helper, kinds.PROBE_REQUEST, sequence, target)
         self._ping(member, sequence)
         ground.timers.at(probe.deadline, lambda: self._due(sequence))
+
+    def _helpers(self, target: NodeId) -> list[NodeId]:
+        """Draw members that can be expected to answer: those heard lately, then any.
+
+        Else the smaller side of a partition would take it for its own fault, and hardly probe any more.
+        """
+        ground = self._ground
+        wanted = ground.config.probe_helpers
+        since = ground.now - _HEARD_LATELY
+        fit = self._fit([node for node, at in self._heard.items() if at >= since], target)
+        if fit:
+            ground.random.shuffle(fit)
+        else:
+            fit = self._fit(ground.view.pick(ground.random, wanted * _HELPER_DRAWS, [target]), target)
+        return fit[:wanted]
+
+    def _fit(self, nodes: list[NodeId], target: NodeId) -> list[NodeId]:
+        members = ((node, self._ground.view.find(node)) for node in nodes if node != target)
+        return [
+            node
+            for node, member in members
+            if member is not None and member.state is MemberState.ALIVE and not member.unreachable
+        ]
 
     def _over(self, probe: Probe) -> None:
         ground = self._ground
@@ -225,6 +272,8 @@ class Prober:
             member.unreachable = ""
             self._broken.pop(sender, None)
             ground.route(member)
+            # What mended this way may have mended others.
+            self._try_broken(_MENDED_TOO)
 
     def reported(self, sequence: int, verdict: Verdict, sender: NodeId) -> None:
         """A helper says what it found."""
@@ -272,9 +321,9 @@ class Prober:
     # -- the dead that may be back --------------------------------------------------------------------------
 
     def nudge(self, member: Member) -> None:
-        """A member held dead has spoken: tell it, so that it refutes."""
+        """A member held suspect or dead has spoken: tell it, so that it refutes."""
         ground = self._ground
-        if ground.now >= member.nudged + ground.config.probe_interval:
+        if ground.now >= member.nudged + ground.config.probe_interval and member.record.node not in self._probing:
             member.nudged = ground.now
             self._start(member, alone=True)
 

@@ -320,7 +320,9 @@ class Swim:
         if member is None:
             if sender != ground.own.node:
                 self._census.want(sender, sender)
-        elif member.state is MemberState.DEAD:
+            return
+        self._prober.heard(sender)
+        if member.state in (MemberState.SUSPECT, MemberState.DEAD):
             self._prober.nudge(member)
 
     def _apply_untrusted(self, updates: object, sender: NodeId, *, state: bool = False) -> None:

@@ -57,7 +57,8 @@ class Member:
         return self.state <= MemberState.SUSPECT
 
 
-def _entry_hash(node: NodeId, incarnation: int) -> int:
+def entry_hash(node: NodeId, incarnation: int) -> int:
+    """Return the 64 bits that a live member contributes to its bucket."""
     return int.from_bytes(hashlib.blake2b(b"%s%d" % (node.encode(), incarnation), digest_size=8).digest(), "big")
 
 
@@ -185,8 +186,8 @@ class View:
     def _enter(self, record: NodeRecord) -> None:
         bucket = bucket_of(record.node)
         self.buckets[bucket][record.node] = record.incarnation
-        self._hashes[bucket] ^= _entry_hash(record.node, record.incarnation)
+        self._hashes[bucket] ^= entry_hash(record.node, record.incarnation)
 
     def _leave(self, node: NodeId) -> None:
         bucket = bucket_of(node)
-        self._hashes[bucket] ^= _entry_hash(node, self.buckets[bucket].pop(node))
+        self._hashes[bucket] ^= entry_hash(node, self.buckets[bucket].pop(node))

@@ -1,0 +1,1 @@
+"""Whole realms of the product's own membership machines, simulated on one heap."""

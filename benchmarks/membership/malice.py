@@ -1,0 +1,90 @@
+"""One member that holds a valid credential and uses it to have another one thrown out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, final
+
+from benchmarks.membership.realm import Message, Realm
+from iris.cluster.effects import Route
+from iris.cluster.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
+from iris.cluster.records import MAX_COUNTER
+from iris.cluster.view import BUCKETS
+from iris.kernel import kinds
+from iris.kernel.ids import NodeId
+
+_EVERY: Final = 0.05
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Malice:
+    """What came of it."""
+
+    deaths: int
+    """How often anybody concluded that anybody was dead."""
+    closed_routes: int
+    """How often anybody gave the target, or anybody else, no more work."""
+    refutations: int
+    """How often the target had to contradict."""
+    rejected: int
+    """Statements that were recognized as forged."""
+
+
+def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
+    """The malicious member tells everybody, twenty times a second, everything it can against one target."""
+    realm = Realm(size, seed, encoded=True)
+    realm.run(3.0)
+    villain, target = realm.random.sample(realm.nodes, 2)
+
+    def answer(receiver: NodeId, message: Message, sender: NodeId) -> bool:
+        """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
+        if receiver == villain and message[0] == kinds.PROBE_REQUEST:
+            realm.post(villain, sender, (kinds.PROBE_REPORT, message[1], 2, ()))
+            return True
+        return False
+
+    def attack() -> None:
+        realm.after(_EVERY, attack)
+        record = realm.machines[target].own
+        bystander = realm.random.choice(realm.nodes)
+        trust = realm.trust(villain)
+        silent, refused, forged = (
+            Claim(node=target, incarnation=record.incarnation, witness=witness, evidence=evidence)
+            for witness, evidence in (
+                (villain, Evidence.SILENT),
+                (villain, Evidence.REFUSED),
+                (bystander, Evidence.REFUSED),
+            )
+        )
+        leaving = dataclasses.replace(record, incarnation=record.incarnation + 1, leaving=True)
+        updates: list[Update] = [
+            *(dataclasses.replace(claim, signature=trust.sign(claim.statement())) for claim in (silent, refused)),
+            Accusation(node=target, incarnation=record.incarnation),
+            Renewal(node=target, incarnation=MAX_COUNTER, signature=trust.sign(b"")),
+        ]
+        forgeries: list[Update] = [
+            dataclasses.replace(forged, signature=trust.sign(forged.statement())),
+            dataclasses.replace(leaving, signature=trust.sign(leaving.statement())),
+        ]
+        for node in realm.nodes:
+            if node == villain:
+                continue
+            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, updates))))
+            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, forgeries))))
+        realm.post(villain, target, (kinds.PROBE, 1, 2, record.incarnation, ()))
+        realm.post(villain, bystander, (kinds.DIGEST, bytes(range(BUCKETS)), b""))
+
+    realm.interceptor = answer
+    attack()
+    realm.run(seconds)
+    statistics = [machine.statistics() for node, machine in realm.machines.items() if node != villain]
+    return Malice(
+        deaths=sum(noted.observer != villain for noted in realm.deaths()),
+        closed_routes=sum(
+            isinstance(noted.effect, Route) and not noted.effect.open and noted.observer != villain
+            for noted in realm.noted
+        ),
+        refutations=realm.machines[target].statistics().refutations,
+        rejected=sum(sum(entry.rejected.values()) for entry in statistics),
+    )
