@@ -1,0 +1,150 @@
+"""The processes of the demo (real ones): what they say is heard, and none is left, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from iris._demo_memory import read_table
+from iris._demo_processes import Process, Processes, ProcessFailed, open_processes
+
+TALKING = """
+import sys, time
+from iris._demo_reporting import *
+report_news("ready")
+for order in wait_orders():
+    report_news("noise")
+    Progress().reach(7)
+    report_result(order=order)
+"""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this /proc")
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncGenerator[Processes]:
+    with trio.fail_after(30):
+        async with open_processes(directory, {**os.environ, "PYTHONPATH": str(directory)}) as processes:
+            yield processes
+
+
+async def start(processes: Processes, directory: Path, program: str, *, reports: bool = True) -> Process:
+    (directory / "program.py").write_text(program)
+    return await processes.start("the program", ["program"], reports=reports)
+
+
+def session_of(process: Process) -> list[int]:
+    return [entry.pid for entry in read_table() if entry.session == process.session and not entry.is_dead]
+
+
+async def test_orders_and_reports_go_to_and_fro(tmp_path: Path) -> None:
+    async with opened(tmp_path) as processes:
+        program = await start(processes, tmp_path, TALKING)
+        await program.wait_news("ready", "start", 20)
+        done: list[int] = []
+        for order in ("one", "two"):
+            await program.order(order)
+            assert await program.result("answer", 20, done.append) == {"order": order}
+        assert done == [7, 7]
+    assert program.status == -15
+
+
+async def test_a_process_that_ends_by_itself_ends_the_demo_and_its_last_words_are_kept(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as processes:
+            program = "import sys\nprint('out of luck', file=sys.stderr)\nsys.exit(3)"
+            process = await start(processes, tmp_path, program)
+            await process.result("answer", 20)
+
+    with pytest.raises(ProcessFailed, match="the program ended with exit status 3") as caught:
+        await run()
+    assert caught.value.tail == "out of luck"
+
+
+async def test_so_it_is_while_nobody_listens_to_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as processes:
+            await start(processes, tmp_path, "import os\nos.kill(os.getpid(), 11)", reports=False)
+            await trio.sleep_forever()
+
+    with pytest.raises(ProcessFailed, match="the program ended with SIGSEGV"):
+        await run()
+
+
+async def test_silence_is_a_failure(tmp_path: Path) -> None:
+    async with opened(tmp_path) as processes:
+        process = await start(processes, tmp_path, TALKING)
+        await process.wait_news("ready", "start", 20)
+        with pytest.raises(ProcessFailed, match=r"did not answer: nothing was heard of it for 0\.05 s"):
+            await process.result("answer", 0.05)
+
+
+async def test_what_is_no_report_is_a_failure(tmp_path: Path) -> None:
+    async with opened(tmp_path) as processes:
+        process = await start(processes, tmp_path, "import time\nprint('hello', flush=True)\ntime.sleep(60)")
+        with pytest.raises(ProcessFailed, match="did not answer: not a report: b'hello'"):
+            await process.result("answer", 20)
+
+
+async def test_who_was_killed_on_purpose_is_no_failure(tmp_path: Path) -> None:
+    async with opened(tmp_path) as processes:
+        process = await start(processes, tmp_path, TALKING)
+        await process.wait_news("ready", "start", 20)
+        await process.kill()
+        assert process.status == -9
+        await trio.testing.wait_all_tasks_blocked()
+
+
+CHILDREN = """
+import subprocess, sys, time, signal, os
+from iris._demo_reporting import *
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleeper = "import os, signal, time; signal.signal(15, 1); os.setpgid(0, 0); print(flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE)
+child.stdout.readline()
+report_news("ready")
+{end}
+"""
+
+
+@linux
+@pytest.mark.parametrize("end", ["time.sleep(600)", "os._exit(1)"])
+async def test_what_a_process_has_started_ends_with_the_demo(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it listens to no signal, has left the process group, or its parent is gone: Spark's workers do that."""
+    monkeypatch.setattr("iris._demo_processes._GOODBYE", 0.2)
+    process: Process | None = None
+    failure: ProcessFailed | None = None
+    try:
+        async with opened(tmp_path) as processes:
+            process = await start(processes, tmp_path, CHILDREN.replace("{end}", end))
+            await process.wait_news("ready", "start", 20)
+            assert session_of(process)
+            if end == "os._exit(1)":
+                await trio.sleep_forever()
+    except ProcessFailed as error:
+        failure = error
+    assert (failure is not None) == (end == "os._exit(1)")
+    assert process is not None
+    assert session_of(process) == []
+
+
+@linux
+async def test_cancelling_leaves_no_process(tmp_path: Path) -> None:
+    started: list[Process] = []
+    with trio.CancelScope() as scope:
+        async with opened(tmp_path) as processes:
+            started.extend([await start(processes, tmp_path, TALKING, reports=reports) for reports in (True, False)])
+            await started[0].wait_news("ready", "start", 20)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert [session_of(process) for process in started] == [[], []]
