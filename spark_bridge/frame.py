@@ -39,25 +39,30 @@ MAX_DATA: Final = 64 * 1024 * 1024
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Consecutive events of one shard.  ``data`` is an Arrow IPC record batch message."""
+    """Consecutive events of one shard.  ``frame`` is the whole of it as it was stored."""
 
     shard: int
     epoch: str
     first: int
     count: int
     timestamp: int
-    data: bytes | memoryview
+    frame: bytes | memoryview
 
     @property
     def end(self) -> int:
         """The offset behind the last event."""
         return self.first + self.count
 
+    @property
+    def data(self) -> memoryview:
+        """The Arrow IPC record batch message."""
+        return memoryview(self.frame)[HEADER_SIZE:]
 
-def frame_header(chunk: Chunk) -> bytes:
-    """Return the bytes that stand before the data of ``chunk`` in a file and in a tunnel."""
-    rest = (bytes.fromhex(chunk.epoch), chunk.shard, chunk.count, chunk.first, chunk.timestamp, len(chunk.data))
-    checksum = zlib.crc32(chunk.data, zlib.crc32(FRAME_HEADER.pack(MAGIC, 0, *rest)[8:]))
+
+def frame_header(data: bytes | memoryview, *, shard: int, epoch: str, first: int, count: int, timestamp: int) -> bytes:
+    """Return the bytes that stand before ``data`` in a frame."""
+    rest = (bytes.fromhex(epoch), shard, count, first, timestamp, len(data))
+    checksum = zlib.crc32(data, zlib.crc32(FRAME_HEADER.pack(MAGIC, 0, *rest)[8:]))
     return FRAME_HEADER.pack(MAGIC, checksum, *rest)
 
 
@@ -74,7 +79,7 @@ def frame_size(buffer: bytes | bytearray | memoryview, position: int = 0) -> int
 
 
 def decode_frames(buffer: bytes | memoryview) -> Iterator[Chunk]:
-    """Read whole frames that follow each other.  The chunks' data are views of ``buffer``.
+    """Read whole frames that follow each other.  The chunks are views of ``buffer``.
 
     Raises:
         LogDamaged: a frame is cut off or its checksum does not fit.  The chunks before it are good.
@@ -96,6 +101,6 @@ def decode_frames(buffer: bytes | memoryview) -> Iterator[Chunk]:
             first=first,
             count=count,
             timestamp=timestamp,
-            data=view[position + HEADER_SIZE : end],
+            frame=view[position:end],
         )
         position = end

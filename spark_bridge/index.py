@@ -32,7 +32,7 @@ _FORMAT: Final = b"iris log 1"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
-_SHARD: Final = struct.Struct(">8sQQq")
+_SHARD: Final = struct.Struct(">8sQQqQ")
 _SEEN: Final = struct.Struct(">q")
 _BLOCK: Final = struct.Struct(">Q")
 
@@ -46,8 +46,10 @@ class ShardRecord:
     epoch: str
     earliest: int
     next: int
-    timestamp: int
+    timestamp: int = 0
     """Microseconds since 1970 of the newest event; the next one is not older."""
+    size: int = 0
+    """Bytes of its chunks."""
 
 
 @final
@@ -101,7 +103,7 @@ class IndexView:
 
     def put_shard(self, shard: ShardRecord) -> None:
         """Write a shard."""
-        body = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp)
+        body = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
         key = _BLOCK.pack(shard.number)
         self._transaction.put(key, body + zlib.crc32(key + body).to_bytes(4), db=self._tables.shards)
 
@@ -329,8 +331,10 @@ def _unpack_shard(number: int, value: bytes) -> ShardRecord:
     body, checksum = value[:-4], int.from_bytes(value[-4:])
     if len(body) != _SHARD.size or zlib.crc32(_BLOCK.pack(number) + body) != checksum:
         raise LogDamaged(f"the record of shard {number} is damaged")
-    epoch, earliest, following, timestamp = _SHARD.unpack(body)
-    return ShardRecord(number=number, epoch=epoch.hex(), earliest=earliest, next=following, timestamp=timestamp)
+    epoch, earliest, following, timestamp, size = _SHARD.unpack(body)
+    return ShardRecord(
+        number=number, epoch=epoch.hex(), earliest=earliest, next=following, timestamp=timestamp, size=size
+    )
 
 
 def _unpack_segment(first: int, value: bytes) -> SegmentRecord:

@@ -66,7 +66,7 @@ class LmdbStore:
                     epoch=shard.epoch,
                     earliest=shard.earliest,
                     next=shard.next,
-                    size=sum(segment.size for segment in view.segments(shard.number)),
+                    size=shard.size,
                     timestamp=shard.timestamp,
                 )
                 for shard in view.shards()
@@ -131,12 +131,11 @@ class LmdbStore:
         if shard is None:
             raise ValueError(f"there is no shard {number}")
         timestamp = max(now, shard.timestamp)
-        first = shard.next
+        first, stored = shard.next, shard.size
         segment = view.last_segment(number)
         for part in _cut(events):
             columns = encode_events(part, shard=number, first=first, timestamp=timestamp)
             data = memoryview(columns.serialize())
-            chunk = Chunk(shard=number, epoch=shard.epoch, first=first, count=len(part), timestamp=timestamp, data=data)
             size = HEADER_SIZE + len(data)
             if segment is None or self._files.is_full(segment.size, size):
                 if segment is not None:
@@ -147,8 +146,10 @@ class LmdbStore:
                 segment = SegmentRecord(
                     first=first, end=first, size=0, first_timestamp=timestamp, last_timestamp=timestamp
                 )
-            parts = (frame_header(chunk), data)
-            self._files.write(number, shard.epoch, segment.first, segment.size, parts)
+            header = frame_header(
+                data, shard=number, epoch=shard.epoch, first=first, count=len(part), timestamp=timestamp
+            )
+            self._files.write(number, shard.epoch, segment.first, segment.size, (header, data))
             place = ChunkPlace(
                 first=first,
                 count=len(part),
@@ -160,9 +161,9 @@ class LmdbStore:
             view.put_chunk(number, place)
             segment = dataclasses.replace(segment, end=place.end, size=segment.size + size, last_timestamp=timestamp)
             view.put_segment(number, segment)
-            first = place.end
+            first, stored = place.end, stored + size
         self._files.sync(number)
-        view.put_shard(dataclasses.replace(shard, next=first, timestamp=timestamp))
+        view.put_shard(dataclasses.replace(shard, next=first, timestamp=timestamp, size=stored))
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)
@@ -316,6 +317,7 @@ class LmdbStore:
             earliest = min(max(before, shard.earliest), shard.next)
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
+        size = shard.size
         for segment in dead:
             deleted = _DELETED_AT_ONCE
             while deleted == _DELETED_AT_ONCE:
@@ -323,6 +325,8 @@ class LmdbStore:
                     deleted = view.delete_chunks(number, segment.end, _DELETED_AT_ONCE)
                     if deleted < _DELETED_AT_ONCE:
                         view.delete_segment(number, segment.first)
+                        size -= segment.size
+                        view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
             self._files.remove(number, shard.epoch, segment.first)
         return earliest - shard.earliest
 
@@ -405,7 +409,7 @@ def open_store(
                 for number in shards:
                     if view.shard(number) is None:
                         epoch = entropy(8).hex()
-                        view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0, timestamp=0))
+                        view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
             _remove_strangers(directory / "segments", index, files)
             for made in (directory / "segments", directory / "index", directory, directory.parent):
                 sync_directory(made)

@@ -25,7 +25,7 @@ class ShardState:
     earliest: int
     next: int
     size: int
-    """Bytes on the disk."""
+    """Bytes of its chunks on the disk."""
     timestamp: int
     """Microseconds since 1970 of the newest event, 0 if there was none."""
 

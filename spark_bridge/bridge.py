@@ -1,0 +1,106 @@
+"""The bridge: a member of a cluster that stores events durably and serves them to readers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from iris._node import Node
+from iris.kernel.background import open_background
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import Entropy, check_name
+from iris.patterns.topics import check_pattern
+from iris.spark_bridge.group import GroupLimits
+from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.operations import Operations
+from iris.spark_bridge.retention import Retention
+
+MAX_SHARD = 2**31 - 1
+"""Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
+
+
+@asynccontextmanager
+async def open_bridge(
+    node: Node,
+    *,
+    topics: Sequence[str],
+    directory: Path | str,
+    name: str = "bridge",
+    shards: Sequence[int] = (0,),
+    member: str | None = None,
+    readers: Collection[str] | None = None,
+    group: GroupLimits | None = None,
+    retention: Retention | None = None,
+    wall_clock: Callable[[], float] = time.time,  # noqa: TID251 -- events are stored with the date
+    entropy: Entropy = os.urandom,
+) -> AsyncIterator[BridgeMember]:
+    """Be a member of a bridge: store the events of topics durably and serve them to readers, until the block ends.
+
+    An event published with ``confirm=True`` is confirmed when it is on the disk; its repeats are stored once.  Entering
+    the block returns when every reachable publisher knows of it.  Leaving it writes and confirms what has arrived.
+
+    Args:
+        node: has the right to be a member of ``name``.
+        topics: patterns of topics; an event that matches several is stored once.
+        directory: of the log, for this member alone; made if it is not there.
+        name: the bridge's cluster, which readers name.
+        shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
+        member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
+            cluster ``<name>.<member>``, which the node must be allowed to join.  Not needed for a single one.
+        readers: clusters whose nodes may read; None: every node of the realm.
+        group: how long events wait to be written together.
+        retention: how long events are kept; for ever by default.
+        wall_clock: seconds since 1970.
+        entropy: makes the epochs of new shards.
+
+    Raises:
+        ConfigError: a topic, a name, a shard or the directory cannot be used.
+        StoreBusy: another process has the directory open.
+        StoreFull: there is no room to begin with.
+        LogDamaged: the directory holds something else, or parts of the log are missing.
+
+    Cancelling the block is leaving it.  A member that is killed loses nothing that it has confirmed.
+    """
+    check_name(name, "cluster")
+    if not topics:
+        raise ConfigError("a bridge stores the events of topics: give at least one topic pattern")
+    for topic in topics:
+        check_pattern(topic)
+    if not shards or len(set(shards)) != len(shards) or not all(0 <= number <= MAX_SHARD for number in shards):
+        raise ConfigError(f"shards are {list(shards)}: use different whole numbers from 0 to {MAX_SHARD}")
+    address = name if member is None else check_name(f"{name}.{member}", "cluster")
+    store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
+    async with _closing(store), AsyncExitStack() as stack:
+        bridge = BridgeMember(
+            store,
+            shards=shards,
+            limits=group or GroupLimits(),
+            retention=retention or Retention(),
+            wall_clock=wall_clock,
+        )
+        operations = Operations(bridge, bridge=name, address=address, readers=readers)
+        subscriptions = [
+            (topic, await stack.enter_async_context(node.subscribe(topic, durable=True, overflow="wait")))
+            for topic in dict.fromkeys(topics)
+        ]
+        nursery = await stack.enter_async_context(open_background())
+        nursery.start_soon(bridge.run, subscriptions)
+        for cluster in dict.fromkeys((address, name)):
+            await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+        yield bridge
+
+
+@asynccontextmanager
+async def _closing(store: LmdbStore) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(store.close)

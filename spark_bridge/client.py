@@ -1,0 +1,248 @@
+"""A bridge as its readers see it: the operations of ``iris.spark_bridge.operations`` from the asking side.
+
+Nothing here outlives a call, so all of it may be tried again: ranges of a log never change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, cast, final
+
+import trio
+
+from iris._node import Node
+from iris.kernel.errors import (
+    DeliveryError,
+    IrisError,
+    NoSuchCluster,
+    NotAllowed,
+    RemoteError,
+    RemoteProtocolError,
+    TunnelBroken,
+)
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
+
+_ERRORS: Final[Mapping[str, type[IrisError]]] = {
+    error.__name__: error for error in (DataLost, LogDamaged, StoreFull, NotAllowed)
+}
+_TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
+_PAUSE: Final = 0.1
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteShard:
+    """A shard of a bridge, and the cluster through which it is reached."""
+
+    id: str
+    number: int
+    address: str
+    earliest: int
+    next: int
+    size: int
+    timestamp: int
+
+
+@final
+class BridgeClient:
+    """Asks a bridge.
+
+    Args:
+        node: through which.
+        bridge: the bridge's cluster.
+        patience: seconds that a bridge which is down is waited for, in each call.
+    """
+
+    def __init__(self, node: Node, bridge: str, *, patience: float) -> None:
+        self._node = node
+        self._bridge = bridge
+        self._patience = patience
+
+    async def shards(self) -> list[RemoteShard]:
+        """Return every shard of every member, by number.
+
+        Raises:
+            BridgeUnreachable: not every member answered in time, or there is none.
+            RemoteError: two members have a shard of the same number.
+        """
+        shards = sorted(await self._retry(self._survey), key=lambda shard: shard.number)
+        for one, other in itertools.pairwise(shards):
+            if one.number == other.number:
+                raise RemoteError(
+                    "misconfigured",
+                    f"two members of the bridge {self._bridge!r} both have a shard {one.number}: start them with "
+                    "different shards",
+                )
+        return shards
+
+    async def _survey(self) -> list[RemoteShard]:
+        shards: list[RemoteShard] = []
+        async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
+            async for answer in answers:
+                shards += [_shard_untrusted(fields) for fields in answer.payload]
+        for error in answers.errors.values():
+            raise error
+        if answers.missing:
+            raise trio.TooSlowError
+        return shards
+
+    async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, tuple[int, int]]:
+        """Return the earliest and the next offset of a member's shards.
+
+        Returns when a next offset is not the one in ``known``, or after ``timeout`` seconds.
+        """
+        reply = await self._ask(address, "offsets", {"known": dict(known), "timeout": timeout}, timeout=timeout + 5)
+        return {shard: (earliest, following) for shard, (earliest, following) in reply.items()}
+
+    async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
+        """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
+        found: dict[str, int] = {}
+        for address in addresses:
+            found |= await self._ask(address, "times", {"timestamp": timestamp})
+        return found
+
+    async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
+        """Return where a group began on a member: at ``start``, if it is new there."""
+        reply = await self._ask(address, "pin", {"group": group, "start": dict(start)})
+        return dict(reply["start"])
+
+    async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
+        """Write down how far a group has come."""
+        await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
+
+    async def ask(self, address: str, operation: str, payload: Any = None) -> Any:
+        """Ask one member anything; see ``iris.spark_bridge.operations``."""
+        return await self._ask(address, operation, payload)
+
+    async def _ask(self, address: str, operation: str, payload: Any, *, timeout: float = 5.0) -> Any:
+        async def ask() -> Any:
+            return await self._node.request(address, payload, operation=operation, timeout=timeout, idempotent=True)
+
+        return await self._retry(ask)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, or the bridge's patience is over."""
+        deadline = trio.current_time() + self._patience
+        while True:
+            try:
+                return await attempt()
+            except RemoteError as error:
+                raise _translate(error.code, error.message) from None
+            except NotAllowed:
+                raise
+            except _TRANSIENT as error:
+                if trio.current_time() + _PAUSE > deadline:
+                    raise self._unreachable(error) from error
+            await trio.sleep(_PAUSE)
+
+    def _unreachable(self, error: BaseException) -> BridgeUnreachable:
+        if isinstance(error, NoSuchCluster):
+            reason = f"no node serves the cluster {self._bridge!r}: is 'iris bridge' running, with this name and in this realm?"
+        else:
+            reason = str(error) or "not every member answered"
+        return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")
+
+    async def read(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:
+        """Yield the chunks that hold a range, verified and in order, as they arrive.
+
+        When a member is lost in between, reading goes on where it was as soon as it is back.
+
+        Raises:
+            DataLost: part of the range was trimmed, or the log was wiped.
+            LogDamaged: what is stored is not what was written.
+            BridgeUnreachable: nothing arrived for as long as the patience lasts.
+        """
+        at = start
+        deadline = trio.current_time() + self._patience
+        while at < end:
+            try:
+                async with aclosing(self._read_once(address, shard, at, end)) as batches:
+                    async for chunks in batches:
+                        for chunk in chunks:
+                            if f"{chunk.shard}@{chunk.epoch}" != shard or not chunk.first <= at < chunk.end:
+                                raise LogDamaged(
+                                    f"offset {at} of shard {shard} was asked for, and {chunk.first} to {chunk.end} of "
+                                    f"{chunk.shard}@{chunk.epoch} came"
+                                )
+                            at = chunk.end
+                        yield chunks
+                        deadline = trio.current_time() + self._patience
+                if at < end:
+                    raise TunnelBroken(f"the bridge ended shard {shard} at offset {at}, short of {end}")
+            except NotAllowed:
+                raise
+            except RemoteError as error:
+                raise _translate(error.code, error.message) from None
+            except _TRANSIENT as error:
+                if trio.current_time() + _PAUSE > deadline:
+                    raise self._unreachable(error) from error
+                await trio.sleep(_PAUSE)
+
+    async def _read_once(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:
+        async with self._node.open_tunnel(address, operation="read") as tunnel:
+            await tunnel.send({"shard": shard, "start": start, "end": end})
+            frames = FrameBuffer()
+            async for payload in tunnel:
+                if isinstance(payload, bytes):
+                    chunks = frames.feed(payload)
+                    if chunks:
+                        yield chunks
+                else:
+                    fields = cast("dict[str, Any]", payload)
+                    raise RemoteError(str(fields.get("error")), str(fields.get("message")))
+
+
+@final
+class FrameBuffer:
+    """Puts frames together from a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._needed = HEADER_SIZE
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """Take the next bytes of the stream; return the chunks that are whole now.
+
+        Raises:
+            LogDamaged: a frame is not what was written.
+        """
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._needed:
+            return []
+        stream = b"".join(self._parts) if len(self._parts) > 1 else data
+        position = 0
+        while len(stream) - position >= HEADER_SIZE:
+            size = frame_size(stream, position)
+            if len(stream) - position < size:
+                break
+            position += size
+        rest = stream[position:] if position else stream
+        self._parts, self._size = [rest], len(rest)
+        self._needed = frame_size(rest) if len(rest) >= HEADER_SIZE else HEADER_SIZE
+        return list(decode_frames(memoryview(stream)[:position]))
+
+
+def _translate(code: str, message: str) -> IrisError:
+    error = _ERRORS.get(code)
+    return RemoteError(code, message) if error is None else error(message)
+
+
+def _shard_untrusted(fields: Any) -> RemoteShard:
+    """Read what a member says of a shard.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    try:
+        shard = RemoteShard(**{field.name: fields[field.name] for field in dataclasses.fields(RemoteShard)})
+    except (KeyError, TypeError):
+        raise RemoteProtocolError("a member of the bridge told of a shard in a form that is not understood") from None
+    return shard

@@ -1,0 +1,93 @@
+"""Group commit: how long arriving events wait for company before they go to the disk together.
+
+A group is committed when it is full, when nothing has come for ``quiet`` seconds, or when its first event has waited
+``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not held up for the
+whole delay, and a steady stream shares its synchronous writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Generic, TypeVar, final
+
+from iris.kernel.config import MIB
+from iris.kernel.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """When a group is committed.
+
+    Raises:
+        ConfigError: a limit is negative or not a number, or a group could hold nothing.
+    """
+
+    delay: float = 0.02
+    """Seconds that an event waits at most; enters the time that ``publish(confirm=True)`` takes."""
+    quiet: float = 0.002
+    """Seconds without another event after which waiting is given up: a few round trips."""
+    events: int = 16384
+    """Events of a full group."""
+    bytes: int = 8 * MIB
+    """Bytes of a full group: some milliseconds of a disk's time.  Twice that is held in memory at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("delay", "quiet"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"group commit: {name} is {value!r}: use seconds, 0 or more")
+        for name in ("events", "bytes"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"group commit: {name} is {value!r}: use a whole number above 0")
+
+
+@final
+class Group(Generic[T]):
+    """Batches that arrived and wait to be committed together."""
+
+    def __init__(self, limits: GroupLimits) -> None:
+        self._limits = limits
+        self._batches: list[T] = []
+        self._events = 0
+        self._bytes = 0
+        self._first = 0.0
+        self._latest = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be added."""
+        return self._events >= self._limits.events or self._bytes >= self._limits.bytes
+
+    @property
+    def deadline(self) -> float:
+        """When to commit; inf if nothing waits."""
+        if not self._batches:
+            return math.inf
+        if self.is_full:
+            return -math.inf
+        return min(self._first + self._limits.delay, self._latest + self._limits.quiet)
+
+    def add(self, batch: T, *, events: int, size: int, now: float) -> None:
+        """Add a batch that arrived."""
+        if not self._batches:
+            self._first = now
+        self._latest = now
+        self._batches.append(batch)
+        self._events += events
+        self._bytes += size
+
+    def take(self) -> list[T]:
+        """Return what waits and begin a new group."""
+        batches, self._batches = self._batches, []
+        self._events = self._bytes = 0
+        return batches

@@ -1,0 +1,226 @@
+"""One member of a bridge at work: events from subscriptions to the log, then confirmations to their publishers.
+
+The way of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
+writes one group, the next one gathers; when both are full, subscriptions fill up and publishers are asked to pause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import payload_size
+from iris.patterns.subscription import Event, Subscription
+from iris.patterns.topics import Matcher
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.group import Group, GroupLimits
+from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.schema import Arrival
+from iris.spark_bridge.sharding import Sharding
+from iris.spark_bridge.store import Appended, ShardState
+
+_TAKEN_AT_ONCE: Final = 4096
+_RETENTION_INTERVAL: Final = 30.0
+_FULL_RETRY: Final = 0.5
+"""Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
+
+_PUBLISHER_MEMORY: Final = 24 * 3600.0
+"""Seconds after its last event that the repeats of a publisher are still recognized."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeStatistics:
+    """Counters of a member of a bridge, in events unless said.  received = stored + repeats + stale + waiting."""
+
+    received: int
+    stored: int
+    repeats: int
+    """Known already: a publisher sent them again."""
+    stale: int
+    """Repeats so late that they could not be judged; neither stored nor confirmed."""
+    waiting: int
+    missed: int
+    """Lost before they arrived, as their numbering shows.  Only events published without ``confirm``."""
+    commits: int
+    """Groups written to the disk."""
+    refusals: int
+    """Attempts to write a group that failed because there was no room."""
+
+
+@final
+class BridgeMember:
+    """Stores what arrives.  ``run`` does the work; the rest may be asked at any time."""
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        *,
+        shards: Sequence[int],
+        limits: GroupLimits,
+        retention: Retention,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.store: Final = store
+        self._sharding = Sharding(shards)
+        self._own = frozenset(shards)
+        self._retention = retention
+        self._wall_clock = wall_clock
+        self._group: Group[tuple[Subscription, list[Event]]] = Group(limits)
+        self._arrived = Wakeup()
+        self._room = trio.lowlevel.ParkingLot()
+        self._news = trio.Event()
+        self._states: dict[str, ShardState] = {}
+        self._received = self._stored = self._repeats = self._stale = 0
+        self._waiting = self._missed = self._commits = self._refusals = 0
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
+
+    def statistics(self) -> BridgeStatistics:
+        """Return a snapshot of the counters."""
+        return BridgeStatistics(
+            received=self._received,
+            stored=self._stored,
+            repeats=self._repeats,
+            stale=self._stale,
+            waiting=self._waiting,
+            missed=self._missed,
+            commits=self._commits,
+            refusals=self._refusals,
+        )
+
+    @property
+    def states(self) -> Mapping[str, ShardState]:
+        """The shards by id, as they are now."""
+        return self._states
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds since 1970."""
+        return int(self._wall_clock() * 1_000_000)
+
+    def refresh(self) -> None:
+        """Look at the store again, after it was changed."""
+        states = {state.id: state for state in self.store.shards() if state.number in self._own}
+        if states != self._states:
+            self._states = states
+            self._news.set()
+            self._news = trio.Event()
+
+    async def wait_news(self, known: Mapping[str, int], timeout: float) -> None:
+        """Wait until a shard's next offset is not the one in ``known``, or for ``timeout`` seconds."""
+        with trio.move_on_after(timeout):
+            while {shard: state.next for shard, state in self._states.items()} == known:
+                await self._news.wait()
+
+    # -- working --------------------------------------------------------------------------------------------
+
+    async def run(self, subscriptions: Sequence[tuple[str, Subscription]]) -> None:
+        """Store what the subscriptions (pattern and subscription) receive, until it is cancelled.
+
+        What has been received by then is written and confirmed first; that takes one write to the disk.
+        """
+        committing = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._commit_groups, committing)
+            nursery.start_soon(self._apply_retention)
+            try:
+                async with trio.open_nursery() as receiving:
+                    for turn, (_, subscription) in enumerate(subscriptions):
+                        wanted = _first_match([pattern for pattern, _ in subscriptions], turn)
+                        receiving.start_soon(self._receive, subscription, wanted)
+            finally:
+                committing.cancel()
+
+    async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
+        while True:
+            batch = await subscription.receive_batch(_TAKEN_AT_ONCE)
+            if wanted is not None:
+                batch = [event for event in batch if wanted(event.topic)]
+                if not batch:
+                    continue
+            size = 0
+            for event in batch:
+                payload = event.raw_payload
+                size += len(payload) if type(payload) is bytes else payload_size(payload)
+                self._missed += event.missed
+            self._received += len(batch)
+            self._waiting += len(batch)
+            self._group.add((subscription, batch), events=len(batch), size=size, now=trio.current_time())
+            self._arrived.wake()
+            while self._group.is_full:
+                await self._room.park()
+
+    async def _commit_groups(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                while self._group.is_empty:
+                    await self._arrived.wait()
+                while (wait := self._group.deadline - trio.current_time()) > 0:
+                    with trio.move_on_after(wait):
+                        await self._arrived.wait()
+                await self._commit(retry=True)
+        if not self._group.is_empty:
+            with trio.CancelScope(shield=True):
+                await self._commit(retry=False)
+
+    async def _commit(self, *, retry: bool) -> None:
+        """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
+        batches = self._group.take()
+        self._room.unpark_all()
+        events = [event for _, batch in batches for event in batch]
+        parts = self._sharding.split(events)
+        appended = await self._append(parts)
+        while appended is None:
+            if not retry:
+                return
+            await self._retain()
+            await trio.sleep(_FULL_RETRY)
+            appended = await self._append(parts)
+        self._commits += 1
+        self._waiting -= len(events)
+        self._stored += appended.count
+        self._repeats += appended.repeats
+        self._stale += len(appended.stale)
+        stale = {id(event) for event in appended.stale}
+        for subscription, batch in batches:
+            await subscription.confirm([event for event in batch if id(event) not in stale] if stale else batch)
+        self.refresh()
+
+    async def _append(self, parts: Mapping[int, Sequence[Arrival]]) -> Appended | None:
+        try:
+            return await trio.to_thread.run_sync(partial(self.store.append, parts, now=self.now()))
+        except StoreFull:
+            self._refusals += 1
+            return None
+
+    async def _apply_retention(self) -> None:
+        while True:
+            await self._retain()
+            before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
+            await trio.to_thread.run_sync(self.store.forget_publishers, before)
+            await trio.sleep(_RETENTION_INTERVAL)
+
+    async def _retain(self) -> None:
+        await trio.to_thread.run_sync(partial(self.store.retain, self._retention, now=self.now()))
+        self.refresh()
+
+
+def _first_match(patterns: Sequence[str], turn: int) -> Callable[[str], bool] | None:
+    """Return what tells whether the pattern number ``turn`` is the first that matches a topic; None: it always is.
+
+    An event whose topic matches several patterns arrives once for each.
+    """
+    if turn == 0:
+        return None
+    matcher: Matcher[int] = Matcher()
+    for number, pattern in enumerate(patterns[: turn + 1]):
+        matcher.add(pattern, number)
+    return lambda topic: min(matcher.match(topic)) == turn

@@ -1,0 +1,226 @@
+"""What a bridge answers: the operations of its service, and the tunnel through which readers get chunks.
+
+========= ================================== =========================================================
+operation payload                            reply
+========= ================================== =========================================================
+shards    None                               a list of shards: id, number, epoch, address, earliest, next, size,
+                                             timestamp
+offsets   {known: {id: next}, timeout: s}    {id: [earliest, next]}, when it differs from ``known`` or time is over
+times     {timestamp: microseconds}          {id: first offset that is not older}
+pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
+move      {group: name, offsets: {...}}      None
+cursors   None                               a list of cursors: group, start, offsets, timestamp
+drop      {group: name}                      whether there was such a group; only for nodes of the bridge's cluster
+trim      {shard: id, before: offset}        number of events removed; only for nodes of the bridge's cluster
+status    None                               the counters of ``BridgeStatistics``
+========= ================================== =========================================================
+
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset}; bytes follow that are, put together, whole
+frames (``iris.spark_bridge.frame``) which hold at least the range, and then the end; or {error: code, message: text}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, Final, cast, final
+
+import trio
+
+from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import IrisError, NotAllowed, RemoteError
+from iris.patterns.service import Service
+from iris.patterns.tunnel import Tunnel
+from iris.patterns.values import Request, Sender
+from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.store import ShardState
+
+MAX_POLL: Final = 10.0
+"""Seconds that a question for offsets may wait for news."""
+
+_READ_BYTES: Final = MIB
+"""Read from the disk at a time, for each reader."""
+
+_PIECE: Final = 128 * KIB
+"""Bytes of one message in a reader's tunnel."""
+
+
+@final
+class Operations:
+    """The handlers of one member.
+
+    Args:
+        member: does the work.
+        bridge: name of the bridge's cluster; its own nodes may trim.
+        address: name of the cluster at which this member's shards are found.
+        readers: clusters that may read; None: every node of the realm.
+    """
+
+    def __init__(self, member: BridgeMember, *, bridge: str, address: str, readers: Collection[str] | None) -> None:
+        self._member = member
+        self._bridge = bridge
+        self._address = address
+        self._readers = None if readers is None else {bridge, *readers}
+
+    def service(self, cluster: str) -> Service:
+        """Return the service for one of the clusters that the member joins."""
+        service = Service(cluster)
+        for name, handler in (
+            ("shards", self._shards),
+            ("offsets", self._offsets),
+            ("times", self._times),
+            ("pin", self._pin),
+            ("move", self._move),
+            ("cursors", self._cursors),
+            ("drop", self._drop),
+            ("trim", self._trim),
+            ("status", self._status),
+        ):
+            service.request(name)(handler)
+        service.tunnel("read")(self._read)
+        return service
+
+    def _check_reader(self, sender: Sender) -> None:
+        if self._readers is not None and sender.cluster not in self._readers:
+            raise NotAllowed(f"nodes of cluster {sender.cluster!r} may not read from the bridge {self._bridge!r}")
+
+    def _check_owner(self, sender: Sender) -> None:
+        if sender.cluster != self._bridge:
+            raise NotAllowed(
+                f"only nodes of cluster {self._bridge!r} may change its log, and this one speaks for {sender.cluster!r}"
+            )
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    async def _shards(self, request: Request) -> list[dict[str, Any]]:
+        self._check_reader(request.sender)
+        return [
+            {**dataclasses.asdict(state), "id": state.id, "address": self._address}
+            for state in self._member.states.values()
+        ]
+
+    async def _offsets(self, request: Request) -> dict[str, list[int]]:
+        self._check_reader(request.sender)
+        fields = _fields(request.payload)
+        timeout = fields.get("timeout")
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_POLL:
+            raise RemoteError("bad_request", f"timeout is {timeout!r}: use 0 to {MAX_POLL:g} seconds")
+        await self._member.wait_news(_offsets(fields, "known"), timeout)
+        return {state.id: [state.earliest, state.next] for state in self._member.states.values()}
+
+    async def _times(self, request: Request) -> dict[str, int]:
+        self._check_reader(request.sender)
+        timestamp = _number(_fields(request.payload), "timestamp")
+        store = self._member.store
+        return {
+            state.id: await trio.to_thread.run_sync(store.offset_at, state.number, timestamp)
+            for state in self._member.states.values()
+        }
+
+    async def _pin(self, request: Request) -> dict[str, dict[str, int]]:
+        self._check_reader(request.sender)
+        fields = _fields(request.payload)
+        pin = partial(
+            self._member.store.pin_cursor, _text(fields, "group"), _offsets(fields, "start"), now=self._member.now()
+        )
+        cursor = await trio.to_thread.run_sync(pin)
+        return {"start": dict(cursor.start), "offsets": dict(cursor.offsets)}
+
+    async def _move(self, request: Request) -> None:
+        self._check_reader(request.sender)
+        fields = _fields(request.payload)
+        move = partial(
+            self._member.store.move_cursor, _text(fields, "group"), _offsets(fields, "offsets"), now=self._member.now()
+        )
+        await trio.to_thread.run_sync(move)
+
+    async def _cursors(self, request: Request) -> list[dict[str, Any]]:
+        self._check_reader(request.sender)
+        return [
+            {
+                "group": cursor.group,
+                "start": dict(cursor.start),
+                "offsets": dict(cursor.offsets),
+                "timestamp": cursor.timestamp,
+            }
+            for cursor in await trio.to_thread.run_sync(self._member.store.cursors)
+        ]
+
+    async def _drop(self, request: Request) -> bool:
+        self._check_owner(request.sender)
+        return await trio.to_thread.run_sync(self._member.store.drop_cursor, _text(_fields(request.payload), "group"))
+
+    async def _trim(self, request: Request) -> int:
+        self._check_owner(request.sender)
+        fields = _fields(request.payload)
+        state = self._state(_text(fields, "shard"))
+        trimmed = await trio.to_thread.run_sync(self._member.store.trim, state.number, _number(fields, "before"))
+        self._member.refresh()
+        return trimmed
+
+    async def _status(self, request: Request) -> dict[str, int]:
+        self._check_reader(request.sender)
+        return dataclasses.asdict(self._member.statistics())
+
+    def _state(self, shard: str) -> ShardState:
+        state = self._member.states.get(shard)
+        if state is None:
+            raise RemoteError("DataLost", f"shard {shard} is not there: the log was wiped or is another one")
+        return state
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def _read(self, tunnel: Tunnel) -> None:
+        try:
+            self._check_reader(tunnel.sender)
+            fields = _fields(await tunnel.receive())
+            state = self._state(_text(fields, "shard"))
+            at, end = _number(fields, "start"), _number(fields, "end")
+            while at < end:
+                read = partial(self._member.store.read, state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
+                chunks = await trio.to_thread.run_sync(read)
+                frames = b"".join(chunk.frame for chunk in chunks)
+                for position in range(0, len(frames), _PIECE):
+                    await tunnel.send(frames[position : position + _PIECE])
+                at = chunks[-1].end
+        except RemoteError as error:
+            await tunnel.send({"error": error.code, "message": error.message})
+        except ValueError as error:
+            await tunnel.send({"error": "bad_request", "message": str(error)})
+        except IrisError as error:
+            if tunnel.is_closed:
+                raise
+            await tunnel.send({"error": type(error).__name__, "message": str(error)})
+        await tunnel.send_eof()
+
+
+# -- payloads of peers -----------------------------------------------------------------------------------------
+
+
+def _fields(payload: object) -> Mapping[str, object]:
+    if not isinstance(payload, dict):
+        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
+    return cast("dict[str, object]", payload)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= 256:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use 1 to 256 bytes of text")
+    return value
+
+
+def _number(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number, 0 or more")
+    return value
+
+
+def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise RemoteError("bad_request", f"{name} is {value!r}: use offsets by shard id")
+    offsets = cast("dict[str, object]", value)
+    return {shard: _number(offsets, shard) for shard in offsets}

@@ -1,0 +1,47 @@
+"""Which shard an event goes to: events that belong together stay together, in the order of their publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from iris.patterns.publishing import stable_hash
+from iris.spark_bridge.schema import Arrival
+
+_REMEMBERED: Final = 65536
+
+
+@final
+class Sharding:
+    """Assigns events to shards.
+
+    An event with a key goes where all events of that key go, whoever publishes them.  One without goes where those of
+    its publisher and topic go.  Rendezvous hashing: when shards are added, only what moves to them moves.
+
+    Args:
+        shards: their numbers, at least one.
+    """
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self._shards: Final = tuple(shards)
+        self._known: dict[str, int] = {}
+
+    def split(self, events: Sequence[Arrival]) -> dict[int, list[Arrival]]:
+        """Return the events by shard, each in the order given."""
+        if len(self._shards) == 1:
+            return {self._shards[0]: list(events)}
+        parts: dict[int, list[Arrival]] = {}
+        for event in events:
+            key = event.key
+            parts.setdefault(self._shard(f"t{event.publisher}.{event.topic}" if key is None else f"k{key}"), []).append(
+                event
+            )
+        return parts
+
+    def _shard(self, name: str) -> int:
+        shard = self._known.get(name)
+        if shard is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            shard = self._known[name] = max(self._shards, key=lambda number: stable_hash(f"{name}\0{number}"))
+        return shard
