@@ -14,7 +14,7 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
 
     What the block raises comes out as it is and not in a group, so that users of ``open_node`` can write a plain
     ``except``.  When a task fails, its error ends the block and comes out the same way; several at once come as a
-    group.
+    group.  A group that the block itself raises stays one.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -23,11 +23,9 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        only: BaseException = group
-        while isinstance(only, BaseExceptionGroup) and len(only.exceptions) == 1:
-            only = only.exceptions[0]
-        if isinstance(only, BaseExceptionGroup):
+        if len(group.exceptions) != 1:
             raise
+        (only,) = group.exceptions
         context = only.__context__
         try:
             raise only

@@ -26,9 +26,6 @@ class Config:
     batch_bytes: int = 64 * KIB
     """A link seals what has gathered when it reaches this size.  Larger batches gained nothing in the measurements."""
 
-    batch_messages: int = 1024
-    """At most this many messages in one batch; also the longest array that the decoder accepts."""
-
     link_bytes: int = 16 * MIB
     """Messages waiting on one link.  Beyond it requests end in ``NotSent`` and publishers wait or drop, counted."""
 
@@ -155,5 +152,15 @@ class Config:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
                 raise ConfigError(f"config: {field.name} is {value!r}: use a finite number above 0")
+            if field.type == "int" and not isinstance(value, int):
+                raise ConfigError(f"config: {field.name} is {value!r}: use a whole number")
         if self.max_payload > 16 * MIB:
             raise ConfigError("config: max_payload is above 16 MiB: send larger things through a tunnel")
+        if self.max_headers > 16 * KIB:
+            raise ConfigError("config: max_headers is above 16 KiB: a frame has no room for more beside its payload")
+        if self.batch_bytes > MIB:
+            raise ConfigError("config: batch_bytes is above 1 MiB: batches beyond 64 KiB only add latency")
+        if self.link_bytes < self.max_payload + self.batch_bytes:
+            raise ConfigError("config: link_bytes is below max_payload + batch_bytes: the largest message has no room")
+        if self.session_rejected <= self.session_lifetime:
+            raise ConfigError("config: session_rejected is not above session_lifetime: sessions could not be renewed")

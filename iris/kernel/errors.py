@@ -82,6 +82,9 @@ class RemoteError(DeliveryError):
         self.code = code
         self.message = message
 
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
+        return type(self), (self.code, self.message)
+
 
 class RequestTimeout(DeliveryError):
     """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled."""

@@ -31,7 +31,7 @@ _MESSAGE_OVERHEAD: Final = 32
 """What a message weighs besides its payload, so that empty ones are bounded too."""
 
 _PAYLOAD_OVERHEAD: Final = 6
-"""What msgpack spends at most on a payload of a message that grows, so that frames stay within the transport's limit."""
+"""What msgpack spends at most on a payload of a message that grows: frames stay within the transport's limit."""
 
 _QUIET: Final = 0.00005
 """After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller

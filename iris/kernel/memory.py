@@ -19,6 +19,17 @@ from iris.kernel.transport import Refused
 _SCHEME: Final = "mem://"
 
 
+def check_memory_url(url: str) -> str:
+    """Return ``url`` if it can be an address here.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not url.startswith(_SCHEME) or url == _SCHEME:
+        raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
+    return url
+
+
 @final
 class MemoryNetwork:
     """Joins transports of one trio run.
@@ -42,13 +53,16 @@ class MemoryNetwork:
         self.latency = latency
         self.loss = loss
         self.capacity: Final = capacity
+        self._transports: list[MemoryTransport] = []
         self._listening: dict[str, MemoryTransport] = {}
         self._cut: set[tuple[str, str]] = set()
         self._names = 0
 
     def transport(self, host: str) -> MemoryTransport:
         """Return a new transport on the host ``host``; several may share a host."""
-        return MemoryTransport(self, host)
+        transport = MemoryTransport(self, host)
+        self._transports.append(transport)
+        return transport
 
     def partition(self, *groups: Iterable[str], one_way: bool = False) -> None:
         """Silently drop everything between hosts of different groups, until ``heal``.
@@ -70,13 +84,12 @@ class MemoryNetwork:
 
     def crash(self, host: str) -> None:
         """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""
-        for url in [url for url, transport in self._listening.items() if transport.host == host]:
-            self._listening[url].close()
+        for transport in [transport for transport in self._transports if transport.host == host]:
+            transport.close()
 
     def bind(self, url: str, transport: MemoryTransport) -> str:
         """Reserve ``url``, or a fresh one if it ends in ``:0``, for ``transport``."""
-        if not url.startswith(_SCHEME) or url == _SCHEME:
-            raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
+        check_memory_url(url)
         if url.endswith(":0"):
             self._names += 1
             url = f"{url.removesuffix('0')}{self._names}"
@@ -86,7 +99,8 @@ class MemoryNetwork:
         return url
 
     def unbind(self, transport: MemoryTransport) -> None:
-        """Free every URL of ``transport``."""
+        """Forget a transport that is closed, and free its URLs."""
+        self._transports.remove(transport)
         for url in [url for url, bound in self._listening.items() if bound is transport]:
             del self._listening[url]
 
@@ -119,6 +133,7 @@ class MemoryTransport:
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
         """See ``Transport.dial``."""
+        check_memory_url(url)
         target = self._network.find(url)
         if target is not None and self._network.is_cut(self.host, target.host):
             await trio.sleep_forever()  # what a real network does: no answer; callers have their own deadline
@@ -212,7 +227,7 @@ class MemoryOutgoing:
         self._on_broken = on_broken
         self._in_transit = 0
         self._due = 0.0
-        self._room = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
         self.closed = False
 
     def send_nowait(self, frame: bytes) -> bool:
@@ -221,7 +236,6 @@ class MemoryOutgoing:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
         if self._in_transit >= network.capacity:
-            self._room = trio.Event()
             return False
         if network.is_cut(self._source.host, self._target.host):
             return True
@@ -236,12 +250,17 @@ class MemoryOutgoing:
         """See ``Outgoing.wait_writable``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
-        await self._room.wait()
+        if self._in_transit >= self._network.capacity:
+            await self._room.park()
+            if self.closed:
+                raise trio.ClosedResourceError("this way out was closed")
+        else:
+            await trio.lowlevel.checkpoint()
 
     def taken(self) -> None:
         """Note that the target has read a frame of this way."""
         self._in_transit -= 1
-        self._room.set()
+        self._room.unpark_all()
 
     def break_off(self) -> None:
         """End the way from the far side: its owner is told."""
@@ -253,7 +272,7 @@ class MemoryOutgoing:
         """See ``Outgoing.close``."""
         if not self.closed:
             self.closed = True
-            self._room.set()
+            self._room.unpark_all()
             self._source.forget(self)
             self._target.forget(self)
 

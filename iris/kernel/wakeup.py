@@ -38,8 +38,9 @@ class Wakeup:
         if self._task is not None:
             raise trio.BusyResourceError("another task is waiting here")
         if self._pending:
+            await trio.lowlevel.checkpoint_if_cancelled()
             self._pending = False
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.cancel_shielded_checkpoint()
             return
         self._task = trio.lowlevel.current_task()
 

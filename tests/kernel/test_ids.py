@@ -1,0 +1,36 @@
+"""Names and node ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import check_name, is_name, is_node_id, new_node_id
+from tests.support.realms import seeded_entropy
+
+
+def test_a_new_node_id_is_one() -> None:
+    entropy = seeded_entropy(1)
+    made = {new_node_id(entropy) for _ in range(100)}
+    assert len(made) == 100
+    assert all(is_node_id(node) for node in made)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "0" * 31, "0" * 33, "0" * 31 + "A", "g" * 32, "0" * 32 + "\n", b"0" * 32, None, 1]
+)
+def test_what_is_no_node_id(value: object) -> None:
+    assert not is_node_id(value)
+
+
+@pytest.mark.parametrize("value", ["a", "databases", "A-b_c.9", "x" * 128, "...", "-"])
+def test_names(value: str) -> None:
+    assert is_name(value)
+    assert check_name(value, "cluster") == value
+
+
+@pytest.mark.parametrize("value", ["", "x" * 129, "a b", "ä", "a/b", "a\n", "a\x00", "*", "a@b", None, 5, b"a"])
+def test_what_is_no_name(value: object) -> None:
+    assert not is_name(value)
+    with pytest.raises(ConfigError, match="is not a site name"):
+        check_name(value, "site")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
