@@ -53,8 +53,11 @@ async def run_airport(rows: int, stages: Stages) -> Outcome:
     """
     start = time.monotonic()
     with trio.move_on_after(_AT_MOST):
-        async with _open_directory() as directory, open_processes(directory, _environment(directory)) as processes:
-            return await _Airport(rows, stages, processes, directory).run(start)
+        async with (
+            _open_directory() as directory,
+            open_processes(directory / "work", _environment(directory)) as processes,
+        ):
+            return await _Airport(rows, stages, processes, directory / "work").run(start)
     raise IrisError(f"the demo was not over after {_AT_MOST:g} s")
 
 
@@ -65,6 +68,8 @@ async def _open_directory() -> AsyncGenerator[Path]:
         parent = "/tmp"  # noqa: S108 - mkdtemp makes a private one in it
     directory = Path(tempfile.mkdtemp(prefix="iris-demo-", dir=parent))
     try:
+        for name in ("work", "run"):
+            (directory / name).mkdir()
         yield directory
     finally:
         with trio.CancelScope(shield=True):
@@ -75,8 +80,9 @@ def _environment(directory: Path) -> dict[str, str]:
     """Return the environment of the processes: nothing of theirs touches this user's realm, or stays behind."""
     own = {
         "IRIS_HOME": str(directory / "home"),
-        "XDG_RUNTIME_DIR": str(directory),
-        "TMPDIR": str(directory),
+        # Not where they run: Python would take the folder "iris" that nodes make in it for the package.
+        "XDG_RUNTIME_DIR": str(directory / "run"),
+        "TMPDIR": str(directory / "work"),
     }
     return {name: text for name, text in os.environ.items() if name != "IRIS_CREDENTIAL"} | own
 

@@ -38,6 +38,7 @@ _ASKING: Final = 64
 _PATIENCE: Final = 10.0
 _BETWEEN_SURVEYS: Final = 256
 """A board holds 1,024 broadcasts that it has not shown (``Config.service_queue``) and drops more: so ask in time."""
+_BETWEEN_QUESTIONS: Final = 0.02
 _PIECE: Final = 256 * 1024
 
 
@@ -103,6 +104,12 @@ class Tower:
                 progress.advance()
             answers = await self._survey()
             surveyed += 1
+        # A broadcast has no reply: that the last ones are shown is only known by asking again.
+        with trio.move_on_after(_PATIENCE):
+            while any(board["changes"] < len(self._changes) for board in answers):
+                await trio.sleep(_BETWEEN_QUESTIONS)
+                answers = await self._survey()
+                surveyed += 1
         after = self._node.statistics()
         report_result(
             changes=len(self._changes),

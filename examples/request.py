@@ -1,0 +1,34 @@
+"""Ask a service by its name.
+
+Run it: python examples/request.py
+Or serve from one terminal and ask from another:
+    cd examples; iris run request:greeters
+    iris request greeters world
+"""
+
+import trio
+
+import iris
+
+greeters = iris.Service("greeters")
+
+
+@greeters.request
+async def greet(request: iris.Request) -> object:
+    if not request.payload:
+        raise iris.RemoteError("no-name", "whom shall I greet?")
+    return f"hello {request.payload}"
+
+
+async def main() -> None:
+    async with iris.open_node("greeters") as server, server.join("greeters", greeters), iris.open_node() as client:
+        await client.wait_for("greeters")
+        print(await client.request("greeters", "world", timeout=2.0))
+        try:
+            await client.request("greeters", "", idempotent=True)  # may be repeated when a member is lost
+        except iris.RemoteError as error:
+            print(f"{error.code}: {error.message}")
+
+
+if __name__ == "__main__":
+    trio.run(main)

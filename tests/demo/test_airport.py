@@ -1,0 +1,104 @@
+"""The demo as a whole, with real processes and Spark: everything it promises, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from iris._demo_data import count_by_carrier, read_flights
+
+ROWS = 2000
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Generator[Path]:
+    """A place for temporary files whose path is short enough for sockets; it must be empty in the end."""
+    place = Path("/tmp") / f"iris-{os.getpid()}"
+    place.mkdir()
+    (tmp_path / "home").mkdir()
+    yield place
+    assert list(place.iterdir()) == []
+    place.rmdir()
+
+
+def environment(scratch: Path, home: Path) -> dict[str, str]:
+    """A user with a realm of his own and a credential: the demo must use neither."""
+    own = {
+        "TMPDIR": str(scratch),
+        "IRIS_HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+        "IRIS_CREDENTIAL": "/no/such/credential",
+    }
+    return {**os.environ, **own}
+
+
+def processes_with(mark: Path) -> list[str]:
+    """Every process that was started with this directory in its environment."""
+    found: list[str] = []
+    for directory in Path("/proc").iterdir():
+        try:
+            if directory.name.isdecimal() and str(mark).encode() in (directory / "environ").read_bytes():
+                found.append((directory / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "iris", "demo", "--rows", str(ROWS), "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment(scratch, tmp_path / "home"),
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    result = json.loads(done.stdout)
+    assert result["ok"] is True
+    assert result["rows"] == ROWS
+    assert result["killed"] == "SIGKILL"
+    assert [check["name"] for check in result["checks"] if not check["ok"]] == []
+    direct = count_by_carrier(read_flights(ROWS))
+    assert {carrier: figures["spark"]["flights"] for carrier, figures in result["carriers"].items()} == {
+        carrier: figures.flights for carrier, figures in direct.items()
+    }
+    assert {carrier: figures["spark"]["mean_delay"] for carrier, figures in result["carriers"].items()} == {
+        carrier: figures.mean_delay for carrier, figures in direct.items()
+    }
+    assert result["counters"]["publish"]["sent"] == ROWS
+    assert 2**28 < result["peak_memory_bytes"] < 6 * 2**30
+    assert len(done.stderr.splitlines()) == len(result["seconds"]) == 8
+    assert processes_with(scratch) == []
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("stage", ["Read the table", "Ask for the weather"])
+def test_an_interruption_leaves_nothing_behind(stage: str, scratch: Path, tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "iris", "demo", "--rows", str(ROWS)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(scratch, tmp_path / "home"),
+    )
+    with demo:
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            if line.startswith(stage):
+                break
+        assert processes_with(scratch)
+        demo.send_signal(signal.SIGINT)
+        said = demo.stderr.read()
+        assert demo.wait(30) == 130, said
+        assert "Traceback" not in said
+    assert processes_with(scratch) == []
+    assert list((tmp_path / "home").iterdir()) == []
