@@ -66,10 +66,7 @@ class Container:
 
     def number(self, name: str) -> int:
         """Return an integer of at most 63 bits, not negative."""
-        value = self._fields.get(name)
-        if type(value) is not int or not 0 <= value < 2**63:
-            self._refuse(name)
-        return value
+        return self._number(name, self._fields.get(name))
 
     def binary(self, name: str, size: int | None = None) -> bytes:
         """Return bytes, exactly ``size`` of them if it is given."""
@@ -85,6 +82,19 @@ class Container:
     def binaries(self, name: str, size: int) -> tuple[bytes, ...]:
         """Return a list of byte strings of ``size`` bytes."""
         return tuple(self._decode(name, value, size) for value in self._list(name))
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """Return an object whose values are integers."""
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            self._refuse(name)
+        pairs = cast("dict[str, object]", value).items()
+        return {key: self._number(name, item) for key, item in pairs}
+
+    def _number(self, name: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value < 2**63:
+            self._refuse(name)
+        return value
 
     def _list(self, name: str) -> tuple[object, ...]:
         value = self._fields.get(name)

@@ -47,7 +47,18 @@ class Config:
     """Frames of a session older than this are refused: late enough for everything in flight at the change."""
 
     half_open_handshakes: int = 1024
-    """Handshakes under way at one time as the answering side; the next one is refused and counted."""
+    """Handshakes under way at one time as the answering side, and connections that have not shown a genuine frame.
+    Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
+
+    half_open_per_address: int = 32
+    """Of each of these, how many may come from one address: one attacker cannot take all places."""
+
+    handshake_rate: float = 50.0
+    """First frames per second from one address in the long run.  At 20 us for junk and 0.5 ms for an insider's, one
+    address can take at most 2.5 % of this node's time."""
+
+    handshake_burst: int = 100
+    """First frames from one address that are taken at once: a machine full of nodes that start together."""
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5
@@ -71,7 +82,7 @@ class Config:
     update_bytes: int = 16 * KIB
     """Updates in one gossip message: 23 whole records, or 120 renewals after a healed partition."""
 
-    suspicion_multiplier: float = 2.5
+    suspicion_multiplier: float = 3.0
     """A suspect is declared dead after ``multiplier * max(1, log10(n)) * probe_interval`` with enough witnesses."""
 
     suspicion_max_multiplier: float = 4.0
