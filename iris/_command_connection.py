@@ -31,9 +31,9 @@ class Connection:
     site: str | None
 
     def open(self, name: str | None = None) -> contextlib.AbstractAsyncContextManager[iris.Node]:
-        """Open the node; in the local realm it speaks for the cluster ``name``."""
+        """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential."""
         return iris.open_node(
-            name,
+            None if self.credential else name,
             credential=self.credential,
             seeds=self.seeds,
             listen=self.listen,

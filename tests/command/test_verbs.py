@@ -140,3 +140,17 @@ def test_an_address_that_cannot_be_used_is_one_line(terminal: Terminal) -> None:
         assert done.returncode == 2
         assert done.stderr.startswith(b"iris: ")
         assert done.stderr.count(b"\n") == 1
+
+
+def test_a_bridge_stores_events_and_says_how_many_when_it_is_interrupted(terminal: Terminal) -> None:
+    unheard = terminal.run("pub", "orders.created", "lost", "--confirm")
+    assert unheard.returncode == 1
+    assert unheard.stderr.count(b"\n") == 1
+    with terminal.started("bridge", "--topic", "orders.>", "--data", "log", announces="serves bridge") as bridge:
+        for payload in ("one", "two"):
+            done = terminal.run("pub", "orders.created", payload, "--confirm")
+            assert done.returncode == 0, done.stderr
+        assert terminal.run("pub", "invoices.created", "other").returncode == 0
+        assert interrupt(bridge) == 0
+        assert bridge.stderr is not None
+        assert bridge.stderr.read() == b"iris: 2 events stored, 0 repeats left out, 0 missed\n"

@@ -1,0 +1,94 @@
+"""``iris bridge``: store events durably, for Spark to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import trio
+
+from iris._command_connection import Connection, connected, run_until_done
+from iris._command_output import note
+
+HOUR = 3600.0
+MIB = 1024 * 1024
+
+
+@click.command()
+@click.option(
+    "--topic", "topics", multiple=True, required=True, metavar="PATTERN", help="What to store; may be repeated."
+)
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where to store it; the directory belongs to this bridge alone.",
+)
+@click.option("--name", default="bridge", show_default=True, metavar="NAME", help="The cluster that readers name.")
+@click.option("--member", metavar="NAME", help="Tells the members of one bridge apart.")
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    type=click.IntRange(0),
+    default=(0,),
+    show_default=True,
+    help="Number of a shard of this member; may be repeated.",
+)
+@click.option("--reader", "readers", multiple=True, metavar="CLUSTER", help="Who may read (all); may be repeated.")
+@click.option("--keep-hours", type=click.FloatRange(0, min_open=True), metavar="N", help="Let older events go.")
+@click.option("--keep-mib", type=click.FloatRange(0, min_open=True), metavar="N", help="Let the oldest go beyond this.")
+@click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
+@connected
+def bridge(
+    connection: Connection,
+    topics: tuple[str, ...],
+    directory: Path,
+    name: str,
+    member: str | None,
+    shards: tuple[int, ...],
+    readers: tuple[str, ...],
+    keep_hours: float | None,
+    keep_mib: float | None,
+    keep_unread: bool,
+) -> int:
+    """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
+
+    An event that was published with confirmation is on the disk when its publisher hears so. Spark reads the events
+    with spark.readStream.format("iris").
+    """
+    try:
+        from iris.spark_bridge.bridge import open_bridge
+        from iris.spark_bridge.retention import Retention
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[spark]'") from None
+    retention = Retention(
+        max_age=None if keep_hours is None else keep_hours * HOUR,
+        max_bytes=None if keep_mib is None else int(keep_mib * MIB),
+        keep_unread=keep_unread,
+    )
+
+    async def store() -> None:
+        async with (
+            connection.open(name) as node,
+            open_bridge(
+                node,
+                topics=topics,
+                directory=directory,
+                name=name,
+                shards=shards,
+                member=member,
+                readers=readers or None,
+                retention=retention,
+            ) as opened,
+        ):
+            note(f"{node.id} serves {name} and stores {', '.join(topics)} in {directory}")
+            try:
+                await trio.sleep_forever()
+            finally:
+                counters = opened.statistics()
+                note(f"{counters.stored} events stored, {counters.repeats} repeats left out, {counters.missed} missed")
+
+    return run_until_done(store, endless=True)
