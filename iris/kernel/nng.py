@@ -38,7 +38,7 @@ def check_url(url: str) -> str:
     if not url.startswith(_SCHEMES):
         raise ConfigError(f"{url!r} is not an address: use tcp://HOST:PORT, ws://HOST:PORT/PATH or ipc:///PATH")
     if url.startswith("ipc://"):
-        if len(url) - len("ipc://") > _IPC_PATH_LIMIT:
+        if len(url.encode("utf-8", "replace")) - len("ipc://") > _IPC_PATH_LIMIT:
             raise ConfigError(f"{url!r}: the path of an ipc address has at most {_IPC_PATH_LIMIT} bytes")
         return url
     port = re.search(r":(\d{1,5})(?:/|\Z)", url[len("ws://") :])
@@ -90,8 +90,12 @@ class NngTransport:
         socket = pynng.Push0(recv_max_size=self._limit, send_buffer_size=self._config.send_frames)
         outgoing = NngOutgoing(socket)
 
+        told = False
+
         def broken() -> None:
-            if not outgoing.closed:
+            nonlocal told
+            if not (outgoing.closed or told):
+                told = True  # nng dials again by itself, and may lose that connection as well
                 on_broken()
 
         def on_pipe_removed(_: object) -> None:
@@ -149,6 +153,8 @@ class NngOutgoing:
     def __init__(self, socket: pynng.Push0) -> None:
         self._socket = socket
         self._fd: int | None = None
+        self._watching = False
+        self._others = trio.lowlevel.ParkingLot()
         self.closed = False
 
     def send_nowait(self, frame: bytes) -> bool:
@@ -165,9 +171,19 @@ class NngOutgoing:
         """See ``Outgoing.wait_writable``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
+        if self._watching:  # only one task may wait for a descriptor; handshakes share the way with their link
+            await self._others.park()
+            if self.closed:
+                raise trio.ClosedResourceError("this way out was closed")
+            return
         if self._fd is None:
             self._fd = self._socket.send_fd  # made on first need: an idle link has no such descriptor
-        await trio.lowlevel.wait_readable(self._fd)
+        self._watching = True
+        try:
+            await trio.lowlevel.wait_readable(self._fd)
+        finally:
+            self._watching = False
+            self._others.unpark_all()
 
     def close(self) -> None:
         """See ``Outgoing.close``."""
