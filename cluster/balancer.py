@@ -1,8 +1,19 @@
 """Choosing a member: power of two choices on latency times outstanding requests, own site first.
 
-Plain calls: this is on the way of every request.  Two members are drawn and the better one is taken; its score is
-the EWMA of its latency times the requests outstanding there plus one, plus the queue delay it reported.  Drawing two
-is enough to keep the worst member almost free of load, and needs no scan of all (Mitzenmacher 2001).
+Plain calls: this is on the way of every request, and ``pick`` costs about a microsecond.  Two members are drawn and
+the cheaper is taken: the moving average of its latency times the requests outstanding there plus one, plus the queue
+delay that it reported.  Drawing two keeps the worst member almost free of load without a scan of all (Mitzenmacher,
+"The Power of Two Choices in Randomized Load Balancing", 2001).
+
+Rules of this file:
+
+- A failure counts as a latency, twice the average and at least 50 ms: a member that fails fast is an outlier too, and
+  each further failure keeps it out for longer.
+- What is known of a member grows stale while it is not asked.  Each time it is drawn, loses and has nothing
+  outstanding, its average comes 5 % nearer: so one that was slow or failed is tried again, and one that is ten times
+  slower gets less than its share of the capacity, not nothing.
+- A key goes to the same member as long as that one lives and can be reached, whatever its load: moving a key because
+  of load would move it back a moment later.
 """
 
 from __future__ import annotations
@@ -20,9 +31,12 @@ _WEIGHT: Final = 0.2
 _UNKNOWN: Final = 0.001
 """Seconds assumed of a member that has not answered yet: it is tried early, and not flooded."""
 
-_PENALTY: Final = 2.0
-"""A request that failed counts like one that took so many times longer than the average, and at least _SLOW."""
-_SLOW: Final = 0.05
+_FAILURE_FACTOR: Final = 2.0
+_FAILURE_LATENCY: Final = 0.05
+_MAX_LATENCY: Final = 30.0
+"""An outlier's average stays below this, so that it is tried again after some 160 draws."""
+
+_STALE: Final = 0.95
 
 _GRAY_DELAY: Final = 1.0
 """A member whose work waits this many seconds gets none while there are others."""
@@ -30,21 +44,21 @@ _GRAY_DELAY: Final = 1.0
 _SPILL_DELAY: Final = 0.25
 """Other sites are asked when every local member reports at least this queue delay."""
 
+_KEYS: Final = 4096
+"""Keys whose member is remembered; finding it again costs a hash for each member."""
+
 
 @final
 class _Score:
-    __slots__ = ("delay", "latency", "outstanding", "site", "suspended")
+    __slots__ = ("delay", "latency", "node", "outstanding", "site", "suspended")
 
-    def __init__(self, site: str) -> None:
+    def __init__(self, node: NodeId, site: str) -> None:
+        self.node = node
         self.site = site
         self.latency = _UNKNOWN
         self.outstanding = 0
         self.delay = 0.0
         self.suspended = False
-
-    @property
-    def cost(self) -> float:
-        return self.latency * (self.outstanding + 1) + self.delay
 
 
 @final
@@ -57,22 +71,25 @@ class Balancer:
     """
 
     def __init__(self, random: Random, *, site: str = "") -> None:
-        self._random = random
+        self._draw = random.random
         self._site = site
         self._scores: dict[NodeId, _Score] = {}
-        self._preferred: list[NodeId] = []
+        self._asked: list[_Score] = []
+        self._keys: dict[str, NodeId] = {}
 
     def __repr__(self) -> str:
-        return f"<Balancer over {len(self._scores)} members>"
+        return f"<Balancer over {len(self._scores)} members, {len(self._asked)} of them asked>"
 
     @property
     def nodes(self) -> Collection[NodeId]:
         """Every member here, suspended ones included."""
         return self._scores.keys()
 
+    # -- who can be asked -----------------------------------------------------------------------------------
+
     def add(self, node: NodeId, site: str = "") -> None:
         """Add a member."""
-        self._scores[node] = _Score(site)
+        self._scores[node] = _Score(node, site)
         self._arrange()
 
     def remove(self, node: NodeId) -> None:
@@ -94,51 +111,69 @@ class Balancer:
         """Take the queue delay that a member reported, in seconds."""
         score = self._scores.get(node)
         if score is not None:
-            crossed = (score.delay >= _SPILL_DELAY) != (delay >= _SPILL_DELAY)
-            crossed |= (score.delay >= _GRAY_DELAY) != (delay >= _GRAY_DELAY)
+            before = score.delay
             score.delay = delay
-            if crossed:
+            if any((before >= limit) != (delay >= limit) for limit in (_SPILL_DELAY, _GRAY_DELAY)):
                 self._arrange()
 
     def _arrange(self) -> None:
         """Work out who is asked at all: those at work, of the own site unless that is empty or full."""
-        at_work = [node for node, score in self._scores.items() if not score.suspended]
-        lively = [node for node in at_work if self._scores[node].delay < _GRAY_DELAY] or at_work
-        local = [node for node in lively if self._scores[node].site == self._site]
-        if local and any(self._scores[node].delay < _SPILL_DELAY for node in local):
-            lively = local
-        self._preferred = lively
+        self._keys.clear()
+        at_work = [score for score in self._scores.values() if not score.suspended]
+        lively = [score for score in at_work if score.delay < _GRAY_DELAY] or at_work
+        local = [score for score in lively if score.site == self._site]
+        self._asked = local if any(score.delay < _SPILL_DELAY for score in local) else lively
+
+    # -- for each request -----------------------------------------------------------------------------------
 
     def pick(
         self, *, exclude: Collection[NodeId] = (), key: str | None = None, prefer: NodeId | None = None
     ) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``.
 
-        With ``key`` it is the same member as long as that one can be asked (rendezvous hashing); ``prefer`` is taken
-        if it can be asked.
+        ``prefer`` is taken as long as it is reachable and not gray, at whatever site.  With ``key`` it is the same
+        member for every asker, at whatever site, as long as that one is reachable (rendezvous hashing).
         """
-        nodes = self._preferred
-        if exclude:
-            nodes = [node for node in nodes if node not in exclude]
-            if not nodes:
-                nodes = [
-                    node for node, score in self._scores.items() if node not in exclude and not score.suspended
-                ]
-        count = len(nodes)
-        if count == 0:
-            return None
-        if prefer is not None and prefer in nodes:
-            return prefer
+        if prefer is not None and prefer not in exclude:
+            preferred = self._scores.get(prefer)
+            if preferred is not None and not preferred.suspended and preferred.delay < _GRAY_DELAY:
+                return prefer
         if key is not None:
-            return max(nodes, key=lambda node: _weight(key, node))
-        if count == 1:
-            return nodes[0]
-        first = int(self._random.random() * count)
-        second = int(self._random.random() * (count - 1))
+            return self._pick_by_key(key, exclude)
+        asked = self._asked
+        if exclude:
+            asked = [score for score in asked if score.node not in exclude] or [
+                score for score in self._scores.values() if score.node not in exclude and not score.suspended
+            ]
+        count = len(asked)
+        if count < 2:
+            return asked[0].node if count else None
+        draw = self._draw
+        first = int(draw() * count)
+        second = int(draw() * (count - 1))
         if second >= first:
             second += 1
-        one, other = nodes[first], nodes[second]
-        return one if self._scores[one].cost <= self._scores[other].cost else other
+        one = asked[first]
+        other = asked[second]
+        if one.latency * (one.outstanding + 1) + one.delay > other.latency * (other.outstanding + 1) + other.delay:
+            one, other = other, one
+        if not other.outstanding and other.latency > one.latency:
+            other.latency *= _STALE
+        return one.node
+
+    def _pick_by_key(self, key: str, exclude: Collection[NodeId]) -> NodeId | None:
+        node = self._keys.get(key)
+        if node is not None and node not in exclude:
+            return node
+        nodes = [node for node, score in self._scores.items() if not score.suspended and node not in exclude]
+        if not nodes:
+            return None
+        node = max(nodes, key=lambda node: _weight(key, node))
+        if not exclude:
+            if len(self._keys) >= _KEYS:
+                self._keys.clear()
+            self._keys[key] = node
+        return node
 
     def started(self, node: NodeId) -> None:
         """Count a request as outstanding at ``node``."""
@@ -147,13 +182,15 @@ class Balancer:
             score.outstanding += 1
 
     def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
-        """Count it as ended after ``latency`` seconds."""
+        """Count it as ended after ``latency`` seconds; ``ok`` if the member did what it was asked."""
         score = self._scores.get(node)
         if score is not None:
             score.outstanding = max(0, score.outstanding - 1)
-            if not ok:
-                latency = max(latency, score.latency * _PENALTY, _SLOW)
-            score.latency += _WEIGHT * (latency - score.latency)
+            if ok:
+                score.latency += _WEIGHT * (latency - score.latency)
+            else:
+                worse = max(latency, score.latency * _FAILURE_FACTOR, _FAILURE_LATENCY)
+                score.latency = min(worse, _MAX_LATENCY)
 
 
 def _weight(key: str, node: NodeId) -> bytes:

@@ -13,13 +13,13 @@ import math
 from typing import Final, final
 
 from iris.cluster.effects import Synchronized
-from iris.cluster.gossip import Accusation, Renewal, encode_update
+from iris.cluster.gossip import Accusation, Renewal
 from iris.cluster.ground import Ground
 from iris.cluster.prober import Prober
 from iris.cluster.records import MemberState, NodeRecord, precedes
 from iris.cluster.suspects import Suspects
 from iris.cluster.synchronization import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
-from iris.cluster.view import Member
+from iris.cluster.view import BUCKETS, Member
 from iris.kernel import kinds
 from iris.kernel.ids import NodeId
 
@@ -152,7 +152,7 @@ class Census:
 
     def _accuse(self, member: Member, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
-        self._ground.send(to, kinds.GOSSIP, (encode_update(accusation),))
+        self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
 
     def want(self, node: NodeId, sender: NodeId) -> None:
         """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""
@@ -179,7 +179,7 @@ class Census:
         ground = self._ground
         parts = list(portions(records, ground.config.state_bytes))
         for number, part in enumerate(parts, 1):
-            ground.send(to, kinds.STATE, last and number == len(parts), tuple(map(encode_update, part)))
+            ground.send_updates(to, kinds.STATE, last and number == len(parts), updates=part)
 
     # -- joining --------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Census:
         self._retry_later()
 
     def _ask_to_join(self, node: NodeId) -> None:
-        self._ground.send(node, kinds.JOIN, self._ground.own.as_tuple())
+        self._ground.send(node, kinds.JOIN, self._ground.own.as_tuple(), size=self._ground.own.size)
 
     def _retry_later(self) -> None:
         if self._contacts and not self._retrying:
@@ -250,21 +250,21 @@ class Census:
 
     def synchronize(self, node: NodeId) -> None:
         """Compare views with ``node``."""
-        self._ground.send(node, kinds.SYNC, self._ground.view.hashes())
+        self._ground.send(node, kinds.SYNC, self._ground.view.hashes(), size=64 + 8 * BUCKETS)
 
     def compare_hashes(self, hashes: object, sender: NodeId) -> None:
         """A peer wants to compare.  Raises RemoteProtocolError."""
         differing = differing_untrusted(self._ground.view, hashes)
         for buckets, entries in digests(self._ground.view, differing):
-            self._ground.send(sender, kinds.DIGEST, buckets, entries)
+            self._ground.send(sender, kinds.DIGEST, buckets, entries, size=64 + len(buckets) + len(entries))
 
     def compare_digest(self, buckets: object, entries: object, sender: NodeId) -> None:
         """A peer has listed what it holds live.  Raises RemoteProtocolError."""
         ground = self._ground
         found = compared_untrusted(ground.view, buckets, entries)
         for packed in pack_nodes(found.wanted):
-            ground.send(sender, kinds.WANTED, packed)
+            ground.send(sender, kinds.WANTED, packed, size=64 + len(packed))
         self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)
         accusations = [Accusation(node=node, incarnation=incarnation) for node, incarnation in found.contradicted]
         for part in portions(accusations, ground.config.state_bytes):
-            ground.send(sender, kinds.GOSSIP, tuple(map(encode_update, part)))
+            ground.send_updates(sender, kinds.GOSSIP, updates=part)

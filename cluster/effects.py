@@ -16,6 +16,8 @@ class Send:
 
     node: NodeId
     message: tuple[object, ...]
+    size: int = 64
+    """Bytes on the wire, roughly."""
 
 
 @final
@@ -38,7 +40,8 @@ class Route:
     """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
 
     Closed by own evidence (two direct probes missed, link refused), by two independent witnesses, and by death.
-    A single other member's word closes no route.  Each effect is a change; a new member's route is open.
+    A single other member's word closes no route.  Each effect is a change: the route of a member that is new, or
+    returns from the dead, is open until an effect closes it; of the gone there are none.
     """
 
     node: NodeId

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Final, Protocol, final
 
 from iris.cluster.dissemination import Dissemination, sends
 from iris.cluster.effects import Changed, Effect, Rejected, Route, Send
-from iris.cluster.gossip import Accusation, Claim, Renewal, Update, encode_update
+from iris.cluster.gossip import Accusation, Claim, Renewal, Update, encode_update, update_size
 from iris.cluster.health import LocalHealth
 from iris.cluster.records import MemberState, NodeRecord
 from iris.cluster.suspicion import witnesses_needed
@@ -22,6 +23,9 @@ _PIGGYBACK_BYTES: Final = 2048
 
 _PIGGYBACK_UPDATES: Final = 16
 _GOSSIP_UPDATES: Final = 256
+
+_SMALL: Final = 64
+"""Bytes of a message without updates, rounded up."""
 _REJECTED_PAIRS: Final = 1024
 
 _WITNESSES_TO_ROUTE: Final = 2
@@ -69,23 +73,28 @@ class Ground:
         """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
         return witnesses_needed(len(self.view.live), self.config)
 
-    def send(self, node: NodeId, *message: object) -> None:
-        """Send a message as it is."""
+    def send(self, node: NodeId, *message: object, size: int = _SMALL) -> None:
+        """Send a message as it is; ``size`` is roughly its bytes on the wire."""
         kind = message[0]
         assert isinstance(kind, int)
         self.sent[kind] += 1
-        self.outbox.append(Send(node=node, message=message))
+        self.outbox.append(Send(node=node, message=message, size=size))
+
+    def send_updates(self, node: NodeId, *message: object, updates: Sequence[Update]) -> None:
+        """Send a message whose last field is these updates."""
+        size = _SMALL + sum(map(update_size, updates))
+        self.send(node, *message, tuple(map(encode_update, updates)), size=size)
 
     def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
         """Send a message whose last field is what waits to be told to everybody, after ``first``."""
         taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
         if first is not None and first not in taken:
             taken.insert(0, first)
-        self.send(node, *message, tuple(map(encode_update, taken)))
+        self.send_updates(node, *message, updates=taken)
 
-    def take_gossip(self) -> tuple[object, ...]:
+    def take_gossip(self) -> list[Update]:
         """Return the updates for one gossip message."""
-        return tuple(map(encode_update, self._take(self.config.update_bytes, _GOSSIP_UPDATES)))
+        return self._take(self.config.update_bytes, _GOSSIP_UPDATES)
 
     def _take(self, max_bytes: int, max_updates: int) -> list[Update]:
         if not len(self.dissemination):
@@ -114,11 +123,19 @@ class Ground:
                 self.dissemination.discard(("claim", member.record.node, witness))
 
     def changed(self, member: Member, evidence: str = "") -> None:
-        """Report a member's state or record, and its route if that follows."""
-        self.outbox.append(
-            Changed(node=member.record.node, state=member.state, record=member.record, evidence=evidence)
-        )
-        self.route(member)
+        """Report a member's state or record, and what follows for its route.
+
+        A route closes before its member is reported gone, and nothing is said of it afterwards; a member that
+        returns is reported first, with its route open unless the next effect closes it.
+        """
+        change = Changed(node=member.record.node, state=member.state, record=member.record, evidence=evidence)
+        if member.live:
+            self.outbox.append(change)
+            self.route(member)
+        else:
+            self.route(member)
+            member.routed = True
+            self.outbox.append(change)
 
     def route(self, member: Member) -> None:
         """Report the route to a member if it has opened or closed."""

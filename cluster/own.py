@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from typing import Final, final
 
-from iris.cluster.gossip import Renewal, encode_update
+from iris.cluster.gossip import Renewal
 from iris.cluster.ground import Ground, Trust
 from iris.cluster.records import MAX_ADDRESSES, MAX_CLUSTERS, MAX_RECORD, ClusterEntry, NodeRecord
 from iris.kernel import kinds
@@ -94,9 +94,8 @@ class Own:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""
         ground = self._ground
         self.publish(dataclasses.replace(ground.own, leaving=True))
-        farewell = (encode_update(ground.own),)
         for node in ground.view.pick(ground.random, ground.config.update_sends):
-            ground.send(node, kinds.GOSSIP, farewell)
+            ground.send_updates(node, kinds.GOSSIP, updates=[ground.own])
 
     def accused(self, incarnation: int) -> bool:
         """Somebody holds this node suspect or dead; True if this is the news that makes it refute."""

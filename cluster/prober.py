@@ -2,8 +2,9 @@
 
 Rules of this file:
 
-- Each interval one member is probed.  A member whose direct way is broken is also pinged each interval, so that its
-  route opens again; a dead one is tried now and then, so that a partition ends by itself.
+- Each interval one member is probed.  One whose direct way is broken is also pinged each interval, so that its route
+  opens again, and one that reported a long queue; a dead one is tried now and then, so that a partition ends by
+  itself.
 - A failed probe makes this node a witness.  A broken link does so only if it stays broken for a moment: links are
   redialled, and a host that merely dropped one is not accused.
 - Answers prove the way there and back; only they open a route that own evidence has closed.
@@ -43,6 +44,9 @@ _HEARD: Final = 32
 _MENDED_TOO: Final = 4
 """Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
 
+_BUSY: Final = 0.1
+"""Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
+
 _RELAYS: Final = 256
 """Probes made for others at one time; further requests are not answered."""
 
@@ -64,6 +68,7 @@ class Prober:
         self._probing: dict[NodeId, int] = {}
         self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
         self._broken: dict[NodeId, None] = {}
+        self._busy: dict[NodeId, None] = {}
         self._heard: dict[NodeId, float] = {}
         self._refusing: dict[NodeId, None] = {}
         self.queue_delay = 0.0
@@ -143,15 +148,16 @@ class Prober:
         member = self._next()
         if member is not None and member.record.node not in self._probing:
             self._start(member)
-        self._try_broken(1)
+        self._try_again(self._broken, 1)
+        self._try_again(self._busy, 1)
 
-    def _try_broken(self, count: int) -> None:
-        """Ping members whose way is broken, the one tried longest ago first."""
-        for node in list(itertools.islice(self._broken, count)):
-            del self._broken[node]
+    def _try_again(self, nodes: dict[NodeId, None], count: int) -> None:
+        """Ping some of ``nodes``, the one tried longest ago first."""
+        for node in list(itertools.islice(nodes, count)):
+            del nodes[node]
             member = self._ground.view.find(node)
             if member is not None and member.live:
-                self._broken[node] = None
+                nodes[node] = None
                 if node not in self._probing:
                     self._start(member, alone=True)
 
@@ -267,13 +273,17 @@ class Prober:
             )
         elif relay is None:
             return
+        if queue_delay >= _BUSY:
+            self._busy.setdefault(sender)
+        else:
+            self._busy.pop(sender, None)
         member = ground.view.find(sender)
         if member is not None and member.live and member.unreachable:
             member.unreachable = ""
             self._broken.pop(sender, None)
             ground.route(member)
             # What mended this way may have mended others.
-            self._try_broken(_MENDED_TOO)
+            self._try_again(self._broken, _MENDED_TOO)
 
     def reported(self, sequence: int, verdict: Verdict, sender: NodeId) -> None:
         """A helper says what it found."""

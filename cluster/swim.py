@@ -312,7 +312,7 @@ class Swim:
             updates = ground.take_gossip()
             if not updates:
                 return
-            ground.send(node, kinds.GOSSIP, updates)
+            ground.send_updates(node, kinds.GOSSIP, updates=updates)
 
     def _notice(self, sender: NodeId) -> None:
         ground = self._ground

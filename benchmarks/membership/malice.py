@@ -6,7 +6,6 @@ import dataclasses
 from typing import Final, final
 
 from benchmarks.membership.realm import Message, Realm
-from iris.cluster.effects import Route
 from iris.cluster.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
 from iris.cluster.records import MAX_COUNTER
 from iris.cluster.view import BUCKETS
@@ -81,10 +80,7 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
     statistics = [machine.statistics() for node, machine in realm.machines.items() if node != villain]
     return Malice(
         deaths=sum(noted.observer != villain for noted in realm.deaths()),
-        closed_routes=sum(
-            isinstance(noted.effect, Route) and not noted.effect.open and noted.observer != villain
-            for noted in realm.noted
-        ),
+        closed_routes=sum(noted.closes and noted.observer != villain for noted in realm.noted),
         refutations=realm.machines[target].statistics().refutations,
         rejected=sum(sum(entry.rejected.values()) for entry in statistics),
     )

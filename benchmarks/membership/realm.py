@@ -61,6 +61,20 @@ class Noted:
     observer: NodeId
     effect: Changed | Route | Rejected
 
+    @property
+    def subject(self) -> NodeId:
+        """Whom it is about."""
+        return self.effect.sender if isinstance(self.effect, Rejected) else self.effect.node
+
+    @property
+    def closes(self) -> bool:
+        """Whether the subject gets no more work from the observer."""
+        return isinstance(self.effect, Route) and not self.effect.open
+
+    def shows(self, state: MemberState) -> bool:
+        """Whether the subject is seen in this state."""
+        return isinstance(self.effect, Changed) and self.effect.state is state
+
 
 @final
 class Realm:
@@ -285,8 +299,7 @@ class Realm:
         """Return after how many seconds each observer first saw ``subject`` in ``state``, sorted."""
         first: dict[NodeId, float] = {}
         for noted in self.noted:
-            effect = noted.effect
-            if noted.at >= since and isinstance(effect, Changed) and effect.node == subject and effect.state is state:
+            if noted.at >= since and noted.subject == subject and noted.shows(state):
                 first.setdefault(noted.observer, noted.at - since)
         return sorted(first.values())
 
@@ -294,18 +307,13 @@ class Realm:
         """Return after how many seconds each observer gave ``subject`` no more work, sorted."""
         first: dict[NodeId, float] = {}
         for noted in self.noted:
-            effect = noted.effect
-            if noted.at >= since and isinstance(effect, Route) and effect.node == subject and not effect.open:
+            if noted.at >= since and noted.subject == subject and noted.closes:
                 first.setdefault(noted.observer, noted.at - since)
         return sorted(first.values())
 
-    def deaths(self, since: float = 0.0) -> list[Noted]:
+    def deaths(self) -> list[Noted]:
         """Return every time that somebody concluded that somebody is dead."""
-        return [
-            noted
-            for noted in self.noted
-            if noted.at >= since and isinstance(noted.effect, Changed) and noted.effect.state is MemberState.DEAD
-        ]
+        return [noted for noted in self.noted if noted.shows(MemberState.DEAD)]
 
     def complete(self, nodes: list[NodeId] | None = None) -> bool:
         """Tell whether each of ``nodes`` sees each other one alive."""

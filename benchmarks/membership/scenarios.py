@@ -8,7 +8,6 @@ from typing import Final, final
 
 from benchmarks.membership.callers import Callers
 from benchmarks.membership.realm import Realm
-from iris.cluster.effects import Route
 from iris.cluster.records import MemberState
 from iris.kernel.ids import NodeId
 
@@ -45,8 +44,8 @@ def _end(realm: Realm, victim: NodeId, since: float, callers: Callers | None) ->
         dead_everywhere=dead[-1] if len(dead) == survivors else math.inf,
         routed_out_half=closed[len(closed) // 2],
         routed_out_everywhere=closed[-1] if len(closed) == survivors else math.inf,
-        last_request=math.nan if callers is None else max(callers.last_sent.values()) - since,
-        false_deaths=sum(noted.effect.node != victim for noted in realm.deaths() if not isinstance(noted.effect, str)),
+        last_request=max(callers.last_sent.values()) - since if callers and callers.last_sent else math.nan,
+        false_deaths=sum(noted.subject != victim for noted in realm.deaths()),
     )
 
 
@@ -129,12 +128,9 @@ def steady(size: int, seed: int, *, seconds: float = 30.0, loss: float = 0.0) ->
         realm.run(min(left, 600.0))
         left -= 600.0
         for noted in realm.noted:
-            effect = noted.effect
-            if isinstance(effect, Route):
-                closed += not effect.open
-            elif hasattr(effect, "state"):
-                suspected += effect.state is MemberState.SUSPECT
-                deaths += effect.state is MemberState.DEAD
+            closed += noted.closes
+            suspected += noted.shows(MemberState.SUSPECT)
+            deaths += noted.shows(MemberState.DEAD)
         realm.noted.clear()
     return Rate(
         messages=(realm.messages - before) / seconds / size,
@@ -185,12 +181,8 @@ def partition(size: int, seed: int, *, minority: float = 0.5, seconds: float = 6
 
 
 def _within(realm: Realm, few: set[NodeId]) -> int:
-    count = 0
-    for noted in realm.noted:
-        effect = noted.effect
-        if hasattr(effect, "node") and (noted.observer in few) == (effect.node in few):
-            count += effect.state is MemberState.DEAD if hasattr(effect, "state") else not getattr(effect, "open", True)
-    return count
+    inside = [noted for noted in realm.noted if (noted.observer in few) == (noted.subject in few)]
+    return sum(noted.closes or noted.shows(MemberState.DEAD) for noted in inside)
 
 
 @final
@@ -221,7 +213,7 @@ def stalls(size: int, seed: int, *, stalled: int, seconds: float = 300.0, longes
     for node in slow:
         realm.after(realm.random.random() * 5, stand_still, node)
     realm.run(seconds + longest)
-    deaths = [noted.effect.node for noted in realm.deaths() if hasattr(noted.effect, "node")]
+    deaths = [noted.subject for noted in realm.deaths()]
     since = realm.now
     while realm.now < since + 60.0 and not realm.complete():
         realm.run(_STEP)
@@ -240,9 +232,5 @@ def one_way(size: int, seed: int, *, seconds: float = 120.0) -> tuple[int, int]:
     deaf, mute = realm.random.sample(realm.nodes, 2)
     realm.cut = lambda one, other: one == mute and other == deaf
     realm.run(seconds)
-    closed = {
-        noted.observer
-        for noted in realm.noted
-        if isinstance(noted.effect, Route) and noted.effect.node == mute and not noted.effect.open
-    }
+    closed = {noted.observer for noted in realm.noted if noted.closes and noted.subject == mute}
     return len(realm.deaths()), size - 1 - len(closed)
