@@ -189,7 +189,8 @@ class _Airport:
         figures: dict[str, CarrierFigures] = {}
 
         async def read() -> None:
-            result = await spark.result("read what the bridge has", _AT_MOST, reading.reach)
+            result = await spark.result("read what the bridge has", _SILENCE, reading.reach)
+            spark.may_end = True
             figures.update(figures_from_report(result["carriers"]))
 
         with self._stages.stage("Count by carrier (Spark)", total=self._rows, unit="flights") as reading:

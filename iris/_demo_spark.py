@@ -66,7 +66,7 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any])
         figures.update({row.pop("carrier"): row for row in rows})
         progress.reach(sum(row["flights"] for row in figures.values()))
 
-    events = session.readStream.format("iris").option("subscribe", TOPICS).load()
+    events = session.readStream.format("iris").option("subscribe", TOPICS).option("startingOffsets", "earliest").load()
     return (
         by_carrier(events)
         .writeStream.outputMode("complete")
