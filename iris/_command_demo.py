@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import click
 
 from iris._command_connection import run_until_done
@@ -44,6 +46,9 @@ def demo(rows: int, as_json: bool) -> int:
             print_report(Console(), outcome, checks, names)
         return 0 if all(check.ok for check in checks) else 1
 
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A closed terminal ends the demo in order, too: its processes lead sessions of their own and would go on.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         return run_until_done(run)
     except* ProcessFailed as failures:

@@ -81,8 +81,17 @@ def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-@pytest.mark.parametrize("stage", ["Read the table", "Ask for the weather"])
-def test_an_interruption_leaves_nothing_behind(stage: str, scratch: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "number", "status"),
+    [
+        ("Read the table", signal.SIGINT, 130),
+        ("Start the nodes", signal.SIGHUP, 143),
+        ("Ask for the weather", signal.SIGTERM, 143),
+    ],
+)
+def test_an_interruption_leaves_nothing_behind(
+    stage: str, number: signal.Signals, status: int, scratch: Path, tmp_path: Path
+) -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "iris", "demo", "--rows", str(ROWS)],
         stdout=subprocess.PIPE,
@@ -96,9 +105,9 @@ def test_an_interruption_leaves_nothing_behind(stage: str, scratch: Path, tmp_pa
             if line.startswith(stage):
                 break
         assert processes_with(scratch)
-        demo.send_signal(signal.SIGINT)
+        demo.send_signal(number)
         said = demo.stderr.read()
-        assert demo.wait(30) == 130, said
+        assert demo.wait(30) == status, said
         assert "Traceback" not in said
     assert processes_with(scratch) == []
     assert list((tmp_path / "home").iterdir()) == []
