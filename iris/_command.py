@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 import click
 
@@ -113,7 +113,8 @@ def _first_cause(error: BaseException) -> BaseException:
     """Look into groups: of errors that came together, one that people can act on is shown."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    causes = [_first_cause(inner) for inner in error.exceptions]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    causes = [_first_cause(inner) for inner in group.exceptions]
     return min(causes, key=lambda cause: not isinstance(cause, IrisError | click.ClickException))
 
 

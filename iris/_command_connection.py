@@ -15,6 +15,9 @@ import click
 import trio
 
 import iris
+from iris._command_passphrase import load_wrapped, passphrase_of_environment
+from iris.security.credential import Credential
+from iris.security.credential_file import load_credential
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,11 +37,18 @@ class Connection:
         """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential."""
         return iris.open_node(
             None if self.credential else name,
-            credential=self.credential,
+            credential=self._credential(),
             seeds=self.seeds,
             listen=self.listen,
             site=self.site,
         )
+
+    def _credential(self) -> Credential | Path | None:
+        """Return the credential itself if it may be wrapped, else its path: a node watches the file for changes."""
+        passphrase = passphrase_of_environment()
+        if self.credential is None or passphrase is None:
+            return self.credential
+        return load_wrapped(load_credential, self.credential, passphrase)[0]
 
 
 def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:

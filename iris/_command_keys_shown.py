@@ -1,0 +1,84 @@
+"""``iris keys show`` and ``check``: what a credential says, and what is wrong with it.  No secret is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from pathlib import Path
+
+import click
+
+from iris._command_output import write_object
+from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
+from iris.kernel.errors import ConfigError
+from iris.security.credential_file import load_credential
+from iris.security.keyring import CredentialSummary, check_credential, summarize
+from iris.security.revocation import load_revocations
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="CREDENTIAL")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@asks_passphrase
+def show(file: Path, as_json: bool, asks: bool) -> None:
+    """Show what CREDENTIAL says."""
+    summary = summarize(load_wrapped(load_credential, file, read_passphrase(asks))[0])
+    if as_json:
+        write_object(dataclasses.asdict(summary))
+    else:
+        for name, value in _described(summary):
+            click.echo(f"{name:<12} {value}")
+
+
+@click.command()
+@click.argument("files", type=click.Path(path_type=Path), metavar="CREDENTIAL...", nargs=-1, required=True)
+@click.option("--revocations", type=click.Path(path_type=Path), metavar="FILE", help="The realm's revocation list.")
+@asks_passphrase
+def check(files: tuple[Path, ...], revocations: Path | None, asks: bool) -> int:
+    """Say what is wrong with each CREDENTIAL, or soon will be. The exit status is 1 if anything is."""
+    passphrase = read_passphrase(asks)
+    findings = [(file, finding) for file in files for finding in _findings(file, revocations, passphrase)]
+    for file, finding in findings:
+        click.echo(f"{file}: {finding}")
+    return 1 if findings else 0
+
+
+def _findings(file: Path, revocations: Path | None, passphrase: str | None) -> tuple[str, ...]:
+    try:
+        credential, _ = load_wrapped(load_credential, file, passphrase)
+    except ConfigError as error:
+        return (str(error),)
+    known = None
+    if revocations is not None:
+        known = load_revocations(revocations, credential.realm)
+        if known is None:
+            raise click.UsageError(f"there is no revocation list {revocations}")
+    now = time.time()  # noqa: TID251 - certificates are valid by date
+    return check_credential(credential, wall_now=now, revocations=known)
+
+
+def _described(summary: CredentialSummary) -> list[tuple[str, str]]:
+    rights = summary.rights
+    rows = [
+        ("cluster", summary.cluster),
+        ("realm", summary.realm),
+        ("kind", "sealed: for one machine" if summary.sealed else "portable: holds the key of the cluster"),
+        ("generation", str(summary.generation)),
+        ("valid from", _date(summary.not_before)),
+        ("valid until", _date(summary.expires)),
+        ("serves", ", ".join((summary.cluster, *rights.serves))),
+        ("publishes", _topics(rights.publishes)),
+        ("subscribes", _topics(rights.subscribes)),
+        ("gateway", "yes" if rights.gateway else "no"),
+        ("seeds", ", ".join(summary.seeds) or "none"),
+    ]
+    return [*rows, ("node", f"{summary.node}...")] if summary.node else rows
+
+
+def _topics(patterns: tuple[str, ...] | None) -> str:
+    return "any topic" if patterns is None else ", ".join(patterns) or "nothing"
+
+
+def _date(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,136 @@
+"""``iris keys``: what the owner of a realm does, on real files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from iris._command import FAILED, MISUSED, run_command
+from iris._command_passphrase import VARIABLE
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def realm(capsys: Captured) -> None:
+    """A realm in realm.key with the credential databases.iris."""
+    assert run_command(["keys", "realm", "realm.key"]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "databases.iris"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("realm")
+def test_files_are_private_to_their_owner() -> None:
+    modes = {name: Path(name).stat().st_mode & 0o777 for name in ("realm.key", "databases.iris")}
+    assert modes == {"realm.key": 0o600, "databases.iris": 0o600}
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_credential_shows_its_rights_and_no_secret(capsys: Captured) -> None:
+    rights = ["--serve", "cache", "--publish", "rows.>", "--seeds", "tcp://192.0.2.1:7000", "--gateway", "--days", "10"]
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", *rights]) == 0
+    capsys.readouterr()
+    assert run_command(["keys", "show", "logs.iris", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["cluster"], shown["generation"], shown["sealed"]) == ("logs", 1, False)
+    assert shown["rights"] == {"serves": ["cache"], "publishes": ["rows.>"], "subscribes": None, "gateway": True}
+    assert shown["seeds"] == ["tcp://192.0.2.1:7000"]
+    assert 9.9 < (shown["expires"] - shown["not_before"]) / 86400 < 10.1
+    assert "secret" not in "".join(shown).replace("gate_secrets", "")
+    assert run_command(["keys", "show", "logs.iris"]) == 0
+    assert "publishes    rows.>" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("realm")
+def test_nothing_is_written_over(capsys: Captured) -> None:
+    before = Path("realm.key").read_bytes()
+    assert run_command(["keys", "realm", "realm.key"]) == MISUSED
+    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "databases.iris"]) == MISUSED
+    assert "databases.iris exists: nothing was changed" in capsys.readouterr().err
+    assert Path("realm.key").read_bytes() == before
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_sealed_credential_is_renewed_with_its_node_kept(capsys: Captured) -> None:
+    assert run_command(["keys", "seal", "databases.iris", "--out", "one.iris"]) == 0
+    assert run_command(["keys", "seal", "databases.iris", "--out", "two.iris", "--previous", "one.iris"]) == 0
+    assert run_command(["keys", "seal", "databases.iris", "--out", "other.iris"]) == 0
+    capsys.readouterr()
+    nodes: list[str] = []
+    for name in ("one", "two", "other"):
+        assert run_command(["keys", "show", f"{name}.iris", "--json"]) == 0
+        nodes.append(json.loads(capsys.readouterr().out)["node"])
+    assert nodes[0] == nodes[1] != nodes[2]
+
+
+@pytest.mark.usefixtures("realm")
+def test_the_gate_secret_is_rotated_in_three_steps(capsys: Captured) -> None:
+    secrets: list[int] = []
+    for step in ("add", "use", "drop"):
+        assert run_command(["keys", "rotate", "realm.key", step]) == 0
+        assert run_command(["keys", "refresh", "realm.key", "databases.iris"]) == 0
+        capsys.readouterr()
+        assert run_command(["keys", "show", "databases.iris", "--json"]) == 0
+        secrets.append(json.loads(capsys.readouterr().out)["gate_secrets"])
+    assert secrets == [2, 2, 1]
+    assert run_command(["keys", "rotate", "realm.key", "drop"]) == MISUSED
+    assert capsys.readouterr().err.startswith("iris: no gate secret has been added")
+
+
+@pytest.mark.usefixtures("realm")
+def test_check_tells_good_credentials_from_revoked_ones(capsys: Captured) -> None:
+    assert run_command(["keys", "check", "databases.iris"]) == 0
+    assert run_command(["keys", "revoke", "realm.key", "--cluster", "databases", "--out", "revoked"]) == 0
+    capsys.readouterr()
+    assert run_command(["keys", "check", "databases.iris", "--revocations", "revoked"]) == FAILED
+    assert capsys.readouterr().out == "databases.iris: generation 1 of cluster 'databases' is revoked\n"
+    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "next.iris"]) == 0
+    assert run_command(["keys", "check", "next.iris", "--revocations", "revoked"]) == 0
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(
+    "whom", [[], ["--cluster", "a", "--node", "b"], ["--node", "a" * 32, "--below", "1"], ["--cluster", "unknown"]]
+)
+def test_a_revocation_that_makes_no_sense_changes_nothing(whom: list[str], capsys: Captured) -> None:
+    before = Path("realm.key").read_bytes()
+    assert run_command(["keys", "revoke", "realm.key", *whom, "--out", "revoked"]) == MISUSED
+    assert capsys.readouterr().err.count("\n") == 1
+    assert Path("realm.key").read_bytes() == before
+    assert not Path("revoked").exists()
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_credential_that_others_can_read_is_refused_and_the_remedy_named(capsys: Captured) -> None:
+    Path("databases.iris").chmod(0o644)
+    assert run_command(["keys", "show", "databases.iris"]) == MISUSED
+    assert "chmod 600" in capsys.readouterr().err
+
+
+def test_a_realm_that_is_wrapped_needs_its_passphrase_and_stays_wrapped(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "correct horse")
+    assert run_command(["keys", "realm", "wrapped.key"]) == 0
+    assert run_command(["keys", "cluster", "wrapped.key", "a", "--out", "a.iris"]) == 0
+    monkeypatch.delenv(VARIABLE)
+    capsys.readouterr()
+    assert run_command(["keys", "cluster", "wrapped.key", "b", "--out", "b.iris"]) == MISUSED
+    assert "passphrase" in capsys.readouterr().err
+    assert run_command(["keys", "show", "a.iris"]) == 0, "a credential is not wrapped with the passphrase of its realm"
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_passphrase_that_a_file_does_not_need_does_not_wrap_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "of another file")
+    assert run_command(["keys", "rotate", "realm.key", "add"]) == 0
+    monkeypatch.delenv(VARIABLE)
+    assert run_command(["keys", "rotate", "realm.key", "use"]) == 0
