@@ -31,6 +31,8 @@ class Stage:
     @property
     def summary(self) -> str:
         """How far it is, in words."""
+        if not self._unit:
+            return "done" if self._done == self._total else ""
         if self._unit == "MB":
             return f"{self._done / 1e6:,.1f} of {self._total / 1e6:,.1f} MB"
         if self._done == self._total:
@@ -65,7 +67,7 @@ class Stages:
         Args:
             title: what is done.
             total: how much there is to do; in bytes if ``unit`` is MB.
-            unit: of what.
+            unit: of what; nothing if it cannot be counted.
         """
         bar = TaskID(0)
         if self._progress is not None:

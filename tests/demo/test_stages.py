@@ -47,6 +47,13 @@ def test_more_than_everything_is_everything() -> None:
         assert stage.summary == "10 hours"
 
 
+def test_what_cannot_be_counted_is_done_or_not() -> None:
+    where, output = console(terminal=False)
+    with open_stages(where) as stages, stages.stage("Start") as stage:
+        assert stage.summary == ""
+    assert output.getvalue().startswith("Start: done in 0.")
+
+
 def test_the_time_of_each_stage_is_kept() -> None:
     where, _ = console(terminal=False)
     with open_stages(where) as stages:
