@@ -143,7 +143,7 @@ class BridgeClient:
 
     def _unreachable(self, error: BaseException) -> BridgeUnreachable:
         if isinstance(error, NoSuchCluster):
-            reason = f"no node serves the cluster {self._bridge!r}: is 'iris bridge' running, with this name and in this realm?"
+            reason = f"no node serves it; is 'iris bridge --name {self._bridge}' running in this realm?"
         else:
             reason = str(error) or "not every member answered"
         return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")

@@ -1,0 +1,258 @@
+"""The options of ``format("iris")``: every one is read here, once, and what is wrong with it is said by its name.
+
+They are those of Spark's Kafka source where it has them.  Anything unknown is an error: a misspelt option that is
+silently ignored is found weeks later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import check_name
+from iris.patterns.topics import check_pattern
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What Kafka writes in the place of an offset."""
+
+Where = Literal["earliest", "latest"]
+Position = Where | Mapping[str, int]
+
+_SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a Spark process reaches a bridge.  Equal connections share a node."""
+
+    bridge: str = "bridge"
+    credential: str | None = None
+    seeds: tuple[str, ...] = ()
+    timeout: float = 60.0
+    """Seconds that a bridge which is down is waited for."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What is read, as the options say."""
+
+    connection: Connection = Connection()
+    topics: tuple[str, ...] = ()
+    """Patterns of topics; empty: not chosen by these."""
+    topic_regex: str | None = None
+    shards: tuple[int, ...] | None = None
+    """Numbers of the shards to read; None: all."""
+    starting: Position = "earliest"
+    starting_timestamp: int | None = None
+    """Milliseconds since 1970; takes the place of ``starting``."""
+    ending: Position = "latest"
+    ending_timestamp: int | None = None
+    group: str | None = None
+    max_offsets: int | None = None
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = True
+
+
+_NAMES: Final = (
+    "bridge",
+    "credential",
+    "seeds",
+    "bridgeTimeout",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "group",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+)
+
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+
+
+def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+    """Read the options of a source.
+
+    Args:
+        given: as Spark gives them; the case of the names does not matter.
+        streaming: whether it is for a streaming or a batch read; None: not known yet, so what only one of them
+            takes is accepted.
+
+    Raises:
+        ConfigError: an option is unknown, malformed, contradicts another one or has no place in this kind of read.
+    """
+    options = _Options(given, _NAMES)
+    options.at_most_one("subscribe", "subscribePattern", "assign")
+    options.at_most_one("startingOffsets", "startingTimestamp")
+    options.at_most_one("endingOffsets", "endingTimestamp")
+    if streaming is not None:
+        for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+            if options.has(name):
+                kind = "a batch read (spark.read)" if streaming else "a stream (spark.readStream)"
+                raise ConfigError(f"option {name} is for {kind} only: leave it out")
+    starting = options.position("startingOffsets", "earliest")
+    if streaming is False and (starting == "latest" or LATEST in _values(starting)):
+        raise ConfigError("option startingOffsets is latest, and a batch read of nothing has no use: use earliest")
+    ending = options.position("endingOffsets", "latest")
+    if ending == "earliest" or EARLIEST in _values(ending):
+        raise ConfigError("option endingOffsets is earliest, and a read of nothing has no use: use latest or offsets")
+    return SourceOptions(
+        connection=_connection(options),
+        topics=options.topics("subscribe"),
+        topic_regex=options.regex("subscribePattern"),
+        shards=options.shards("assign"),
+        starting=starting,
+        starting_timestamp=options.number("startingTimestamp", least=0),
+        ending=ending,
+        ending_timestamp=options.number("endingTimestamp", least=0),
+        group=options.group("group"),
+        max_offsets=options.number("maxOffsetsPerTrigger", least=1),
+        min_partitions=options.number("minPartitions", least=1),
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        include_headers=options.flag("includeHeaders", default=True),
+    )
+
+
+def _connection(options: _Options) -> Connection:
+    bridge = options.text("bridge") or "bridge"
+    seeds = tuple(seed.strip() for seed in (options.text("seeds") or "").split(",") if seed.strip())
+    timeout = options.seconds("bridgeTimeout")
+    return Connection(
+        bridge=check_name(bridge, "cluster"),
+        credential=options.text("credential"),
+        seeds=seeds,
+        timeout=60.0 if timeout is None else timeout,
+    )
+
+
+def _values(position: Position) -> tuple[int, ...]:
+    return () if isinstance(position, str) else tuple(position.values())
+
+
+@final
+class _Options:
+    """Options by name, and how each kind of value is read."""
+
+    def __init__(self, given: Mapping[str, str], names: tuple[str, ...]) -> None:
+        self._given: dict[str, str] = {}
+        known = {name.lower(): name for name in names}
+        for key, value in given.items():
+            name = known.get(key.lower())
+            if name is None:
+                close = difflib.get_close_matches(key.lower(), known, n=1)
+                hint = f"did you mean {known[close[0]]}?" if close else f"use {', '.join(names)}"
+                raise ConfigError(f"format iris has no option {key}: {hint}")
+            self._given[name] = value
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def at_most_one(self, *names: str) -> None:
+        found = [name for name in names if name in self._given]
+        if len(found) > 1:
+            raise ConfigError(f"options {' and '.join(found)} contradict each other: give one of them")
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name)
+        if value is not None and not value.strip():
+            raise ConfigError(f"option {name} is empty: give a value or leave it out")
+        return value
+
+    def number(self, name: str, *, least: int) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.strip().isascii() or not value.strip().isdigit() or not least <= int(value) < 2**63:
+            raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} or more")
+        return int(value)
+
+    def seconds(self, name: str) -> float | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < 1e9:
+            raise ConfigError(f"option {name} is {value!r}: use seconds above 0")
+        return seconds
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"option {name} is {value!r}: use true or false")
+        return value.lower() == "true"
+
+    def topics(self, name: str) -> tuple[str, ...]:
+        value = self.text(name)
+        if value is None:
+            return ()
+        try:
+            return tuple(check_pattern(topic.strip()) for topic in value.split(","))
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
+    def regex(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
+        return value
+
+    def group(self, name: str) -> str | None:
+        value = self.text(name)
+        return None if value is None else check_name(value, "group")
+
+    def shards(self, name: str) -> tuple[int, ...] | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        parsed = _json(name, value, "a list of shard numbers, such as [0, 3]")
+        numbers = cast("list[object]", parsed) if isinstance(parsed, list) else []
+        if not numbers or not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+            raise ConfigError(f"option {name} is {value!r}: use a list of shard numbers, such as [0, 3]")
+        return tuple(sorted({cast("int", number) for number in numbers}))
+
+    def position(self, name: str, default: Where) -> Position:
+        value = self.text(name)
+        if value is None:
+            return default
+        wanted = 'earliest, latest, or offsets by shard such as {"0": 120, "1": -2}'
+        if value.strip().lower() in ("earliest", "latest"):
+            return cast("Where", value.strip().lower())
+        parsed = _json(name, value, wanted)
+        offsets = cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}
+        good = all(
+            _SHARD.match(shard) and type(offset) is int and EARLIEST <= offset < 2**63
+            for shard, offset in offsets.items()
+        )
+        if not offsets or not good:
+            raise ConfigError(f"option {name} is {value!r}: use {wanted}")
+        return cast("dict[str, int]", offsets)
+
+
+def _json(name: str, value: str, wanted: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ConfigError(f"option {name} is {value!r}: use {wanted}") from None

@@ -1,0 +1,263 @@
+"""``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
+
+What Spark makes of this file (read in PySpark 4.3):
+
+- ``schema`` runs in a process of its own during ``load()``; what is wrong with the options is said there.
+- Offsets, partitions and commits run in one process for the life of a query, ``read`` in the executors' workers.  The
+  reader is pickled to them, so it holds options only; connections are opened where they are used.
+- An exception in the reader ends the query.  A bridge that is down is therefore waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Final, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost
+from iris.spark_bridge.offsets import (
+    Extent,
+    Offsets,
+    Range,
+    advance,
+    parse_offsets,
+    place,
+    ranges_between,
+    split_ranges,
+)
+from iris.spark_bridge.options import SourceOptions, parse_source_options
+from iris.spark_bridge.portal import Portal, portal_to
+from iris.spark_bridge.reading import read_range
+from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
+from iris.spark_bridge.watch import BridgeWatch
+
+_POLL: Final = 1.0
+"""Seconds that Spark's question for new data waits for an answer: an idle query asks once a second."""
+
+
+class IrisSource(DataSource):
+    """The data source.  Registered by ``iris.spark_bridge.configure`` or ``register``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+        parse_source_options(self._given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "iris"
+
+    def schema(self) -> str:
+        """Return the columns; see ``iris.spark_bridge.schema``.
+
+        Raises:
+            BridgeUnreachable: nobody serves the bridge, so that this is known at ``load()``.
+        """
+        options = parse_source_options(self._given)
+        portal_to(options.connection).call(lambda client: client.shards())
+        return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a table."""
+        options = parse_source_options(self._given, streaming=False)
+        _check_schema(schema, options)
+        return IrisReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        """Return the reader of a stream."""
+        options = parse_source_options(self._given, streaming=True)
+        _check_schema(schema, options)
+        return IrisStreamReader(options)
+
+
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    names = list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS)
+    if schema.names != names:
+        raise ConfigError(
+            f"format iris has the columns {', '.join(names)}: leave out schema({', '.join(schema.names)})"
+        )
+
+
+@final
+class BridgePartition(InputPartition):
+    """A range of one shard, for one task."""
+
+    def __init__(self, *, address: str, found: Range) -> None:
+        super().__init__(f"{found.shard}: {found.start} to {found.end}")
+        self.address = address
+        self.range = found
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, BridgePartition):
+        return iter(())  # Spark makes one without a range when there is none
+    found = partition.range
+    return read_range(options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+
+
+def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
+    partitions: list[InputPartition] = []
+    for found in split_ranges(ranges, options.min_partitions):
+        address = watch.address(found.shard)
+        if address is not None:
+            partitions.append(BridgePartition(address=address, found=found))
+        elif options.fail_on_data_loss:
+            raise DataLost(
+                f"shard {found.shard} is not there: the log was wiped, or the member that has it is not running. Set "
+                "failOnDataLoss to false to go on without it"
+            )
+    return partitions
+
+
+@final
+class IrisReader(DataSourceReader):
+    """Reads what a bridge holds when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges to read."""
+        options = self._options
+        portal = portal_to(options.connection)
+        watch = BridgeWatch(options.shards)
+        portal.call(watch.look)
+        start = _starting(options, portal, watch)
+        if options.ending_timestamp is None:
+            end = place(options.ending, watch.extents, option="endingOffsets")
+        else:
+            end = _at_time(portal, watch, options.ending_timestamp)
+        ranges = ranges_between(Offsets(next=start), Offsets(next=end))
+        return _partitions(options, watch, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        return _read(self._options, partition)
+
+
+def _starting(options: SourceOptions, portal: Portal, watch: BridgeWatch) -> dict[str, int]:
+    if options.starting_timestamp is None:
+        return place(options.starting, watch.extents, option="startingOffsets")
+    return _at_time(portal, watch, options.starting_timestamp)
+
+
+def _at_time(portal: Portal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
+    addresses = watch.addresses
+    found = portal.call(lambda client: client.offsets_at(addresses, milliseconds * 1000))
+    return {shard: offset for shard, offset in found.items() if shard in watch.extents}
+
+
+async def _pin(client: BridgeClient, *, address: str, group: str, start: dict[str, int]) -> dict[str, int]:
+    return await client.pin(address, group, start)
+
+
+async def _move(client: BridgeClient, *, address: str, group: str, offsets: dict[str, int]) -> None:
+    await client.move(address, group, offsets)
+
+
+@final
+class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what arrives at a bridge."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._watch = BridgeWatch(options.shards)
+        self._initial: Offsets | None = None
+        self._target: dict[str, Extent] | None = None
+        self._known = False
+
+    @property
+    def _portal(self) -> Portal:
+        return portal_to(self._options.connection)
+
+    # -- in the process of the query's offsets --------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
+        if self._initial is None:
+            self._look()
+            start = _starting(self._options, self._portal, self._watch)
+            if self._options.group is not None:
+                start = self._pin(self._options.group, start)
+            self._initial = Offsets(next=start, initial=True)
+        return self._initial.to_json()
+
+    def _look(self) -> None:
+        self._portal.call(self._watch.look)
+        self._known = True
+
+    def _pin(self, group: str, start: dict[str, int]) -> dict[str, int]:
+        pinned: dict[str, int] = {}
+        for address in self._watch.addresses:
+            own = {shard: offset for shard, offset in start.items() if self._watch.address(shard) == address}
+            pinned |= self._portal.call(partial(_pin, address=address, group=group, start=own))
+        return {shard: pinned.get(shard, offset) for shard, offset in start.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        """Return the limit that the options set for each batch."""
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        """Note what is there now; nothing beyond it is read."""
+        self._look()
+        self._target = self._watch.extents
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Return the end of the next batch; waits for up to a second if there is nothing to read."""
+        position = parse_offsets(start)
+        poll = _POLL if self._target is None else 0.0
+        self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
+        self._known = True
+        extents = self._watch.extents
+        if self._target is not None:
+            extents = {
+                shard: Extent(earliest=extents[shard].earliest, next=min(extents[shard].next, target.next))
+                for shard, target in self._target.items()
+                if shard in extents
+            }
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
+        return start if end is position else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        """Return what the bridge held when it was last looked at."""
+        return {shard: extent.next for shard, extent in self._watch.extents.items()} or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges of a batch; the same for the same offsets."""
+        if not self._known:
+            self._look()  # after a restart the first batch is repeated, and nobody has looked yet
+        ranges = ranges_between(parse_offsets(start), parse_offsets(end))
+        return _partitions(self._options, self._watch, ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
+        group = self._options.group
+        if group is None:
+            return
+        offsets = parse_offsets(end).next
+        for address in self._watch.addresses:
+            own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
+            try:
+                self._portal.call(partial(_move, address=address, group=group, offsets=own))
+            except BridgeUnreachable:
+                continue  # Spark's checkpoint is what counts; the next commit tells the bridge
+
+    # -- in the executors -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        return _read(self._options, partition)

@@ -1,0 +1,6 @@
+from typing import Any
+
+from pyarrow import Array
+
+def unique(array: Array[Any]) -> Array[Any]: ...
+def is_in(values: Array[Any], /, value_set: Array[Any], *, skip_nulls: bool = False) -> Array[Any]: ...
