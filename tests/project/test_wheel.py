@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -51,3 +52,16 @@ def test_the_wheel_brings_the_iris_command(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
     assert "iris = iris._command:main" in archive.read(entry_points).decode()
+
+
+def test_the_installed_wheel_works_away_from_the_tree(wheel: Path, tmp_path: Path) -> None:
+    """In the tree the layers are found through symlinks; an installation has only what the wheel holds."""
+    target = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", str(target)]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    program = "import iris, iris.cluster, iris.federation, iris._command; print(iris.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    run = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.strip() == str(target / "iris" / "__init__.py")
