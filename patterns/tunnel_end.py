@@ -46,7 +46,7 @@ class TunnelEnd:
         on_ended: called once, when the tunnel has ended for whatever reason.
     """
 
-    __slots__ = ("_attached", "_ended", "_mesh", "_on_ended", "_senders", "_waiting", "key", "machine", "node")
+    __slots__ = ("_attached", "_ended", "_mesh", "_on_ended", "_senders", "_waiting", "due", "key", "machine", "node")
 
     def __init__(
         self, machine: TunnelMachine, mesh: TunnelMesh, node: NodeId, key: int, on_ended: Callable[[TunnelEnd], None]
@@ -56,6 +56,8 @@ class TunnelEnd:
         self.key: Final = key
         self._mesh = mesh
         self._on_ended = on_ended
+        self.due = 0.0
+        """When to look at the machine's deadline next; never later than that deadline."""
         self._attached = False
         self._ended = False
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
@@ -72,6 +74,7 @@ class TunnelEnd:
 
     def offer(self) -> None:
         """Tell the link if there is something to take."""
+        self.due = 0.0  # whoever sends may expect an answer sooner than was thought
         if not self._attached and self.machine.has_output:
             self._attached = True
             try:

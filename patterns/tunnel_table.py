@@ -124,18 +124,18 @@ class TunnelTable:
         self._opened += 1
         return end
 
-    def expire(self) -> float:
-        """Let every end look at the time; return when the next one wants to."""
+    def expire(self) -> None:
+        """Let every end look at the time.  To be called about twice in each ``Config.tunnel_retry``."""
         now = self._clock()
-        nearest = float("inf")
         for end in self:
+            if end.due > now:
+                continue
             machine = end.machine
             if machine.deadline <= now:
                 machine.expire(now)
                 end.offer_again()
                 end.settle()
-            nearest = min(nearest, machine.deadline)
-        return nearest
+            end.due = machine.deadline
 
     def close(self, reason: str) -> None:
         """End every tunnel with an error for the other ends."""

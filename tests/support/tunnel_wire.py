@@ -9,6 +9,7 @@ from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.wire import Message
 from iris.patterns.tunnel_machine import TunnelMachine
+from iris.patterns.tunnel_states import State
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=12_000)
 """Limits small enough that a few messages reach them."""
@@ -31,6 +32,10 @@ class TwoMachines:
         taker = TunnelMachine(identifier=-1, opening=None, config=self.config, now=0)
         taker.begin(self.config.tunnel_window, self.config.max_payload)
         self.ends = [opener, taker]
+
+    @property
+    def states(self) -> list[State]:
+        return [machine.state for machine in self.ends]
 
     def put(self, end: int, frames: int = 1_000_000) -> None:
         """Put what an end has to say on its link."""

@@ -31,7 +31,7 @@ class FakeMesh:
     node: NodeId
     others: dict[NodeId, TunnelTable] = field(default_factory=dict)
     posted: deque[tuple[NodeId, Message]] = field(default_factory=deque)
-    sources: deque[tuple[NodeId, BulkSource]] = field(default_factory=deque)
+    sources: dict[BulkSource, NodeId] = field(default_factory=dict)
     news: Wakeup = field(default_factory=Wakeup)
     lose: Callable[[list[Message]], bool] = lambda _: False
     """Decides for each frame whether it is lost; the link then notices a gap."""
@@ -53,9 +53,8 @@ class FakeMesh:
     def ready(self, node: NodeId, source: BulkSource) -> None:
         if self.down:
             raise NotSent("down")
-        if (node, source) not in self.sources:
-            self.sources.append((node, source))
-            self.news.wake()
+        self.sources.setdefault(source, node)
+        self.news.wake()
 
     def hold(self) -> None:
         self.held = True
@@ -70,14 +69,17 @@ class FakeMesh:
             return node, [self.posted.popleft()[1] for _ in range(len(self.posted)) if self.posted[0][0] == node]
         if not self.sources:
             return None
-        node, size, frame = self.sources[0][0], 0, list[Message]()
-        while self.sources and self.sources[0][0] == node and size < FRAME:
-            source = self.sources.popleft()
-            piece = source[1].take(FRAME - size)
+        node, size, frame = next(iter(self.sources.values())), 0, list[Message]()
+        while self.sources and size < FRAME:
+            source = next(iter(self.sources))
+            if self.sources[source] != node:
+                break
+            del self.sources[source]
+            piece = source.take(FRAME - size)
             if piece is not None:
                 frame.append(piece[0])
                 size += piece[1] + 24
-                self.sources.append(source)
+                self.sources[source] = node
         return node, frame
 
     async def run(self) -> None:
@@ -136,9 +138,8 @@ class TunnelNode:
 
     async def run(self) -> None:
         while True:
-            deadline = self.table.expire()
-            with trio.move_on_at(min(deadline, trio.current_time() + 0.5)):
-                await trio.sleep_forever()
+            self.table.expire()
+            await trio.sleep(self.config.tunnel_retry / 2)
 
     async def open(self, other: TunnelNode) -> tuple[Tunnel, Tunnel]:
         """Open a tunnel and return both ends."""
@@ -149,9 +150,9 @@ class TunnelNode:
 
 @asynccontextmanager
 async def open_nodes(*configs: Config) -> AsyncIterator[tuple[TunnelNode, TunnelNode]]:
-    """Two nodes with a link between them; one config is for both."""
-    near = TunnelNode("near", configs[0])
-    far = TunnelNode("far", configs[-1])
+    """Two nodes with a link between them; one config is for both, and none is the default one."""
+    near = TunnelNode("near", configs[0] if configs else Config())
+    far = TunnelNode("far", configs[-1] if configs else Config())
     near.mesh.others[far.node] = far.table
     far.mesh.others[near.node] = near.table
     async with trio.open_nursery() as nursery:
@@ -165,5 +166,5 @@ async def open_nodes(*configs: Config) -> AsyncIterator[tuple[TunnelNode, Tunnel
 @asynccontextmanager
 async def open_pair(*configs: Config) -> AsyncIterator[tuple[Tunnel, Tunnel]]:
     """Two ends of one tunnel."""
-    async with open_nodes(*(configs or (Config(),))) as (near, far):
+    async with open_nodes(*configs) as (near, far):
         yield await near.open(far)

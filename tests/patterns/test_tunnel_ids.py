@@ -1,0 +1,42 @@
+"""Which tunnels a peer has opened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.tunnel_ids import OpenedIds
+
+
+@given(numbers=st.lists(st.integers(1, 500)))
+def test_every_number_is_new_exactly_once(numbers: list[int]) -> None:
+    opened = OpenedIds()
+    seen: set[int] = set()
+    for number in numbers:
+        assert opened.add(number) == (number not in seen)
+        seen.add(number)
+
+
+def test_numbers_missing_for_too_long_are_given_up_and_memory_stays() -> None:
+    opened = OpenedIds()
+    for number in range(2, 200_002, 2):
+        assert opened.add(number)
+    assert len(opened._gaps) == 1024
+    assert not opened.add(1)
+    assert opened.add(199_999)
+
+
+def test_a_step_within_bounds_costs_bounded_memory() -> None:
+    opened = OpenedIds()
+    for number in range(60_000, 6_000_001, 60_000):
+        assert opened.add(number)
+    assert len(opened._gaps) == 1024
+
+
+def test_an_invented_number_is_refused() -> None:
+    opened = OpenedIds()
+    with pytest.raises(RemoteProtocolError, match="tunnel 65537 is opened after tunnel 0"):
+        opened.add(65_537)
+    assert opened.add(1)

@@ -1,0 +1,199 @@
+"""All tunnels of a node: opening, refusing, forgetting, and what many of them cost."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Message
+from iris.patterns.tunnel import Tunnel
+from iris.patterns.tunnel_messages import CloseCode, Refusal
+from iris.patterns.tunnel_states import State
+from tests.support.tunnels import TunnelNode, open_nodes
+
+SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=6000)
+PEER = NodeId("ab" * 16)
+
+
+def opening(number: int) -> Message:
+    return (kinds.TUNNEL_OPEN, number, "c", None, None, 8192, 6000)
+
+
+async def test_a_refusal_reaches_the_opener_with_its_words(autojump_clock: MockClock) -> None:
+    async with open_nodes(SMALL) as (near, far):
+        far.refusal = Refusal(code="not_allowed", text="members only", retry_after=0.5)
+        end = near.table.open(far.node, "c", None, None)
+        await end.wait(lambda: end.machine.state is not State.OPENING)
+        assert end.machine.refusal == far.refusal
+        assert len(near.table) == len(far.table) == 0
+        assert far.table.statistics().refused == 1
+        assert far.table.statistics().accepted == 0
+        assert dict(near.table.statistics().ended) == {"refused": 1}
+
+
+async def test_a_refusal_that_is_lost_is_repeated(autojump_clock: MockClock) -> None:
+    async with open_nodes(SMALL) as (near, far):
+        far.refusal = Refusal(code="not_allowed")
+        far.mesh.lose = lambda _: trio.current_time() < 0.5
+        end = near.table.open(far.node, "c", None, None)
+        await end.wait(lambda: end.machine.state is not State.OPENING)
+        assert end.machine.refusal == far.refusal
+        assert far.table.statistics().refused == 1, "it was refused once and told twice"
+
+
+async def test_opening_without_a_way_leaves_nothing(autojump_clock: MockClock) -> None:
+    async with open_nodes(SMALL) as (near, far):
+        near.mesh.down = True
+        with pytest.raises(NotSent):
+            near.table.open(far.node, "c", None, None)
+        assert len(near.table) == 0
+        near.mesh.down = False
+        await near.open(far)
+
+
+async def test_an_opening_that_comes_twice_opens_one_tunnel(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", SMALL)
+    for number in (1, 2, 1, 5, 2, 3, 5):
+        node.table.receive(PEER, opening(number))
+    assert node.table.statistics().accepted == 4
+    assert node.accepted.statistics().current_buffer_used == 4
+    tunnel = await node.accepted.receive()
+    tunnel.abort("done")
+    node.mesh.posted.clear()
+    node.table.receive(PEER, opening(1))
+    assert node.table.statistics().accepted == 4, "not even when it has ended"
+    assert [message for _, message in node.mesh.posted] == [(kinds.TUNNEL_CLOSE, -1, int(CloseCode.ABORTED), 0, "done")]
+
+
+async def test_a_node_that_comes_back_cannot_open_the_same_tunnel_again(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", SMALL)
+    node.table.receive(PEER, opening(1))
+    node.table.node_lost(PEER, "it was given up too early")
+    node.table.receive(PEER, opening(1))
+    assert node.table.statistics().accepted == 1
+    node.table.receive(PEER, opening(2))
+    assert node.table.statistics().accepted == 2
+
+
+async def test_one_node_can_open_so_many_tunnels_and_no_more(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", Config(tunnels_per_node=3))
+    for number in range(1, 6):
+        node.table.receive(PEER, opening(number))
+    assert node.table.statistics().accepted == 3
+    assert node.table.statistics().refused == 2
+    assert [message[2] for _, message in node.mesh.posted] == ["overloaded", "overloaded"]
+    (await node.accepted.receive()).abort()
+    node.table.receive(PEER, opening(6))
+    assert node.table.statistics().accepted == 4
+
+
+async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_at_all(
+    autojump_clock: MockClock,
+) -> None:
+    node = TunnelNode("near", SMALL)
+    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data"))
+    node.table.receive(PEER, (kinds.TUNNEL_ACCEPT, -7, 8192, 6000))
+    node.table.receive(PEER, (kinds.TUNNEL_CLOSE, 7, 0, 0, ""))
+    node.table.receive(PEER, (kinds.TUNNEL_REFUSE, -7, "code", "", 0))
+    assert [message[:3] for _, message in node.mesh.posted] == [
+        (kinds.TUNNEL_CLOSE, -7, int(CloseCode.FORGOTTEN)),
+        (kinds.TUNNEL_CLOSE, 7, int(CloseCode.FORGOTTEN)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message", [(kinds.TUNNEL_CHUNK,), (kinds.TUNNEL_CHUNK, 0), opening(-1), opening(10**9), (kinds.TUNNEL_OPEN, 1)]
+)
+async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
+    message: Message, autojump_clock: MockClock
+) -> None:
+    node = TunnelNode("near", SMALL)
+    with pytest.raises(RemoteProtocolError):
+        node.table.receive(PEER, message)
+    assert len(node.table) == 0
+
+
+async def test_a_node_can_have_a_tunnel_to_itself(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", SMALL)
+    node.mesh.others[node.node] = node.table
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.run)
+        nursery.start_soon(node.mesh.run)
+        one, other = await node.open(node)
+        await one.send(b"hello")
+        assert await other.receive() == b"hello"
+        await other.send(b"you")
+        assert await one.receive() == b"you"
+        await one.aclose()
+        await other.aclose()
+        assert len(node.table) == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_closing_the_table_breaks_every_tunnel_at_both_ends(autojump_clock: MockClock) -> None:
+    async with open_nodes(SMALL) as (near, far):
+        pairs = [await near.open(far) for _ in range(5)]
+        near.table.close("the node is closing")
+        for pair in pairs:
+            for tunnel in pair:
+                with pytest.raises(TunnelBroken, match="the node is closing"):
+                    await tunnel.receive()
+        assert len(near.table) == len(far.table) == 0
+
+
+async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:
+    async with open_nodes() as (near, far), trio.open_nursery() as nursery:
+        near.mesh.keep_delivered = True
+        pairs = [await near.open(far) for _ in range(4)]
+        near.mesh.hold()
+        for sender, _ in pairs:
+            await sender.send(bytes(1_000_000))
+        near.mesh.release()
+        for _, receiver in pairs:
+            nursery.start_soon(receiver.receive)
+        await trio.testing.wait_all_tasks_blocked()
+        order = [message[1] for message in near.mesh.delivered if message[0] == kinds.TUNNEL_CHUNK]
+        assert len(order) > 120
+        for start in range(0, 120, 4):
+            assert sorted(order[start : start + 4]) == [1, 2, 3, 4]
+
+
+async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) -> None:
+    async with open_nodes() as (near, far):
+        near.mesh.keep_delivered = True
+        sender, receiver = await near.open(far)
+        await sender.send(bytes(1_000_000))
+        for _ in range(4):
+            await trio.lowlevel.checkpoint()
+        near.mesh.post(far.node, (kinds.TUNNEL_EOF, 99, 0), 0)
+        await receiver.receive()
+        place = near.mesh.delivered.index((kinds.TUNNEL_EOF, 99, 0))
+        assert place < 15, "it waits for the frames under way and not for the 31 chunks of the message"
+
+
+async def test_a_thousand_idle_tunnels_are_small_and_stay(autojump_clock: MockClock) -> None:
+    async with open_nodes(Config()) as (near, far):
+        await near.open(far)
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        pairs: list[tuple[Tunnel, Tunnel]] = [await near.open(far) for _ in range(1000)]
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert used < 1000 * 2 * 5 * 1024, "both ends of one tunnel take less than 10 KiB"
+        frames = near.mesh.frames
+        await trio.sleep(600)
+        assert near.mesh.frames - frames < 600, "keep-alives share frames"
+        for one, other in pairs[::100]:
+            await one.send(b"still here")
+            assert await other.receive() == b"still here"
