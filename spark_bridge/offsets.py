@@ -185,6 +185,8 @@ def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
 def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
     """Return the ranges of a batch, by number of shard."""
     ranges: list[Range] = []
+    if start == end:
+        return ranges  # its ``began`` is about the batch before
     for shard, offset in sorted(end.next.items(), key=lambda item: number_of(item[0])):
         begin = end.began.get(shard, start.next.get(shard, 0))
         if begin < offset:

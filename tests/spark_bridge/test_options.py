@@ -1,0 +1,102 @@
+"""Options: what is right is read, what is wrong is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.options import Connection, SourceOptions, parse_source_options
+
+
+def test_without_options_everything_is_read_from_the_beginning() -> None:
+    assert parse_source_options({}) == SourceOptions()
+    assert SourceOptions().starting == "earliest"
+    assert SourceOptions().connection == Connection(bridge="bridge", credential=None, seeds=(), timeout=60.0)
+
+
+def test_every_option_is_read_whatever_its_case() -> None:
+    options = parse_source_options(
+        {
+            "BRIDGE": "archive",
+            "credential": "/etc/iris/reader",
+            "seeds": "tcp://a:1, tcp://b:2",
+            "bridgetimeout": "2.5",
+            "Subscribe": "orders.*, flights.>",
+            "startingOffsets": '{"0": 5, "1@0011223344556677": -2}',
+            "group": "g",
+            "maxOffsetsPerTrigger": "1000",
+            "minPartitions": "4",
+            "failOnDataLoss": "FALSE",
+            "includeHeaders": "false",
+        },
+        streaming=True,
+    )
+    assert options.connection == Connection(
+        bridge="archive", credential="/etc/iris/reader", seeds=("tcp://a:1", "tcp://b:2"), timeout=2.5
+    )
+    assert options.topics == ("orders.*", "flights.>")
+    assert options.starting == {"0": 5, "1@0011223344556677": -2}
+    assert (options.group, options.max_offsets, options.min_partitions) == ("g", 1000, 4)
+    assert (options.fail_on_data_loss, options.include_headers) == (False, False)
+
+
+def test_a_table_has_an_end() -> None:
+    options = parse_source_options({"endingOffsets": '{"0": 7}', "assign": "[2, 0]"}, streaming=False)
+    assert (options.ending, options.shards) == ({"0": 7}, (0, 2))
+    assert parse_source_options({"startingTimestamp": "12"}).starting_timestamp == 12
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subscribePatern": "x"}, "subscribePatern.*did you mean subscribePattern"),
+        ({"nonsense": "x"}, "no option nonsense: use bridge"),
+        ({"subscribe": "a..b"}, "option subscribe"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern contradict"),
+        ({"subscribePattern": "("}, "option subscribePattern.*regular expression"),
+        ({"startingOffsets": "first"}, "option startingOffsets is 'first'"),
+        ({"startingOffsets": '{"0": -3}'}, "option startingOffsets"),
+        ({"startingOffsets": '{"topic": {"0": 1}}'}, "option startingOffsets"),
+        ({"startingOffsets": "{}"}, "option startingOffsets"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradict"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets"),
+        ({"endingOffsets": '{"0": -2}'}, "option endingOffsets"),
+        ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'"),
+        ({"maxOffsetsPerTrigger": "²"}, "option maxOffsetsPerTrigger"),
+        ({"minPartitions": "-1"}, "option minPartitions"),
+        ({"failOnDataLoss": "yes"}, "option failOnDataLoss.*true or false"),
+        ({"includeHeaders": ""}, "option includeHeaders is empty"),
+        ({"assign": "0"}, "option assign"),
+        ({"assign": "[]"}, "option assign"),
+        ({"assign": "[true]"}, "option assign"),
+        ({"assign": "nonsense"}, "option assign"),
+        ({"bridge": "no spaces"}, "not a cluster name"),
+        ({"group": "no spaces"}, "not a group name"),
+        ({"bridgeTimeout": "soon"}, "option bridgeTimeout"),
+        ({"bridgeTimeout": "nan"}, "option bridgeTimeout"),
+        ({"bridgeTimeout": "0"}, "option bridgeTimeout"),
+        ({"credential": " "}, "option credential is empty"),
+    ],
+)
+def test_what_is_wrong_is_said_by_its_name(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_source_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming"),
+    [
+        ({"endingOffsets": "latest"}, True),
+        ({"endingTimestamp": "5"}, True),
+        ({"maxOffsetsPerTrigger": "5"}, False),
+        ({"group": "g"}, False),
+        ({"startingOffsets": "latest"}, False),
+        ({"startingOffsets": '{"0": -1}'}, False),
+    ],
+)
+def test_an_option_of_the_other_kind_of_read_is_refused(given: dict[str, str], streaming: bool) -> None:
+    parse_source_options(given)
+    parse_source_options(given, streaming=not streaming)
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        parse_source_options(given, streaming=streaming)
