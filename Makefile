@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers coverage bench docs clean
+.PHONY: help demo test check lint types layers coverage bench simulate docs clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -15,6 +15,7 @@ help:
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
 	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
+	@echo "make simulate  membership under faults, thousands of nodes on one heap"
 	@echo "make docs      the reference pages, links and examples"
 	@echo "make clean     remove what the other verbs have made"
 
@@ -44,6 +45,9 @@ coverage: $(VENV)/.ready-test
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(VENV)/.ready-test
+	$(BIN)/python -m benchmarks.membership $(ARGS)
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python docs/build.py $(ARGS)
