@@ -1,0 +1,293 @@
+"""Handshakes under way at one node, as either side: frames come in, frames go out, and a session comes of it or not.
+
+The protocol itself is the machine in ``iris.security.handshake``.  Here is what it needs around it: connections,
+a limit in time and in number, and the hello in which each end says where it listens.
+
+The last frame goes out over the connection that data will take, ahead of the first data under the new session: the
+peer never sees a frame of a session that it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, cast, final
+
+import trio
+
+from iris.cluster.peer import Peer
+from iris.cluster.ways import Ways
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
+from iris.kernel.ids import Entropy, NodeId, is_node_id
+from iris.kernel.transport import Outgoing
+from iris.security.handshake import Established, Initiator, Responder
+from iris.security.identity import NodeIdentity
+
+MAX_ADDRESSES: Final = 16
+_MAX_ADDRESS: Final = 512
+_MAX_HELLO: Final = 3500
+"""Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
+
+
+class Host(Protocol):
+    """What handshakes need of their mesh."""
+
+    refusals: Counter[str]
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this node is."""
+        ...
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """Where others may reach this node."""
+        ...
+
+    def outgoing_to(self, node: NodeId) -> Outgoing | None:
+        """Return the connection in use to a node, if there is one."""
+        ...
+
+    def is_session(self, index: int) -> bool:
+        """Tell whether an index is that of a session."""
+        ...
+
+    def admit(
+        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], *, initiated: bool
+    ) -> Peer:
+        """Take a finished handshake into use."""
+        ...
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Initiating:
+    initiator: Initiator
+    outgoing: Outgoing
+    addresses: tuple[str, ...]
+    done: trio.Event
+    established: Established | None = None
+    error: IrisError | None = None
+
+    def fail(self, error: IrisError) -> None:
+        self.error = error
+        self.done.set()
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Responding:
+    responder: Responder
+    claimed: NodeId
+    addresses: tuple[str, ...]
+    done: trio.Event
+    outgoing: Outgoing | None = None
+
+
+@final
+class Handshakes:
+    """All handshakes of one node."""
+
+    def __init__(
+        self,
+        host: Host,
+        ways: Ways,
+        nursery: trio.Nursery,
+        *,
+        config: Config,
+        entropy: Entropy,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._host = host
+        self._ways = ways
+        self._nursery = nursery
+        self._config = config
+        self._entropy = entropy
+        self._wall_clock = wall_clock
+        self._initiating: dict[int, _Initiating] = {}
+        self._responding: dict[int, _Responding] = {}
+
+    def __len__(self) -> int:
+        return len(self._initiating) + len(self._responding)
+
+    async def initiate(
+        self, outgoing: Outgoing, addresses: tuple[str, ...], own: Iterable[str], expected: NodeId | None
+    ) -> Peer:
+        """Shake hands over a connection.  It has no limit in time; cancelling it leaves nothing behind.
+
+        Raises:
+            NotSent: the connection broke, it leads to this node itself, or the answer makes no sense.
+            AuthenticationError: somebody answered that is not of this realm, or not ``expected``; or this node's own
+                credential is no longer valid.
+        """
+        identity = self._host.identity
+        index = self._new_index()
+        initiator = Initiator(
+            identity,
+            index=index,
+            hello=_hello(identity.node_id, own),
+            entropy=self._entropy,
+            wall_now=self._wall_clock(),
+            expected=expected,
+            config=self._config,
+        )
+        waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
+        try:
+            await _send(outgoing, initiator.frame)
+            await waiting.done.wait()
+            if waiting.error is not None:
+                raise waiting.error
+            established = waiting.established
+            assert established is not None
+            assert established.frame is not None
+            way = self._host.outgoing_to(established.peer.node_id) or outgoing
+            await _send(way, established.frame)
+            return self._host.admit(established, outgoing, waiting.addresses, initiated=True)
+        except trio.ClosedResourceError:
+            raise NotSent(f"the connection to {addresses[0]} broke during the handshake") from None
+        finally:
+            del self._initiating[index]
+
+    def broken(self, outgoing: Outgoing) -> None:
+        """A connection broke: nothing will come of the handshakes begun over it."""
+        for waiting in self._initiating.values():
+            if waiting.outgoing is outgoing and not waiting.done.is_set():
+                waiting.fail(NotSent(f"the connection to {waiting.addresses[0]} broke during the handshake"))
+
+    def _new_index(self) -> int:
+        while True:
+            index = int.from_bytes(self._entropy(4))
+            taken = index in self._initiating or index in self._responding or self._host.is_session(index)
+            if index and not taken:
+                return index
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def receive_init_untrusted(self, frame: bytes, sender_index: int) -> None:
+        """Take the first frame of a handshake that somebody else begins.
+
+        Raises:
+            AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
+        """
+        host = self._host
+        if len(self._responding) >= self._config.half_open_handshakes:
+            host.refusals["half-open handshakes"] += 1
+            return
+        index = self._new_index()
+        responder = Responder(host.identity, index=index, entropy=self._entropy, config=self._config)
+        claimed, addresses = parse_hello_untrusted(responder.receive_first_untrusted(frame))
+        if claimed == host.identity.node_id:
+            own = self._initiating.get(sender_index)
+            if own is not None and not own.done.is_set():
+                own.fail(NotSent(f"{own.addresses[0]} is the address of this node itself"))
+            return
+        waiting = self._responding[index] = _Responding(responder, claimed, addresses, trio.Event())
+        self._nursery.start_soon(self._respond, index, waiting)
+
+    async def _respond(self, index: int, waiting: _Responding) -> None:
+        """Answer a first frame and wait, bounded, for the last one."""
+        refusals = self._host.refusals
+        dialled: Outgoing | None = None
+        with trio.move_on_after(self._config.handshake_timeout):
+            try:
+                # The claim decides only over which connection the answer goes; it is verified by the last frame.
+                outgoing = self._host.outgoing_to(waiting.claimed)
+                if outgoing is None:
+                    outgoing = dialled = await self._ways.dial_any(waiting.addresses)
+                waiting.outgoing = outgoing
+                hello = _hello(self._host.identity.node_id, self._host.advertised)
+                await _send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
+                await waiting.done.wait()
+            except (NotSent, ConfigError):
+                refusals["handshake without a way back"] += 1
+            except trio.ClosedResourceError:
+                refusals["handshake cut off"] += 1
+            except AuthenticationError:
+                refusals["AuthenticationError"] += 1
+        self._responding.pop(index, None)
+        if dialled is not None and not waiting.done.is_set():
+            self._ways.close(dialled)
+
+    def receive_response_untrusted(self, index: int, frame: bytes) -> None:
+        """Take the answer to a first frame.
+
+        Raises:
+            AuthenticationError: it is forged; the genuine one may still come.
+        """
+        waiting = self._initiating.get(index)
+        if waiting is None or waiting.done.is_set():
+            self._host.refusals["unknown handshake"] += 1
+            return
+        try:
+            established = waiting.initiator.receive_untrusted(
+                frame, now=trio.current_time(), wall_now=self._wall_clock()
+            )
+            _, addresses = parse_hello_untrusted(established.hello)
+        except AuthenticationError as error:
+            if not waiting.initiator.over:
+                raise
+            waiting.fail(error)
+        except RemoteProtocolError as error:
+            waiting.fail(NotSent(f"{waiting.addresses[0]} answered with a malformed hello: {error}"))
+        else:
+            waiting.established = established
+            waiting.addresses = tuple(dict.fromkeys((*waiting.addresses, *addresses)))
+            waiting.done.set()
+
+    def receive_finish_untrusted(self, index: int, frame: bytes) -> None:
+        """Take the last frame of a handshake that somebody else began.
+
+        Raises:
+            AuthenticationError: it is forged, or from somebody else than the first one claimed.
+        """
+        waiting = self._responding.get(index)
+        if waiting is None or waiting.outgoing is None:
+            self._host.refusals["unknown handshake"] += 1
+            return
+        try:
+            established = waiting.responder.receive_last_untrusted(
+                frame, now=trio.current_time(), wall_now=self._wall_clock()
+            )
+            if established.peer.node_id != waiting.claimed:
+                raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
+        finally:
+            if waiting.responder.over:
+                del self._responding[index]
+        waiting.done.set()
+        self._host.admit(established, waiting.outgoing, waiting.addresses, initiated=False)
+
+
+async def _send(outgoing: Outgoing, frame: bytes) -> None:
+    while not outgoing.send_nowait(frame):
+        await outgoing.wait_writable()
+
+
+def _hello(node: NodeId, urls: Iterable[str]) -> bytes:
+    """Write what an end says of itself: its id and where it listens, as far as there is room."""
+    told: list[str] = []
+    room = _MAX_HELLO
+    for url in urls:
+        room -= len(url.encode()) + 3
+        if len(told) == MAX_ADDRESSES or room < 0:
+            break
+        told.append(url)
+    return wire.pack((node, tuple(told)))
+
+
+def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...]]:
+    """Read what an end says of itself.
+
+    Raises:
+        RemoteProtocolError: not a node id and at most 16 addresses of at most 512 characters.
+    """
+    value = wire.unpack_untrusted(data)
+    if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) == 2:
+        node, listed = fields
+        if is_node_id(node) and isinstance(listed, tuple):
+            urls = cast("tuple[object, ...]", listed)
+            if len(urls) <= MAX_ADDRESSES and all(isinstance(url, str) and len(url) <= _MAX_ADDRESS for url in urls):
+                return NodeId(cast("str", node)), cast("tuple[str, ...]", urls)
+    raise RemoteProtocolError("a hello is a node id and at most 16 addresses")
