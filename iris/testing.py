@@ -34,11 +34,14 @@ from iris.security.credential import GATE_SECRET_SIZE, Credential
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey
 
-__all__ = ["MemoryNetwork", "Network", "open_network"]
+__all__ = ["ALL_RIGHTS", "MemoryNetwork", "Network", "Rights", "open_network"]
 
 _YEAR: Final = 366 * 86_400.0
 _EPOCH: Final = 1_800_000_000.0
 """The date at which every simulated network begins, in seconds since 1970."""
+
+
+ALL_RIGHTS: Final = Rights(serves=(">",), gateway=True)
 
 
 @final
@@ -49,11 +52,12 @@ class Network:
         memory: the network itself: ``partition``, ``heal``, ``crash``, ``latency``, ``loss``.
     """
 
-    def __init__(self, memory: MemoryNetwork, seed: int) -> None:
+    def __init__(self, memory: MemoryNetwork, seed: int, rights: Rights) -> None:
         self.memory: Final = memory
         self._random = random.Random(f"iris {seed}")
         self._root = SigningKey(self._random.randbytes(32))
         self._gate_secret = self._random.randbytes(GATE_SECRET_SIZE)
+        self._rights = rights
         self._credentials: dict[str, Credential] = {}
         self._began = trio.current_time()
         self._hosts: list[str] = []
@@ -62,7 +66,7 @@ class Network:
         return _EPOCH + trio.current_time() - self._began
 
     def credential(self, name: str) -> Credential:
-        """Return the credential of a cluster of this realm, with every right."""
+        """Return the portable credential of a cluster of this realm."""
         known = self._credentials.get(name)
         if known is None:
             key = SigningKey(self._random.randbytes(32))
@@ -73,7 +77,7 @@ class Network:
                 generation=1,
                 not_before=_EPOCH - _YEAR,
                 not_after=_EPOCH + _YEAR,
-                rights=Rights(serves=(">",), gateway=True),
+                rights=self._rights,
             )
             known = self._credentials[name] = Credential(
                 realm=self._root.public, gate_secrets=(self._gate_secret,), certificate=certificate, keys=key
@@ -133,7 +137,11 @@ def _url(host: str) -> str:
 
 @asynccontextmanager
 async def open_network(
-    *, seed: int = 0, latency: tuple[float, float] = (0.0001, 0.0005), loss: float = 0.0
+    *,
+    seed: int = 0,
+    latency: tuple[float, float] = (0.0001, 0.0005),
+    loss: float = 0.0,
+    rights: Rights = ALL_RIGHTS,
 ) -> AsyncIterator[Network]:
     """Make a network in memory with a realm of its own.
 
@@ -141,6 +149,7 @@ async def open_network(
         seed: of everything random.
         latency: least and greatest seconds that a frame takes one way.
         loss: probability from 0 to 1 that a frame vanishes.
+        rights: in the certificates of the realm; by default its nodes may join any cluster, as in the local realm.
     """
-    yield Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed)
+    yield Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed, rights)
     await trio.lowlevel.checkpoint()
