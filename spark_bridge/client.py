@@ -138,7 +138,7 @@ class BridgeClient:
                 raise
             except _TRANSIENT as error:
                 if trio.current_time() + _PAUSE > deadline:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error) from None
             await trio.sleep(_PAUSE)
 
     def _unreachable(self, error: BaseException) -> BridgeUnreachable:
@@ -181,7 +181,7 @@ class BridgeClient:
                 raise _translate(error.code, error.message) from None
             except _TRANSIENT as error:
                 if trio.current_time() + _PAUSE > deadline:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error) from None
                 await trio.sleep(_PAUSE)
 
     async def _read_once(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:

@@ -19,6 +19,7 @@ from typing import Final, Generic, TypeVar, final
 import trio
 
 from iris._opening import open_node
+from iris.kernel.errors import IrisError
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.options import Connection
 
@@ -56,14 +57,24 @@ class Portal:
             ConfigError: the node cannot be opened with this connection.
             Whatever ``ask`` raises.
         """
-        with self._use() as run:
-            return trio.from_thread.run(run.ask, ask, trio_token=run.token)
+        try:
+            with self._use() as run:
+                return trio.from_thread.run(run.ask, ask, trio_token=run.token)
+        except IrisError as error:
+            # Spark shows the whole traceback to its user; where in here it arose helps nobody.
+            raise error.with_traceback(None) from None
 
     def stream(self, source: Callable[[BridgeClient], AsyncGenerator[T]]) -> Generator[T]:
         """Iterate over something asynchronous; the next items are fetched while the last ones are used.
 
         Closing the iterator cancels the source.  Errors are those of ``call``.
         """
+        try:
+            yield from self._stream(source)
+        except IrisError as error:
+            raise error.with_traceback(None) from None
+
+    def _stream(self, source: Callable[[BridgeClient], AsyncGenerator[T]]) -> Generator[T]:
         with self._use() as run:
             feed = trio.from_thread.run_sync(run.start_feed, source, trio_token=run.token)
             try:
