@@ -157,5 +157,7 @@ def _show(report: Report) -> None:
                     row.case, row.system, spread(row), row.unit, ratio, style="bold" if row.system == OURS else ""
                 )
     console.print(table)
+    for case, system, lost in report.losses():
+        console.print(f"lost messages: {system.name} {case.name}: {lost:,}", highlight=False)
     for absence in report.absent:
         console.print(f"not measured: {absence.system} {absence.case or ''}: {absence.reason}", highlight=False)

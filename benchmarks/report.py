@@ -8,6 +8,7 @@ The JSON is one object (its schema is described in docs/benchmarks.md, which thi
     systems   [{system, version, encrypted}]
     results   [{case, system, unit, better, median, min, max, rounds: [one figure per round]}]
     ratios    [{case, peer, unit, better, ratio}]       median of iris / median of the peer
+    lost      [{case, system, messages}]                in all rounds together; not listed: none
     absent    [{system, case or null, reason}]
 """
 
@@ -101,6 +102,13 @@ class Report:
                     if (row := self.row(case, figure, system.name)) is not None:
                         yield row
 
+    def losses(self) -> Iterable[tuple[Case, System, int]]:
+        """Every system that lost messages in a case, and how many in all rounds together."""
+        for case in self.cases:
+            for system in self.systems:
+                if lost := sum(self.figures.get((case.name, "lost", system.name), ())):
+                    yield case, system, int(lost)
+
     def ratios(self) -> Iterable[tuple[Row, Row, float]]:
         """Every figure of Iris with the same figure of a peer, and the one divided by the other."""
         ours = {row.case: row for row in self.rows() if row.system == OURS}
@@ -120,6 +128,7 @@ class Report:
                 {"case": peer.case, "peer": peer.system, "unit": peer.unit, "better": peer.better, "ratio": ratio}
                 for _, peer, ratio in self.ratios()
             ],
+            "lost": [{"case": case.name, "system": s.name, "messages": lost} for case, s, lost in self.losses()],
             "absent": [dataclasses.asdict(absence) for absence in self.absent],
         }
 

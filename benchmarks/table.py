@@ -30,6 +30,7 @@ TAIL = """\
 | `systems` | list of `system`, `version`, `encrypted` |
 | `results` | list of `case`, `system`, `unit`, `better` (higher or lower), `median`, `min`, `max`, `rounds` |
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
+| `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
 """
 
@@ -57,6 +58,10 @@ def _lines(report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
             yield f"![{case.title}]({pictures[case.name]})\n"
         for figure in case.figures:
             yield from _section(report, case, figure, sealed)
+    if losses := list(report.losses()):
+        yield "## Lost messages\n"
+        yield from (f"- {system.name}, {case.title}: {lost:,} in all rounds together" for case, system, lost in losses)
+        yield ""
     if report.absent:
         yield "## Not measured\n"
         yield from (

@@ -72,6 +72,16 @@ def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path
     assert "- other: it is not installed" in lines
 
 
+def test_lost_messages_are_told(tmp_path: Path) -> None:
+    lossy = report()
+    lossy.add(CASE, lossy.systems[1], {"rate": 1, "p50": 1, "lost": 3})
+    lossy.add(CASE, lossy.systems[1], {"rate": 1, "p50": 1, "lost": 4})
+    assert lossy.as_json()["lost"] == [{"case": "request", "system": "peer", "messages": 7}]
+    write_table(lossy, tmp_path / "table.md")
+    assert "- peer, request: 7 in all rounds together" in (tmp_path / "table.md").read_text()
+    assert report().as_json()["lost"] == []
+
+
 def test_a_case_that_was_not_measured_has_no_section(tmp_path: Path) -> None:
     empty = Report(run=report().run, cases=[CASE], systems=[system("iris")])
     write_table(empty, tmp_path / "table.md")
