@@ -32,7 +32,7 @@ def demo(rows: int, as_json: bool) -> int:
 
     from iris._demo_airport import run_airport
     from iris._demo_outcome import check_outcome
-    from iris._demo_report import as_fields, print_report
+    from iris._demo_report import as_fields, open_console, print_report
     from iris._demo_stages import open_stages
 
     async def run() -> int:
@@ -43,7 +43,7 @@ def demo(rows: int, as_json: bool) -> int:
         if as_json:
             write_object(as_fields(outcome, checks, names))
         else:
-            print_report(Console(), outcome, checks, names)
+            print_report(open_console(), outcome, checks, names)
         return 0 if all(check.ok for check in checks) else 1
 
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:

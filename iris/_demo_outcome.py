@@ -153,7 +153,7 @@ def _check_counters(outcome: Outcome) -> Iterator[Check]:
         right_number = expected[pattern] in {None, counters.sent}
         lost = sum(counters.lost.values())
         yield Check(
-            f"{pattern}: sent = delivered + expired + refused + lost",
+            f"{pattern} counters add up, nothing is lost",
             counters.add_up and right_number and counters.all_delivered,
             f"{counters.sent:,} = {counters.delivered:,} + {counters.expired:,} + {counters.refused:,} + {lost:,}"
             + (f"; {counters.waiting:,} without a fate" if counters.waiting else "")

@@ -14,6 +14,15 @@ from iris._demo_outcome import Check, Outcome
 _OK = "[green]✓[/]"
 _WRONG = "[red]✗[/]"
 
+_WIDTH = 110
+"""Columns where nobody looks: in a file, lines are not broken at the 80 that a terminal is taken to have."""
+
+
+def open_console() -> Console:
+    """Return standard output."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
 
 def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON object of ``iris demo --json``.
@@ -57,9 +66,7 @@ def print_report(console: Console, outcome: Outcome, checks: Sequence[Check], na
 
 
 def _carriers(outcome: Outcome, names: Mapping[str, str]) -> Table:
-    table = Table(
-        title="Flights and mean arrival delay in minutes, by Spark from the stream and by pandas from the file"
-    )
+    table = Table(title="Flights and mean arrival delay (min), by Spark from the stream and by pandas from the file")
     table.add_column("carrier")
     for heading in ("flights\nSpark", "flights\npandas", "delay\nSpark", "delay\npandas"):
         table.add_column(heading, justify="right")

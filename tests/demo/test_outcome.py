@@ -132,19 +132,19 @@ PATTERNS = [
 def test_counters_that_do_not_add_up_are_noticed(part: str, field: str, pattern: str, change: dict[str, Any]) -> None:
     sent = getattr(right_outcome(), part)[field]["sent"]
     outcome = spoil(part, **{field: counters(sent, **change)})
-    assert failed(outcome) == [f"{pattern}: sent = delivered + expired + refused + lost"]
+    assert failed(outcome) == [f"{pattern} counters add up, nothing is lost"]
 
 
 @pytest.mark.parametrize(("part", "field", "pattern"), [case for case in PATTERNS if case[2] != "tunnel"])
 def test_too_few_messages_are_noticed_although_they_add_up(part: str, field: str, pattern: str) -> None:
     outcome = spoil(part, **{field: counters(1)})
-    assert failed(outcome) == [f"{pattern}: sent = delivered + expired + refused + lost"]
+    assert failed(outcome) == [f"{pattern} counters add up, nothing is lost"]
 
 
 def test_a_loss_that_is_accounted_for_adds_up_and_is_no_success() -> None:
     lossy = counters(5, delivered=4, lost={"link full": 1})
     assert Counters.from_fields(lossy).add_up
-    assert failed(spoil("published", counters=lossy)) == ["publish: sent = delivered + expired + refused + lost"]
+    assert failed(spoil("published", counters=lossy)) == ["publish counters add up, nothing is lost"]
 
 
 def test_every_check_says_what_was_found() -> None:
