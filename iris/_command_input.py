@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import AsyncGenerator
 
 import trio
 
 CHUNK = 64 * 1024
+
+
+def input_size() -> int | None:
+    """Return how many bytes standard input holds, if it is a file."""
+    status = os.fstat(sys.stdin.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 async def read_chunks() -> AsyncGenerator[bytes]:

@@ -8,9 +8,14 @@ from collections.abc import Callable, Generator
 
 
 @contextlib.contextmanager
-def counting(what: str, *, total: int | None = None, unit_bytes: bool = False) -> Generator[Callable[[int], None]]:
-    """Show how many of ``what`` are done, in a block whose value adds to the number.  Silent if nobody looks."""
-    if not sys.stderr.isatty():
+def counting(
+    what: str, *, total: int | None = None, unit_bytes: bool = False, beside_output: bool = False
+) -> Generator[Callable[[int], None]]:
+    """Show how many of ``what`` are done, in a block whose value adds to the number.
+
+    Silent where nobody looks, and where the bar would be drawn over what people type or, ``beside_output``, read.
+    """
+    if not sys.stderr.isatty() or sys.stdin.isatty() or (beside_output and sys.stdout.isatty()):
         yield lambda _: None
         return
     from rich.console import Console

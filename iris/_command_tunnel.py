@@ -9,7 +9,7 @@ import trio
 
 import iris
 from iris._command_connection import Connection, connected, run_until_done
-from iris._command_input import read_chunks
+from iris._command_input import input_size, read_chunks
 from iris._command_payload import as_text
 from iris._command_progress import counting
 
@@ -28,7 +28,7 @@ def tunnel(connection: Connection, cluster: str, operation: str | None, timeout:
     """
 
     async def send_input(channel: iris.Tunnel) -> None:
-        with counting("sent", unit_bytes=True) as count:
+        with counting("sent", total=input_size(), unit_bytes=True, beside_output=True) as count:
             async for chunk in read_chunks():
                 await channel.send(chunk)
                 count(len(chunk))

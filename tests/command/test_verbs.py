@@ -12,6 +12,7 @@ from tests.support.command import PATIENCE, Terminal, interrupt, open_terminal
 
 APP = """
 import iris
+import trio
 
 databases = iris.Service("databases")
 
@@ -24,6 +25,14 @@ async def query(request: iris.Request) -> object:
 @databases.request("sender")
 async def sender(request: iris.Request) -> object:
     return {"cluster": request.sender.cluster, "headers": dict(request.headers)}
+
+@databases.request("hang")
+async def hang(request: iris.Request) -> object:
+    print("asked", flush=True)
+    try:
+        await trio.sleep_forever()
+    finally:
+        print("cancelled", flush=True)
 
 @databases.broadcast
 async def flush(message: iris.Message) -> None:
@@ -111,6 +120,19 @@ def test_a_broadcast_arrives_and_an_interrupted_member_leaves_with_status_0(term
         assert member.stdout.readline() == b"flushed now\n"
         assert interrupt(member) == 0
         assert terminal.run("request", "others").returncode == 1
+
+
+def test_an_interrupted_request_has_status_130_and_stops_its_handler(terminal: Terminal) -> None:
+    with (
+        terminal.started("run", "app:databases", "--cluster", "slow", announces="serves slow") as member,
+        terminal.started("request", "slow", "--operation", "hang", "--timeout", "60") as asker,
+    ):
+        assert member.stdout is not None
+        assert asker.stderr is not None
+        assert member.stdout.readline() == b"asked\n"
+        assert interrupt(asker) == 130
+        assert asker.stderr.read() == b""
+        assert member.stdout.readline() == b"cancelled\n"
 
 
 def test_events_reach_a_subscriber_which_ends_after_its_count(terminal: Terminal) -> None:

@@ -45,7 +45,7 @@ class Terminal:
         )
 
     @contextmanager
-    def started(self, *arguments: str, announces: str) -> Generator[subprocess.Popen[bytes]]:
+    def started(self, *arguments: str, announces: str | None = None) -> Generator[subprocess.Popen[bytes]]:
         """Run ``iris`` for the length of the block, which begins when it has said ``announces`` on standard error."""
         with subprocess.Popen(
             [*COMMAND, *arguments],
@@ -56,7 +56,8 @@ class Terminal:
             stderr=subprocess.PIPE,
         ) as process:
             try:
-                _wait_for_line(process, announces, arguments)
+                if announces is not None:
+                    _wait_for_line(process, announces, arguments)
                 yield process
             finally:
                 if process.poll() is None:
