@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
+from iris.security.secret import Secret
 
 VERSION: Final = 1
 WRAPPED: Final = "wrapped"
@@ -71,6 +72,10 @@ class Container:
     def binary(self, name: str, size: int | None = None) -> bytes:
         """Return bytes, exactly ``size`` of them if it is given."""
         return self._decode(name, self._fields.get(name), size)
+
+    def secret(self, name: str, size: int) -> Secret:
+        """Return ``size`` bytes that must not be seen."""
+        return Secret(self.binary(name, size))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""

@@ -29,6 +29,7 @@ from iris.security.certificate import (
 )
 from iris.security.identity import NodeIdentity, realm_fingerprint
 from iris.security.noise import KeyPair
+from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
 
 GATE_SECRET_SIZE: Final = 32
@@ -66,6 +67,7 @@ class Credential:
     seeds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
         if not 1 <= len(self.gate_secrets) <= MAX_GATE_SECRETS:
             raise ConfigError(f"credential: {len(self.gate_secrets)} gate secrets: use one, or two while they change")
         if any(len(secret) != GATE_SECRET_SIZE for secret in self.gate_secrets):

@@ -101,12 +101,12 @@ def decode_credential(data: bytes, *, passphrase: str | None = None) -> Credenti
         keys: SigningKey | SealedKeys
         match fields.kind:
             case "portable":
-                keys = SigningKey(fields.binary("cluster_key", 32))
+                keys = SigningKey(fields.secret("cluster_key", 32))
             case "sealed":
                 keys = SealedKeys(
                     delegation=read_delegation_untrusted(fields.binary("delegation"), certificate),
-                    static=KeyPair(fields.binary("static_key", 32)),
-                    signing=SigningKey(fields.binary("signing_key", 32)),
+                    static=KeyPair(fields.secret("static_key", 32)),
+                    signing=SigningKey(fields.secret("signing_key", 32)),
                 )
             case unknown:
                 raise ConfigError(f"its kind {unknown[:40]!r} is not known; a newer Iris may have written it")

@@ -60,6 +60,7 @@ from iris.security.certificate import MAX_SIGNED, check_validity
 from iris.security.forks import poison_after_fork
 from iris.security.identity import NodeIdentity, PeerIdentity, verify_peer_untrusted
 from iris.security.noise import HandshakeState
+from iris.security.secret import Secret
 from iris.security.session import Session
 from iris.security.suite import Suite, preferred_suite
 
@@ -261,7 +262,7 @@ class Initiator(_Side):
         self.over = True  # from here on the answer is genuine, and any error is final
         if len(payload) < CIPHERTEXT_SIZE:
             raise AuthenticationError("handshake: no room for a key encapsulation")
-        noise.psks[3] = self._decapsulation_key.decapsulate(payload[:CIPHERTEXT_SIZE])
+        noise.psks[3] = Secret(self._decapsulation_key.decapsulate(payload[:CIPHERTEXT_SIZE]))
         peer, hello = self._read_papers_untrusted(payload[CIPHERTEXT_SIZE:], noise.rs, remote_index, wall_now)
         if self._expected is not None and peer.node_id != self._expected:
             raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
@@ -342,7 +343,8 @@ class Responder(_Side):
         encapsulation_key, self._encapsulation_key = self._encapsulation_key, None
         try:
             papers = self._papers(wall_now)
-            noise.psks[3], ciphertext = encapsulation_key.encapsulate()
+            shared, ciphertext = encapsulation_key.encapsulate()
+            noise.psks[3] = Secret(shared)
             message = noise.write_message(ciphertext + papers + hello)
         except AuthenticationError:
             self.over = True

@@ -16,6 +16,7 @@ from iris.security import certificate as certificates
 from iris.security import signing
 from iris.security.certificate import ClusterCertificate, NodeDelegation
 from iris.security.noise import KeyPair
+from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
 
 
@@ -46,6 +47,9 @@ class NodeIdentity:
     delegation: NodeDelegation
     static: KeyPair
     signing: SigningKey
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
 
     @property
     def cluster(self) -> str:

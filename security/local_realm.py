@@ -46,6 +46,8 @@ _WHAT: Final = "local realm"
 _EVERYTHING: Final = Rights(serves=(">",), publishes=None, subscribes=None, gateway=True)
 """One user's programs trust each other: whoever could misuse a certificate could read the root key as well."""
 
+_TEMPORARY: Final = Path("/tmp")  # noqa: S108 -- a directory there is used only if it is private to this user
+
 _MAX_DIRECTORY: Final = 64
 """Characters.  The path of a socket may have 107, and a node's file in this directory takes up to 43 of them."""
 
@@ -82,8 +84,8 @@ def open_local_realm(*, home: Path | None = None, entropy: Entropy = os.urandom)
     data = read_private(file, _WHAT)
     try:
         fields = open_container(data, _SORT, None)
-        root = SigningKey(fields.binary("root_key", 32))
-        gate_secret = fields.binary("gate_secret", GATE_SECRET_SIZE)
+        root = SigningKey(fields.secret("root_key", 32))
+        gate_secret = fields.secret("gate_secret", GATE_SECRET_SIZE)
     except ConfigError as error:
         raise ConfigError(f"{_WHAT} {file}: {error}") from None
     return LocalRealm(directory, root, gate_secret, entropy)
@@ -179,7 +181,7 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     base = Path(environment.get("XDG_RUNTIME_DIR") or "/nonexistent")
     directory = base / "iris" / fingerprint
     if len(str(directory)) > _MAX_DIRECTORY or not _belongs_to(base, user):
-        directory = Path("/tmp") / f"iris-{user}" / fingerprint  # noqa: S108 -- ownership is verified
+        directory = _TEMPORARY / f"iris-{user}" / fingerprint
     make_private_directory(directory.parent, "runtime directory")
     return make_private_directory(directory, "runtime directory")
 

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.ids import Entropy
 from iris.security.noise_patterns import read_protocol_name
+from iris.security.secret import Secret
 
 DHLEN: Final = 32
 TAGLEN: Final = 16
@@ -69,9 +70,9 @@ class KeyPair:
     def __reduce__(self) -> str:
         raise TypeError("a key pair is not copied or pickled")
 
-    def private_bytes(self) -> bytes:
+    def private_bytes(self) -> Secret:
         """Return the secret half, to store it."""
-        return self._private.private_bytes_raw()
+        return Secret(self._private.private_bytes_raw())
 
     def dh(self, public_key: bytes) -> bytes:
         """Return the shared secret; AuthenticationError for a point of low order (RFC 7748, section 6.1)."""
@@ -89,11 +90,11 @@ class CipherState:
 
     def __init__(self, cipher: str) -> None:
         self._cipher = cipher
-        self.k: bytes | None = None
+        self.k: Secret | None = None
 
     def initialize_key(self, key: bytes) -> None:
         """Take ``key`` and start again at nonce 0."""
-        self.k = key
+        self.k = Secret(key)
         self.n = 0
         self._aead = CIPHERS[self._cipher](key)
 
@@ -136,9 +137,9 @@ class CipherState:
         return plaintext
 
 
-def next_key(cipher: type[Aead], key: bytes) -> bytes:
+def next_key(cipher: type[Aead], key: bytes) -> Secret:
     """REKEY(k) of section 4.2: the first 32 bytes of ENCRYPT(k, 2^64-1, no data, 32 zeros)."""
-    return cipher(key).encrypt(bytes(4) + b"\xff" * 8, bytes(32), b"")[:32]
+    return Secret(cipher(key).encrypt(bytes(4) + b"\xff" * 8, bytes(32), b"")[:32])
 
 
 @final
@@ -154,7 +155,7 @@ class SymmetricState:
         self.h = (
             protocol_name.ljust(hashlen, b"\0") if len(protocol_name) <= hashlen else self._hash(protocol_name).digest()
         )
-        self.ck = self.h
+        self.ck = Secret(self.h)
         self.cipher_state = CipherState(cipher)
 
     def copy(self) -> SymmetricState:
@@ -164,11 +165,11 @@ class SymmetricState:
         copied.ck, copied.h, copied.cipher_state = self.ck, self.h, self.cipher_state.copy()
         return copied
 
-    def _hkdf(self, input_key_material: bytes, outputs: int) -> tuple[bytes, ...]:
+    def _hkdf(self, input_key_material: bytes, outputs: int) -> tuple[Secret, ...]:
         # Section 4.3: RFC 5869 with ck as the salt and nothing as the info
         size = len(self.ck)
         derived = HKDF(self._algorithm, outputs * size, self.ck, b"").derive(input_key_material)
-        return tuple(derived[i * size : (i + 1) * size] for i in range(outputs))
+        return tuple(Secret(derived[i * size : (i + 1) * size]) for i in range(outputs))
 
     def mix_key(self, input_key_material: bytes) -> None:
         """Fold a secret into the chaining key and take a new encryption key from it."""
@@ -231,7 +232,7 @@ class HandshakeState:
         self._initiator = initiator
         self._entropy = entropy
         self._next = 0
-        self.psks = dict(psks or {})
+        self.psks: dict[int, bytes] = {number: Secret(psk) for number, psk in (psks or {}).items()}
         self.s = s
         self.rs = rs
         self.e: KeyPair | None = None

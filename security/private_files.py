@@ -41,12 +41,17 @@ def read_private(path: Path, what: str) -> bytes:
         if error.errno == errno.ELOOP:
             raise ConfigError(_symlink(path, what)) from None
         raise ConfigError(f"{what} {path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
         _check_private(path, status, what, "600")
-        data = file.read(MAX_FILE + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_FILE:
         raise ConfigError(f"{what} {path}: larger than {MAX_FILE} bytes")
     return data
@@ -136,11 +141,11 @@ def _check_private(path: Path, status: os.stat_result, what: str, mode: str) -> 
     quoted = shlex.quote(str(path))
     if status.st_uid != user:
         raise ConfigError(
-            f"{what} {path}: belongs to user {status.st_uid}, not to user {user}: run 'chown {user} {quoted}' as root"
+            f"{what} {path}: belongs to user {status.st_uid}, not to user {user}: run as root: chown {user} {quoted}"
         )
     if status.st_mode & _OTHERS:
         raise ConfigError(
-            f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run 'chmod {mode} {quoted}'"
+            f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run: chmod {mode} {quoted}"
         )
 
 

@@ -18,6 +18,7 @@ from iris.security.container import encode_binary, encode_container, open_contai
 from iris.security.credential import GATE_SECRET_SIZE, MAX_GATE_SECRETS
 from iris.security.identity import realm_fingerprint
 from iris.security.private_files import read_private, write_private
+from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
 
 SORT: Final = "realm"
@@ -46,6 +47,7 @@ class RealmRoot:
     revoked_nodes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
         if not 1 <= len(self.gate_secrets) <= MAX_GATE_SECRETS:
             raise ConfigError("a realm has one gate secret, or two while they change")
 
@@ -77,7 +79,7 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
         if not all(map(is_name, (*generations, *revoked_clusters))):
             raise ConfigError("the realm file is damaged: a name of a cluster is none")
         return RealmRoot(
-            key=SigningKey(fields.binary("root_key", 32)),
+            key=SigningKey(fields.secret("root_key", 32)),
             gate_secrets=fields.binaries("gate_secrets", GATE_SECRET_SIZE),
             generations=generations,
             revocation_number=fields.number("revocation_number"),

@@ -35,6 +35,7 @@ from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security import noise
 from iris.security.forks import poison_after_fork
+from iris.security.secret import Secret
 from iris.security.suite import Suite
 
 EPOCH_FRAMES: Final = 2**16
@@ -158,7 +159,7 @@ class Session:
         self._cipher = noise.CIPHERS[suite.cipher]
         self._nonce = _NONCE[suite].pack
         # sealing
-        self._seal_key: bytes | None = seal_key
+        self._seal_key: Secret | None = Secret(seal_key)
         self._seal_aead: noise.Aead | _Unusable = self._cipher(seal_key)
         self._seal_epoch: int = 0
         self._sequence: int = 0
@@ -166,7 +167,7 @@ class Session:
         self._epoch_bytes: int = EPOCH_BYTES
         self._sent_bytes: int = 0
         # opening
-        self._open_key: bytes | None = open_key
+        self._open_key: Secret | None = Secret(open_key)
         self._open_aead: noise.Aead | _Unusable = self._cipher(open_key)
         self._open_epoch: int = 0
         self._expected: int = 0
@@ -292,7 +293,7 @@ class Session:
         self._epoch_end = sequence + EPOCH_FRAMES
         self._epoch_bytes = EPOCH_BYTES
 
-    def _later_key(self, epoch: int) -> tuple[bytes | None, noise.Aead | _Unusable]:
+    def _later_key(self, epoch: int) -> tuple[Secret | None, noise.Aead | _Unusable]:
         key = self._open_key
         if key is None:
             return None, self._open_aead

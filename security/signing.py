@@ -12,6 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from iris.kernel.errors import AuthenticationError
+from iris.security.secret import Secret
 
 SIGNATURE_SIZE: Final = 64
 PUBLIC_KEY_SIZE: Final = 32
@@ -38,9 +39,9 @@ class SigningKey:
     def __reduce__(self) -> str:
         raise TypeError("a signing key is not copied or pickled")
 
-    def private_bytes(self) -> bytes:
+    def private_bytes(self) -> Secret:
         """Return the secret half, to store it."""
-        return self._private.private_bytes_raw()
+        return Secret(self._private.private_bytes_raw())
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """Return the 64-byte signature of ``message`` for the purpose ``domain``."""
