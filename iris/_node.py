@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final, final
@@ -24,15 +24,16 @@ from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import LinkStatistics
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.member import ServiceStatistics
 from iris.patterns.pubsub import PubSub
 from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
-from iris.patterns.member import ServiceStatistics
 from iris.patterns.serving import Serving
 from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.survey import Answers, open_survey
 from iris.patterns.tunnel import Tunnel
-from typing import Any as Tunnels, Any as TunnelsStatistics
+from iris.patterns.tunnel_table import TunnelsStatistics
+from iris.patterns.tunnels import Tunnels
 from iris.security.credential import Credential
 
 
@@ -92,6 +93,7 @@ class Node:
         self._broadcasts = Broadcasts(mesh, membership, config)
         self._pubsub = PubSub(mesh, config)
         self._serving = Serving(mesh, config)
+        self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
         membership.on_suspected(self._requests.peer_refused)
 
@@ -236,6 +238,7 @@ class Node:
             NotSent: ``confirm`` is set and no durable subscriber is known.
             RequestTimeout: not confirmed in time; the event may be durable all the same.
             ConfigError: the topic is malformed.
+            NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
         It yields to other tasks at least every 512 events or 64 KiB, not at each call.  Cancelling it while it waits
@@ -256,6 +259,7 @@ class Node:
         overflow: Overflow = "drop_oldest",
         limits: SubscriptionLimits | None = None,
         durable: bool = False,
+        allow: Iterable[str] | None = None,
     ) -> AbstractAsyncContextManager[Subscription]:
         """Receive the events of every topic that matches a pattern.
 
@@ -269,9 +273,11 @@ class Node:
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
             limits: of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
+            allow: clusters whose events are taken, as their certificates name them; None: all.
 
         Raises:
             ConfigError: the pattern, the group or ``overflow`` is malformed.
+            NotAllowed: this node's certificate does not permit to subscribe to it.
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
@@ -281,6 +287,7 @@ class Node:
             group=group,
             overflow=overflow,
             durable=durable,
+            allow=allow,
             max_events=limits.events,
             max_bytes=limits.bytes,
         )
@@ -309,10 +316,15 @@ class Node:
         Raises:
             NoSuchCluster: nobody serves it.
             RequestTimeout: no member accepted in time.
+            Overloaded, NotSent: the members that were asked are at their limits, or leaving.
             RemoteError: the member has no such tunnel handler.
+            NotAllowed: the member refuses this caller.
+            TunnelBroken: the member was lost while it was asked; its handler may have begun.
+            PayloadTooLarge, LocalProtocolError: the headers cannot be sent.
 
-        Leaving the block closes the tunnel: in order if both sides have sent their end, else with an error for the
-        other side.
+        Leaving the block closes the tunnel: it says the end of file, waits until the other end has everything that
+        was sent, and raises ``TunnelBroken`` if it never gets it.  Leaving it by an error or by cancelling aborts
+        the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
         check_name(cluster, "cluster")
         return self._tunnels.open(cluster, timeout=_check_timeout(timeout), operation=operation, headers=headers)
@@ -422,7 +434,7 @@ class Node:
             services=MappingProxyType(
                 {name: membership.statistics() for name, membership in self._serving.memberships.items()}
             ),
-            tunnels=None,
+            tunnels=self._tunnels.statistics(),
             links=MappingProxyType({node: peer.link.statistics() for node, peer in self._mesh.peers.items()}),
             refusals=MappingProxyType(dict(self._mesh.refusals)),
         )
@@ -430,6 +442,10 @@ class Node:
     async def wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
+
+    async def run(self) -> None:
+        """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
+        await self._tunnels.run()
 
 
 @final

@@ -102,6 +102,7 @@ async def open_node(
         membership = _membership(identity, mesh, nursery, site or "", config, environment)
         node = Node(mesh, membership, config, credential=credential, environment=environment, site=site or "")
         nursery.start_soon(membership.run)
+        nursery.start_soon(node.run)
         if registry is not None:
             registry.announce(identity.node_id, mesh.advertised)
         try:

@@ -7,7 +7,7 @@ on, and answers with the number it has reached; so a subscriber knows when every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, final
 
 from iris.kernel import kinds
@@ -81,6 +81,8 @@ class InterestTable:
     def __init__(self) -> None:
         self.version = 0
         """Grows with each change, so that what was derived from the table can be checked."""
+        self.refused = 0
+        """Terms that the subscriber's certificate does not permit."""
         self._matcher: Matcher[Wanted] = Matcher()
         self._known: dict[NodeId, dict[Terms, Wanted]] = {}
 
@@ -88,8 +90,10 @@ class InterestTable:
         """Return whoever wants the topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
 
-    def receive_untrusted(self, node: NodeId, message: Message) -> int:
+    def receive_untrusted(self, node: NodeId, message: Message, permit: Callable[[str], bool] = lambda _: True) -> int:
         """Take an INTEREST message; return the version to confirm.
+
+        Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.
 
         Raises:
             RemoteProtocolError: malformed, or too many terms; what was known of the node is unchanged.
@@ -98,6 +102,9 @@ class InterestTable:
         if type(version) is not int or type(whole) is not bool:
             raise RemoteProtocolError("interest has a version and says whether it is whole")
         more, less = _terms_untrusted(added), _terms_untrusted(removed)
+        permitted = [terms for terms in more if permit(terms.pattern)]
+        self.refused += len(more) - len(permitted)
+        more = permitted
         if len(self._known.get(node, ())) + len(more) > MAX_TERMS:
             raise RemoteProtocolError(f"node {node} subscribes to more than {MAX_TERMS} patterns")
         if whole:

@@ -21,7 +21,8 @@ from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT
-from iris.patterns.service import RequestHandler, Service
+from iris.patterns.service import RequestHandler, Service, TunnelHandler
+from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
 
 _QUEUE_DELAY_WEIGHT: Final = 0.2
@@ -97,6 +98,10 @@ class ServiceStatistics:
     """Broadcasts whose handler raised, or that found the queue full."""
     queue_delay: float
     """How long requests waited for a handler lately, in seconds."""
+    tunnels_running: int
+    tunnels_served: int
+    tunnels_failed: int
+    """Tunnels whose handler raised, or whose other end was lost."""
 
 
 @final
@@ -137,6 +142,7 @@ class Membership:
         self.repeated = 0
         self._workers = 0
         self._idle: list[Wakeup] = []
+        self._tunnels_running = self._tunnels_served = self._tunnels_failed = 0
         self._broadcasts: deque[Message] = deque()
         self._broadcast_news = Wakeup()
         self._drained = trio.Event()
@@ -159,6 +165,9 @@ class Membership:
             broadcasts=self._broadcasts_done,
             broadcasts_failed=self._broadcasts_failed,
             queue_delay=self.queue_delay,
+            tunnels_running=self._tunnels_running,
+            tunnels_served=self._tunnels_served,
+            tunnels_failed=self._tunnels_failed,
         )
 
     # -- requests -------------------------------------------------------------------------------------------
@@ -273,12 +282,32 @@ class Membership:
             self._broadcasts_done += not failed
             self._broadcasts_failed += failed
 
+    # -- tunnels --------------------------------------------------------------------------------------------
+
+    def accept_tunnel(self, handler: TunnelHandler, tunnel: Tunnel) -> None:
+        """Run the handler of a tunnel that was opened to this member; the tunnel closes when it ends."""
+        self._tunnels_running += 1
+        self._nursery.start_soon(self._serve_tunnel, handler, tunnel)
+
+    async def _serve_tunnel(self, handler: TunnelHandler, tunnel: Tunnel) -> None:
+        try:
+            async with tunnel:
+                await handler(tunnel)
+        except Exception:  # noqa: BLE001 -- the opener was told by the tunnel; one bad handler must not end the others
+            self._tunnels_failed += 1
+        else:
+            self._tunnels_served += 1
+        finally:
+            self._tunnels_running -= 1
+            if self.draining:
+                self._drained.set()
+
     # -- ending ---------------------------------------------------------------------------------------------
 
     async def wait_drained(self, timeout: float) -> None:
         """Wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
         with trio.move_on_after(timeout):
-            while self._running or self._queue or self._broadcasts:
+            while self._running or self._queue or self._broadcasts or self._tunnels_running:
                 self._drained = trio.Event()
                 await self._drained.wait()
 

@@ -21,7 +21,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
 from iris.patterns.counters import Tally
@@ -197,11 +197,17 @@ class Publishing:
 
         Raises:
             ConfigError: it is not a topic.
+            NotAllowed: this node's certificate does not permit it.
             NotSent: this node has published on a million topics already.
         """
         state = self._topics.get(topic)
         if state is None:
             check_topic(topic)
+            certificate = self._mesh.identity.certificate
+            if not certificate.rights.may_publish(topic):
+                raise NotAllowed(
+                    f"the certificate of cluster {certificate.name!r} does not permit to publish on {topic!r}"
+                )
             if len(self._topics) >= _MAX_TOPICS:
                 raise NotSent(f"this node has published on {_MAX_TOPICS} topics: use fewer, longer-lived topics")
             state = self._topics[topic] = Topic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_name
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
@@ -67,6 +67,7 @@ class PubSub:
         group: str | None = None,
         overflow: Overflow = "drop_oldest",
         durable: bool = False,
+        allow: Iterable[str] | None = None,
         max_events: int | None = None,
         max_bytes: int | None = None,
     ) -> AsyncIterator[Subscription]:
@@ -74,11 +75,17 @@ class PubSub:
         check_pattern(pattern)
         if group is not None:
             check_name(group, "group")
+        certificate = self._mesh.identity.certificate
+        if not certificate.rights.may_subscribe(pattern):
+            raise NotAllowed(
+                f"the certificate of cluster {certificate.name!r} does not permit to subscribe to {pattern!r}"
+            )
         subscription = Subscription(
             pattern,
             group=group,
             overflow=overflow,
             durable=durable,
+            allow=None if allow is None else frozenset(check_name(cluster, "cluster") for cluster in allow),
             max_events=max_events or self._config.subscription_messages,
             max_bytes=max_bytes or self._config.subscription_bytes,
             confirm=self._send_confirmations,
@@ -137,7 +144,7 @@ class PubSub:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
-        version = self._table.receive_untrusted(peer.node, message)
+        version = self._table.receive_untrusted(peer.node, message, peer.identity.certificate.rights.may_subscribe)
         self.publishing.ways_changed()
         self.confirming.interest_changed()
         try:
@@ -158,6 +165,9 @@ class PubSub:
         wanted = self._subscriptions.match(topic)
         if not wanted:
             return
+        rights = peer.identity.certificate.rights
+        if rights.publishes is not None and not rights.may_publish(topic):
+            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         sender = self._senders.get(peer.node)
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.cluster, peer.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from iris.kernel.errors import ConfigError
@@ -52,13 +52,15 @@ class Service:
 
     Args:
         name: of the cluster that its members join by default.
+        allow: the clusters whose nodes may use it, as their certificates name them; None: every node of the realm.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, allow: Iterable[str] | None = None) -> None:
         self.name = check_name(name, "cluster")
+        self.allow = None if allow is None else frozenset(check_name(caller, "cluster") for caller in allow)
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
@@ -68,6 +70,10 @@ class Service:
             f"<Service {self.name}: {len(self.requests)} request, {len(self.broadcasts)} broadcast, "
             f"{len(self.tunnels)} tunnel handlers>"
         )
+
+    def allows(self, caller: str) -> bool:
+        """Tell whether nodes that speak for the cluster ``caller`` may use this service."""
+        return self.allow is None or caller in self.allow
 
     @overload
     def request(self, operation: str | None = None) -> Callable[[_R], _R]: ...

@@ -17,12 +17,17 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
-from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, OVERLOADED
+from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
 from iris.patterns.service import Service
 from iris.patterns.values import Message, Sender
 
 _REMEMBERED: Final = 65536
 """Replies of idempotent requests that a node keeps; the oldest go first."""
+
+
+def refusal_text(cluster: str, peer: Peer) -> str:
+    """Say who was refused by whom."""
+    return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r} (node {peer.node})"
 
 
 @final
@@ -88,6 +93,9 @@ class Serving:
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
             return
+        if not membership.service.allows(peer.identity.cluster):
+            self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
+            return
         idempotent = bool(flags & IDEMPOTENT)
         if idempotent and self._answer_again(peer, identifier, membership):
             return
@@ -127,6 +135,9 @@ class Serving:
         membership = self.memberships.get(cluster)
         if membership is None or not wire.is_payload(payload):
             raise RemoteProtocolError("a broadcast for a cluster that this node is not a member of")
+        if not membership.service.allows(peer.identity.cluster):
+            self._mesh.refusals["broadcast not allowed"] += 1
+            return
         membership.accept_broadcast(
             Message(
                 payload=wire.decode_payload_untrusted(payload),

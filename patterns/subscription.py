@@ -133,6 +133,8 @@ class SubscriptionStatistics:
     """Turned away or thrown out because too many waited."""
     missed: int
     """Lost before they arrived: a publisher's numbering showed a gap."""
+    refused: int
+    """From publishers that ``allow`` does not name; not counted in ``received``."""
     waiting: int
     waiting_bytes: int
 
@@ -151,6 +153,7 @@ class Subscription:
         group: str | None,
         overflow: Overflow,
         durable: bool,
+        allow: frozenset[str] | None,
         max_events: int,
         max_bytes: int,
         confirm: Callable[[Mapping[NodeId, Sequence[int]]], None],
@@ -162,6 +165,7 @@ class Subscription:
         self.group: Final = group
         self.durable: Final = durable
         self.overflow: Final = overflow
+        self._allow = allow
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._confirm = confirm
@@ -171,7 +175,7 @@ class Subscription:
         self._current: _Run | None = None
         self._waiting = 0
         self._waiting_bytes = 0
-        self._received = self._delivered = self._dropped = self._missed = 0
+        self._refused = self._received = self._delivered = self._dropped = self._missed = 0
         self._arrived: dict[tuple[NodeId, str], int] = {}
         self._expected: dict[tuple[NodeId, str], int] = {}
         self._news = Wakeup()
@@ -187,6 +191,7 @@ class Subscription:
             delivered=self._delivered,
             dropped=self._dropped,
             missed=self._missed,
+            refused=self._refused,
             waiting=self._waiting,
             waiting_bytes=self._waiting_bytes,
         )
@@ -206,6 +211,9 @@ class Subscription:
     ) -> None:
         """Take a run of events that arrived."""
         count = len(payloads)
+        if self._allow is not None and sender.cluster not in self._allow:
+            self._refused += count
+            return
         self._received += count
         numbering = (sender.node, topic)
         if self.group is None:  # members of a group get parts of the numbering by design

@@ -40,7 +40,7 @@ _FORMER_PEERS: Final = 1024
 
 _SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
 
-Accept = Callable[[NodeId, Opening, TunnelEnd], Refusal | None]
+Accept = Callable[[Opening, TunnelEnd], Refusal | None]
 """Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
 
 
@@ -216,7 +216,7 @@ class TunnelTable:
             end = peer.ends[identifier] = TunnelEnd(machine, self._mesh, sender, identifier, self._forget)
             peer.accepted += 1
             self._accepted += 1
-            refusal = self._accept(sender, opening, end)
+            refusal = self._accept(opening, end)
             if refusal is None:
                 end.settle()
                 return

@@ -1,0 +1,212 @@
+"""Tunnels of a node: which member to open one to, and which handler gets one that was opened to this node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import (
+    DeliveryError,
+    NoSuchCluster,
+    NotAllowed,
+    NotSent,
+    Overloaded,
+    RemoteError,
+    RemoteProtocolError,
+    RequestTimeout,
+    TunnelBroken,
+)
+from iris.kernel.ids import NodeId
+from iris.patterns.directory import Directory, Picker
+from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
+from iris.patterns.serving import Serving, refusal_text
+from iris.patterns.tunnel import Tunnel
+from iris.patterns.tunnel_end import TunnelEnd
+from iris.patterns.tunnel_machine import Ending
+from iris.patterns.tunnel_messages import CloseCode, Opening, Refusal
+from iris.patterns.tunnel_states import State
+from iris.patterns.tunnel_table import TunnelsStatistics, TunnelTable
+from iris.patterns.values import Sender
+
+_FIELDS: Final = {
+    kinds.TUNNEL_OPEN: 6,
+    kinds.TUNNEL_ACCEPT: 3,
+    kinds.TUNNEL_REFUSE: 4,
+    kinds.TUNNEL_CHUNK: 4,
+    kinds.TUNNEL_EOF: 2,
+    kinds.TUNNEL_ACK: 5,
+    kinds.TUNNEL_CLOSE: 4,
+}
+
+_ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
+"""Refusals after which another member may take the tunnel."""
+
+_MAX_ATTEMPTS: Final = 4
+
+
+@final
+class Tunnels:
+    """All tunnels of one node."""
+
+    def __init__(self, mesh: Mesh, directory: Directory, serving: Serving, config: Config) -> None:
+        self._mesh = mesh
+        self._directory = directory
+        self._serving = serving
+        self._config = config
+        self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time)
+        for kind, fields in _FIELDS.items():
+            mesh.on(kind, fields, self._receive)
+        mesh.observe(self)
+
+    def statistics(self) -> TunnelsStatistics:
+        """Return a snapshot of the counters."""
+        return self._table.statistics()
+
+    async def run(self) -> None:
+        """Let the tunnels look at the time, until cancelled."""
+        while True:
+            self._table.expire()
+            await trio.sleep(self._config.tunnel_retry / 2)
+
+    def close(self, reason: str) -> None:
+        """End every tunnel with an error for the other ends."""
+        self._table.close(reason)
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open(
+        self,
+        cluster: str,
+        *,
+        timeout: float,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Tunnel]:
+        """See ``Node.open_tunnel``."""
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        async with await self._open(cluster, timeout, operation, flat) as tunnel:
+            yield tunnel
+
+    async def _open(self, cluster: str, timeout: float, operation: str | None, headers: wire.Headers) -> Tunnel:
+        picker = self._directory.picker(cluster)
+        if picker is None:
+            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+        deadline = trio.current_time() + timeout
+        tried: set[NodeId] = set()
+        failure: DeliveryError | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            member = picker.pick(exclude=tried)
+            if member is None:
+                break
+            tried.add(member)
+            try:
+                end = self._table.open(member, cluster, operation, headers)
+            except NotSent as error:
+                failure = error
+                continue
+            await self._wait_opened(end, picker, deadline)
+            match end.machine.refusal, end.machine.ending:
+                case None, None:
+                    return self._wrap(end, cluster, operation, wire.decode_headers_untrusted(headers))
+                case Refusal() as refusal, _:
+                    failure = _failure(cluster, member, refusal)
+                    if refusal.code not in _ELSEWHERE:
+                        raise failure
+                case _, Ending(code=CloseCode.ABORTED, by_peer=False):
+                    raise RequestTimeout(f"no member of cluster {cluster!r} took the tunnel within {timeout:g} s")
+                case _, ending:
+                    assert ending is not None
+                    raise TunnelBroken(
+                        f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
+                        f"{ending.reason}"
+                    )
+        raise failure or NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+
+    async def _wait_opened(self, end: TunnelEnd, picker: Picker, deadline: float) -> None:
+        """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""
+        machine = end.machine
+        started = trio.current_time()
+        picker.started(end.node)
+        try:
+            with trio.move_on_at(deadline):
+                await end.wait(lambda: machine.state is not State.OPENING)
+        finally:
+            answered = machine.state is not State.OPENING
+            if not answered:
+                machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
+                end.settle()
+            ok = answered and machine.ending is None
+            picker.finished(end.node, trio.current_time() - started, ok=ok)
+
+    # -- being opened to ------------------------------------------------------------------------------------
+
+    def _accept(self, opening: Opening, end: TunnelEnd) -> Refusal | None:
+        membership = self._serving.memberships.get(opening.cluster)
+        if membership is None or membership.draining:
+            return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
+        peer = self._mesh.peer(end.node)
+        if peer is None or not membership.service.allows(peer.identity.cluster):
+            text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
+            return Refusal(code=NOT_ALLOWED, text=text)
+        handler = membership.service.tunnels.get(opening.operation)
+        if handler is None:
+            wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
+            return Refusal(code="no_such_operation", text=f"cluster {opening.cluster!r} does not serve {wanted}")
+        try:
+            headers = wire.decode_headers_untrusted(opening.headers)
+        except RemoteProtocolError as error:
+            return Refusal(code="malformed", text=str(error))
+        membership.accept_tunnel(handler, self._wrap(end, opening.cluster, opening.operation, headers))
+        return None
+
+    def _wrap(self, end: TunnelEnd, cluster: str, operation: str | None, headers: Mapping[str, str]) -> Tunnel:
+        peer = self._mesh.peer(end.node)
+        return Tunnel(
+            end,
+            limit=self._config.max_payload,
+            sender=Sender(peer.identity.cluster if peer is not None else "", end.node),
+            cluster=cluster,
+            operation=operation,
+            headers=headers,
+        )
+
+    # -- what the mesh says ---------------------------------------------------------------------------------
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        self._table.receive(peer.node, message)
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: both ends compare notes."""
+        self._table.link_reset(peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The mesh tries to reach the node again; tunnels wait for the outcome."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """Every tunnel with the node is broken."""
+        self._table.node_lost(peer.node, reason)
+
+
+def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError:
+    match refusal.code:
+        case "overloaded":
+            return Overloaded(
+                f"cluster {cluster!r} is overloaded (node {member}: {refusal.text})", retry_after=refusal.retry_after
+            )
+        case "draining" | "not_a_member":
+            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
+        case "not_allowed":
+            return NotAllowed(refusal.text)
+        case _:
+            return RemoteError(refusal.code, refusal.text)
