@@ -121,7 +121,7 @@ class TunnelNode:
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
 
-    def accept(self, sender: NodeId, opening: Opening, end: TunnelEnd) -> Refusal | None:
+    def accept(self, opening: Opening, end: TunnelEnd) -> Refusal | None:
         if self.refusal is None:
             self.send_accepted.send_nowait(self.wrap(end, opening.cluster))
         return self.refusal

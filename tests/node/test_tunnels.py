@@ -1,0 +1,301 @@
+"""Tunnels between whole nodes: handshakes, sessions, membership and all, on a network in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from iris.testing import Network
+
+# Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[Network]:
+    async with iris.testing.open_network(seed=11) as network:
+        yield network
+
+
+class Store:
+    """A service with tunnels, and what became of them."""
+
+    def __init__(self) -> None:
+        self.service = iris.Service("store")
+        self.endings: list[str] = []
+        self.digests: list[str] = []
+        self.service.tunnel(self.echo)
+        self.service.tunnel("put")(self.put)
+        self.service.tunnel("ignore")(self.ignore)
+        self.service.tunnel("fail")(self.fail)
+        self.service.request(self.answer)
+
+    async def answer(self, request: iris.Request) -> object:
+        return request.payload
+
+    async def echo(self, tunnel: iris.Tunnel) -> None:
+        try:
+            await tunnel.send([tunnel.sender.cluster, tunnel.cluster, tunnel.operation, dict(tunnel.headers)])
+            async for payload in tunnel:
+                await tunnel.send(payload)
+        except BaseException as error:
+            self.endings.append(type(error).__name__)
+            raise
+        self.endings.append("end of file")
+
+    async def put(self, tunnel: iris.Tunnel) -> None:
+        digest = hashlib.sha256()
+        async for payload in tunnel:
+            digest.update(payload)
+        self.digests.append(digest.hexdigest())
+        await tunnel.send(digest.hexdigest())
+
+    async def ignore(self, tunnel: iris.Tunnel) -> None:
+        await trio.sleep_forever()
+
+    async def fail(self, tunnel: iris.Tunnel) -> None:
+        raise RuntimeError("a secret")
+
+
+@pytest.fixture
+async def nodes(network: Network) -> AsyncIterator[tuple[iris.Node, iris.Node, Store]]:
+    """A shop, a node of the store, and the store."""
+    store = Store()
+    async with (
+        network.open_node("store", host="store") as member,
+        member.join("store", store.service),
+        network.open_node("shop", host="shop") as shop,
+    ):
+        await shop.wait_for("store")
+        yield shop, member, store
+
+
+async def only_open(opening: AbstractAsyncContextManager[iris.Tunnel]) -> None:
+    async with opening:
+        pass
+
+
+Nodes = tuple[iris.Node, iris.Node, Store]
+
+
+async def test_a_tunnel_leads_to_a_handler_that_knows_who_opened_it(autojump_clock: MockClock, nodes: Nodes) -> None:
+    shop, member, store = nodes
+    async with shop.open_tunnel("store", headers={"trace": "7"}) as tunnel:
+        await tunnel.receive()
+        assert (tunnel.sender.cluster, tunnel.sender.node) == ("store", member.id)
+        for payload in (b"bytes", {"a": [1, None]}, bytes(1_000_000)):
+            await tunnel.send(payload)
+            assert await tunnel.receive() == payload
+        await tunnel.send_eof()
+        assert [payload async for payload in tunnel] == []
+    await trio.sleep(0.1)
+    assert store.endings == ["end of file"]
+    for node in (shop, member):
+        statistics = node.statistics().tunnels
+        assert statistics.open == 0
+        assert statistics.messages.sent == statistics.messages.delivered
+    assert member.statistics().services["store"].tunnels_served == 1
+
+
+async def test_the_opener_is_told_what_the_handler_is_told(autojump_clock: MockClock, nodes: Nodes) -> None:
+    shop, _, _ = nodes
+    async with shop.open_tunnel("store", headers={"trace": "7"}) as tunnel:
+        assert await tunnel.receive() == ["shop", "store", None, {"trace": "7"}]
+
+
+async def test_a_node_opens_a_tunnel_to_itself(autojump_clock: MockClock, nodes: Nodes) -> None:
+    _, member, store = nodes
+    async with member.open_tunnel("store") as tunnel:
+        assert await tunnel.receive() == ["store", "store", None, {}]
+        await tunnel.send(bytes(500_000))
+        assert await tunnel.receive() == bytes(500_000)
+    await trio.testing.wait_all_tasks_blocked()
+    assert store.endings == ["end of file"]
+    assert member.statistics().tunnels.open == 0
+
+
+async def test_names_and_operations_that_nobody_serves_are_errors_at_once(
+    autojump_clock: MockClock, nodes: Nodes
+) -> None:
+    shop, _, _ = nodes
+    started = trio.current_time()
+    with pytest.raises(iris.NoSuchCluster):
+        await only_open(shop.open_tunnel("nowhere"))
+    with pytest.raises(iris.RemoteError, match="does not serve tunnels for 'else'") as caught:
+        await only_open(shop.open_tunnel("store", operation="else"))
+    assert caught.value.code == "no_such_operation"
+    assert trio.current_time() - started < 0.1
+
+
+async def test_a_handler_that_fails_breaks_the_tunnel_and_keeps_its_secrets(
+    autojump_clock: MockClock, nodes: Nodes
+) -> None:
+    shop, member, _ = nodes
+
+    async def use() -> None:
+        async with shop.open_tunnel("store", operation="fail") as tunnel:
+            await tunnel.receive()
+
+    with pytest.raises(iris.TunnelBroken, match="RuntimeError") as caught:
+        await use()
+    assert "secret" not in str(caught.value)
+    assert member.statistics().services["store"].tunnels_failed == 1
+
+
+async def test_leaving_by_an_error_breaks_the_tunnel_at_the_handler(autojump_clock: MockClock, nodes: Nodes) -> None:
+    shop, _, store = nodes
+
+    async def use() -> None:
+        async with shop.open_tunnel("store") as tunnel:
+            await tunnel.receive()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await use()
+    await trio.sleep(0.1)
+    assert store.endings == ["TunnelBroken"]
+
+
+async def test_cancelling_the_opening_leaves_nothing(autojump_clock: MockClock, network: Network, nodes: Nodes) -> None:
+    shop, member, _ = nodes
+    network.memory.partition(["shop"], ["store"])
+    with trio.move_on_after(0.2) as scope:
+        async with shop.open_tunnel("store"):
+            pass
+    assert scope.cancelled_caught
+    assert shop.statistics().tunnels.open == 0
+    with pytest.raises(iris.RequestTimeout, match=r"took the tunnel within 0.3 s"):
+        await only_open(shop.open_tunnel("store", timeout=0.3))
+    assert shop.statistics().tunnels.open == 0
+    network.memory.heal()
+    await trio.sleep(2)
+    assert member.statistics().tunnels.open == 0
+
+
+async def flap(network: Network) -> None:
+    """Cut the network again and again, never for long enough that a node is given up."""
+    while True:
+        await trio.sleep(0.01)
+        network.memory.partition(["shop"], ["store"])
+        await trio.sleep(0.003)
+        network.memory.heal()
+
+
+@pytest.mark.parametrize("fault", ["none", "loss", "flaps"])
+async def test_a_transfer_survives_the_network(
+    autojump_clock: MockClock, network: Network, nodes: Nodes, fault: str
+) -> None:
+    shop, _, store = nodes
+    chance = random.Random(5)
+    digest = hashlib.sha256()
+    async with trio.open_nursery() as nursery:
+        if fault == "loss":
+            network.memory.loss = 0.03
+        elif fault == "flaps":
+            nursery.start_soon(flap, network)
+        async with shop.open_tunnel("store", operation="put") as tunnel:
+            for _ in range(200):
+                payload = chance.randbytes(chance.randrange(200_000))
+                digest.update(payload)
+                await tunnel.send(payload)
+            await tunnel.send_eof()
+            assert await tunnel.receive() == digest.hexdigest()
+            statistics = tunnel.statistics()
+        nursery.cancel_scope.cancel()
+    assert store.digests == [digest.hexdigest()]
+    assert (statistics.chunks_resent > 0) == (fault != "none")
+
+
+Cut = Callable[[Network], None]
+CUTS: dict[str, Cut] = {
+    "the member crashes": lambda network: network.memory.crash("store"),
+    "the network is cut for good": lambda network: network.memory.partition(["shop"], ["store"]),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("sent", [0, 3_000_000])
+async def test_both_ends_of_a_cut_get_an_error(
+    autojump_clock: MockClock, network: Network, nodes: Nodes, cut: str, sent: int
+) -> None:
+    shop, _, store = nodes
+
+    async def use() -> None:
+        async with shop.open_tunnel("store") as tunnel:
+            await tunnel.receive()
+            CUTS[cut](network)
+            for _ in range(sent // 1_000_000):
+                await tunnel.send(bytes(1_000_000))
+            await tunnel.receive()
+
+    with pytest.raises(iris.TunnelBroken):
+        await use()
+    await trio.sleep(100)
+    assert store.endings == ["TunnelBroken"]
+
+
+async def serve_until(member: iris.Node, service: iris.Service, leave: trio.Event) -> None:
+    async with member.join("store", service):
+        await leave.wait()
+
+
+async def test_a_member_that_leaves_lets_its_tunnels_finish(autojump_clock: MockClock, network: Network) -> None:
+    leave = trio.Event()
+    async with (
+        network.open_node("store") as member,
+        network.open_node("shop") as shop,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(serve_until, member, Store().service, leave)
+        await shop.wait_for("store")
+        async with shop.open_tunnel("store", operation="put") as tunnel:
+            await tunnel.send(b"one")
+            leave.set()
+            await trio.sleep(1)
+            with pytest.raises((iris.NotSent, iris.NoSuchCluster)):
+                await only_open(shop.open_tunnel("store", operation="put"))
+            await tunnel.send(b"two")
+            await tunnel.send_eof()
+            assert await tunnel.receive() == hashlib.sha256(b"onetwo").hexdigest()
+
+
+async def test_a_member_that_leaves_does_not_wait_for_ever(autojump_clock: MockClock, network: Network) -> None:
+    leave = trio.Event()
+    async with (
+        network.open_node("store") as member,
+        network.open_node("shop") as shop,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(serve_until, member, Store().service, leave)
+        await shop.wait_for("store")
+
+        async def use() -> None:
+            async with shop.open_tunnel("store", operation="ignore") as tunnel:
+                leave.set()
+                await tunnel.receive()
+
+        started = trio.current_time()
+        with pytest.raises(iris.TunnelBroken):
+            await use()
+        assert 5 <= trio.current_time() - started < 6
+
+
+async def test_another_member_is_asked_when_one_is_leaving(autojump_clock: MockClock, network: Network) -> None:
+    async with AsyncExitStack() as stack:
+        for number in range(3):
+            node = await stack.enter_async_context(network.open_node("store", host=f"store-{number}"))
+            await stack.enter_async_context(node.join("store", Store().service))
+        shop = await stack.enter_async_context(network.open_node("shop"))
+        await shop.wait_for("store", members=3)
+        node._serving.memberships["store"].draining = True
+        for _ in range(20):
+            async with shop.open_tunnel("store") as tunnel:
+                assert tunnel.sender.node != node.id
