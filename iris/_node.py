@@ -25,7 +25,6 @@ from iris.kernel.link import LinkStatistics
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.member import ServiceStatistics
-from iris.patterns.member import ServiceStatistics
 from iris.patterns.pubsub import PubSub
 from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
@@ -443,10 +442,6 @@ class Node:
     async def wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
-
-    async def run(self) -> None:
-        """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
-        await self._tunnels.run()
 
     async def run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
