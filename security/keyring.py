@@ -1,7 +1,7 @@
 """What the owner of a realm does with its keys; ``iris keys`` calls these functions.
 
 Everything here is a calculation: it takes values and returns new ones; files are read and written by
-``realm_key``, ``credential_file`` and ``revocation``.  After each call that returns a ``RealmRoot``, save it first.
+``realm_file``, ``credential_file`` and ``revocation_file``.  A ``RealmRoot`` that a call returns is to be saved first.
 
 Rotations, so that no request fails; each step on all nodes before the next one begins:
 
@@ -24,8 +24,8 @@ from iris.kernel.ids import Entropy, check_name, is_node_id
 from iris.security.certificate import CLOCK_TOLERANCE, DELEGATION_LIFETIME, issue_certificate
 from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
 from iris.security.credential import seal_credential as seal_credential  # part of this module's interface
-from iris.security.realm_key import RealmRoot
-from iris.security.realm_key import create_realm as create_realm
+from iris.security.realm_root import RealmRoot
+from iris.security.realm_root import create_realm as create_realm
 from iris.security.revocation import RevocationList, issue_revocations
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey

@@ -13,7 +13,7 @@ Use::
 A list is complete: the newest one replaces all before it.  Newer is the one with the higher number (of two with the
 same number, which the root should not have signed, the one that was signed later, then the greater one), so every
 order of arrival ends at the same list.  An older list is refused, also after a restart, because the newest is kept
-on disk.
+on disk (``iris.security.revocation_file``).
 
 What can be revoked: a cluster's certificates below a generation (its key was stolen; the next generation has another
 key), and a node, by its id or by the first half that a sealed credential gives to all its node ids.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
@@ -31,7 +30,6 @@ from iris.kernel.ids import is_name
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security import signing
 from iris.security.identity import PeerIdentity
-from iris.security.private_files import read_private, write_private
 from iris.security.signing import SigningKey
 
 VERSION: Final = 1
@@ -42,7 +40,7 @@ MAX_ENTRIES: Final = 1024
 MAX_LIST: Final = 256 * 1024
 """Bytes of a signed list: 1,024 clusters with names of 128 characters and 1,024 nodes take 176 KiB."""
 
-_WHAT: Final = "revocation list"
+WHAT: Final = "revocation list"
 
 
 @final
@@ -167,12 +165,12 @@ def issue_revocations(
     """
     if len(clusters) > MAX_ENTRIES or len(nodes) > MAX_ENTRIES:
         raise ConfigError(
-            f"{_WHAT}: {len(clusters)} clusters and {len(nodes)} nodes: the limit is {MAX_ENTRIES} of each; issue a "
+            f"{WHAT}: {len(clusters)} clusters and {len(nodes)} nodes: the limit is {MAX_ENTRIES} of each; issue a "
             "new generation of the cluster whose nodes these are"
         )
     entries = tuple(sorted(clusters.items())), tuple(sorted((bytes.fromhex(n), end) for n, end in nodes.items()))
     if not (_are_clusters(entries[0]) and _are_nodes(entries[1]) and number > 0):
-        raise ConfigError(f"{_WHAT}: an entry is neither a cluster and a generation nor a node and a time")
+        raise ConfigError(f"{WHAT}: an entry is neither a cluster and a generation nor a node and a time")
     signed = root.attach(signing.REVOCATION, pack((VERSION, number, int(issued), *entries)))
     return read_revocations_untrusted(signed, root.public)
 
@@ -184,11 +182,11 @@ def read_revocations_untrusted(signed: bytes, realm: bytes) -> RevocationList:
         AuthenticationError: not signed by this realm, or malformed.
     """
     if len(signed) > MAX_LIST:
-        raise AuthenticationError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_LIST}")
+        raise AuthenticationError(f"{WHAT}: {len(signed)} bytes: the limit is {MAX_LIST}")
     try:
-        fields = unpack_untrusted(signing.detach_untrusted(realm, signing.REVOCATION, signed, _WHAT))
+        fields = unpack_untrusted(signing.detach_untrusted(realm, signing.REVOCATION, signed, WHAT))
     except RemoteProtocolError as error:
-        raise AuthenticationError(f"{_WHAT}: {error}") from None
+        raise AuthenticationError(f"{WHAT}: {error}") from None
     match cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ():
         case (int(version), int(number), int(issued), clusters, nodes) if (
             version == VERSION and number > 0 and _are_clusters(clusters) and _are_nodes(nodes)
@@ -203,32 +201,7 @@ def read_revocations_untrusted(signed: bytes, realm: bytes) -> RevocationList:
                 signed=signed,
             )
         case _:
-            raise AuthenticationError(f"{_WHAT}: malformed, or of another version")
-
-
-def load_revocations(path: Path, realm: bytes) -> RevocationList | None:
-    """Read the list that was kept; None if there is none yet.
-
-    Raises:
-        ConfigError: the file is not private to this user, or not a list of this realm.
-    """
-    if not path.exists() and not path.is_symlink():
-        return None
-    try:
-        return read_revocations_untrusted(read_private(path, _WHAT), realm)
-    except AuthenticationError as error:
-        raise ConfigError(
-            f"{_WHAT} {path}: {error}; remove the file, the other nodes will send the list again"
-        ) from None
-
-
-def save_revocations(path: Path, revocations: RevocationList) -> None:
-    """Keep a list on disk, synced, whole or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    write_private(path, revocations.signed, _WHAT)
+            raise AuthenticationError(f"{WHAT}: malformed, or of another version")
 
 
 def _are_clusters(entries: object) -> bool:

@@ -29,7 +29,8 @@ from iris.security.keyring import (
     use_new_gate_secret,
 )
 from iris.security.local_realm import open_local_realm
-from iris.security.realm_key import RealmRoot, load_realm, save_realm
+from iris.security.realm_file import load_realm, save_realm
+from iris.security.realm_root import RealmRoot
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey
 from tests.support.realms import DAY, WALL, seeded_entropy

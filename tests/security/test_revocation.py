@@ -18,10 +18,9 @@ from iris.security.revocation import (
     Revocations,
     RevocationStatistics,
     issue_revocations,
-    load_revocations,
     read_revocations_untrusted,
-    save_revocations,
 )
+from iris.security.revocation_file import load_revocations, save_revocations
 from iris.security.signing import SigningKey
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 from tests.support.sessions import finish, start

@@ -1,65 +1,20 @@
-"""The realm's root: the key that certifies clusters, and what has been certified and revoked so far.
-
-Every operation returns a new ``RealmRoot``; save it with ``save_realm`` before handing out what came with it.  The
-file is a container (``iris.security.container``) of sort ``realm``, kind ``root``; keep it offline, wrapped with a
-passphrase.
-"""
+"""The file of a realm's root: a container (``iris.security.container``) of sort ``realm``, kind ``root``."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, is_name
 from iris.security.container import encode_binary, encode_container, open_container, wrap
-from iris.security.credential import GATE_SECRET_SIZE, MAX_GATE_SECRETS
-from iris.security.identity import realm_fingerprint
+from iris.security.credential import GATE_SECRET_SIZE
 from iris.security.private_files import read_private, write_private
-from iris.security.secret import secrets_of
+from iris.security.realm_root import RealmRoot
 from iris.security.signing import SigningKey
 
 SORT: Final = "realm"
 _KIND: Final = "root"
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RealmRoot:
-    """A realm as its owner holds it.  The repr shows no secret.
-
-    Args:
-        key: signs certificates and revocation lists.
-        gate_secrets: one, or two while they change; new credentials get them in this order.
-        generations: the newest generation of each cluster certified so far.
-        revocation_number: of the newest revocation list; 0 before the first.
-        revoked_clusters: name to the lowest generation that is still accepted.
-        revoked_nodes: node id or its first half, to when its delegation ends.
-    """
-
-    key: SigningKey
-    gate_secrets: tuple[bytes, ...] = dataclasses.field(repr=False)
-    generations: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    revocation_number: int = 0
-    revoked_clusters: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    revoked_nodes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
-        if not 1 <= len(self.gate_secrets) <= MAX_GATE_SECRETS:
-            raise ConfigError("a realm has one gate secret, or two while they change")
-
-    @property
-    def fingerprint(self) -> str:
-        """The realm's name: 32 hexadecimal digits."""
-        return realm_fingerprint(self.key.public)
-
-
-def create_realm(entropy: Entropy) -> RealmRoot:
-    """Return a new realm with a key and a gate secret of its own."""
-    return RealmRoot(key=SigningKey(entropy(32)), gate_secrets=(entropy(GATE_SECRET_SIZE),))
 
 
 def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
