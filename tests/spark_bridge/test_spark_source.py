@@ -1,0 +1,259 @@
+"""``format("iris")`` in a real Spark, with bridges as processes: every event once, whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.bridges import BridgeProcess, publish
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def bridge(realm: Path, log: Path) -> Iterator[BridgeProcess]:
+    with BridgeProcess(log) as bridge:
+        yield bridge
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+def stream(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.readStream.format("iris").options(**options).load()
+
+
+def table(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("iris").options(**options).load()
+
+
+class Output:
+    """A sink that keeps what each batch held; a batch that is repeated replaces itself."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self.batches: dict[int, list[bytes]] = {}
+
+    def run(self, frame: DataFrame) -> None:
+        """Read all that is there now."""
+
+        def keep(batch: DataFrame, number: int) -> None:
+            self.batches[number] = [bytes(row.value) for row in batch.select("value").collect()]
+
+        query = (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(60)
+        finally:
+            query.stop()
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for number in sorted(self.batches) for value in self.batches[number]]
+
+    def forget_last_commit(self) -> int:
+        """Make the checkpoint as if the driver had died before it wrote down that the last batch was done."""
+        commits = self._checkpoint / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+        return last
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Output:
+    return Output(tmp_path / "checkpoint")
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_the_events_with_kafkas_columns(spark: SparkSession, bridge: BridgeProcess) -> None:
+    publish(numbers(1, 3), topic="orders.created", key="k")
+    rows = table(spark, subscribe="orders.>").orderBy("offset").collect()
+    assert [(bytes(row.value), row.offset, row.partition) for row in rows] == [(b"1", 0, 0), (b"2", 1, 0), (b"3", 2, 0)]
+    first = rows[0].asDict(recursive=True)
+    assert (bytes(first["key"]), first["topic"], first["timestampType"]) == (b"k", "orders.created", 1)
+    assert [(header["key"], bytes(header["value"])) for header in first["headers"]] == [("iris-sender", b"publisher")]
+    assert abs(first["timestamp"].timestamp() - Path("/proc/self").stat().st_mtime) < 3600
+
+
+def test_a_table_can_be_a_part(spark: SparkSession, bridge: BridgeProcess) -> None:
+    publish(numbers(1, 10))
+    publish(numbers(11, 20), topic="x")
+    assert table(spark).count() == 20
+    assert table(spark, subscribe="x").count() == 10
+    assert table(spark, subscribePattern="a|x").count() == 10
+    assert table(spark, subscribe="nothing").count() == 0
+    part = table(
+        spark, startingOffsets='{"0": 5}', endingOffsets='{"0": 15}', minPartitions="3", includeHeaders="false"
+    )
+    assert part.rdd.getNumPartitions() == 3
+    assert sorted(bytes(row.value) for row in part.collect()) == sorted(numbers(6, 15))
+    assert "headers" not in part.columns
+    middle = table(spark).where("offset = 10").first()
+    assert middle is not None
+    since = table(spark, startingTimestamp=str(int(middle.timestamp.timestamp() * 1000)))
+    assert since.count() >= 10
+
+
+# -- streams -------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_where_it_was(spark: SparkSession, bridge: BridgeProcess, output: Output) -> None:
+    publish(numbers(1, 100))
+    output.run(stream(spark, maxOffsetsPerTrigger="30", minPartitions="2"))
+    assert [len(batch) for batch in output.batches.values()] == [30, 30, 30, 10]
+    publish(numbers(101, 120))
+    output.run(stream(spark))
+    assert sorted(output.values, key=int) == numbers(1, 120)
+
+
+def test_a_batch_that_is_repeated_after_a_crash_has_the_same_rows(
+    spark: SparkSession, bridge: BridgeProcess, output: Output
+) -> None:
+    publish(numbers(1, 10))
+    output.run(stream(spark, maxOffsetsPerTrigger="5"))
+    last = output.forget_last_commit()
+    before = output.batches.pop(last)
+    publish(numbers(11, 12))
+    output.run(stream(spark))
+    assert output.batches[last] == before
+    assert output.values == numbers(1, 12)
+
+
+def test_the_first_batch_is_the_same_when_it_is_repeated_and_latest_has_moved(
+    spark: SparkSession, bridge: BridgeProcess, output: Output
+) -> None:
+    publish(numbers(1, 9))
+    output.run(stream(spark, startingOffsets='{"0": 5}'))
+    assert output.forget_last_commit() == 0
+    publish(numbers(10, 11))
+    output.batches.clear()
+    output.run(stream(spark, startingOffsets="latest"))
+    assert output.batches == {0: numbers(6, 9), 1: numbers(10, 11)}
+
+
+def test_a_group_begins_where_it_began_first(spark: SparkSession, bridge: BridgeProcess, output: Output) -> None:
+    publish(numbers(1, 5))
+    query = stream(spark, startingOffsets="latest", group="g").writeStream.format("noop").start()
+    query.processAllAvailable()
+    query.stop()
+    publish(numbers(6, 9))
+    output.run(stream(spark, startingOffsets="latest", group="g"))
+    assert output.values == numbers(6, 9)
+
+
+def test_a_running_query_gets_what_arrives_and_survives_the_bridges_death(
+    spark: SparkSession, bridge: BridgeProcess, tmp_path: Path
+) -> None:
+    seen: list[bytes] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        seen.extend(bytes(row.value) for row in batch.select("value").collect())
+
+    publish(numbers(1, 5))
+    query = stream(spark).writeStream.foreachBatch(keep).start()
+    try:
+        query.processAllAvailable()
+        assert seen == numbers(1, 5)
+        bridge.kill()
+        bridge.start()
+        publish(numbers(6, 10))
+        query.processAllAvailable()
+        assert seen == numbers(1, 10)
+    finally:
+        query.stop()
+
+
+# -- losses --------------------------------------------------------------------------------------------------
+
+
+def error_of(output: Output, frame: DataFrame) -> str:
+    with pytest.raises(StreamingQueryException) as caught:
+        output.run(frame)
+    return str(caught.value)
+
+
+def test_a_wiped_bridge_is_noticed(spark: SparkSession, realm: Path, tmp_path: Path, output: Output) -> None:
+    with BridgeProcess(tmp_path / "one"):
+        publish(numbers(1, 5))
+        output.run(stream(spark))
+    with BridgeProcess(tmp_path / "two"):
+        publish(numbers(6, 12))
+        assert "was wiped" in error_of(output, stream(spark))
+        output.run(stream(spark, failOnDataLoss="false"))
+    assert output.values == numbers(1, 12)
+
+
+def test_events_that_were_trimmed_before_they_were_read_are_noticed(
+    spark: SparkSession, realm: Path, log: Path, output: Output
+) -> None:
+    with BridgeProcess(log):
+        publish(numbers(1, 5))
+        output.run(stream(spark))
+    with BridgeProcess(log):
+        publish([bytes(1_000_000)] * 150)
+    with BridgeProcess(log, "--keep-mib", "1"):
+        publish(numbers(6, 8))
+        assert "were trimmed" in error_of(output, stream(spark))
+        output.run(stream(spark, failOnDataLoss="false"))
+    assert output.values[:5] == numbers(1, 5)
+    assert output.values[-3:] == numbers(6, 8)
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribePatern": "x"}, "did you mean subscribePattern"),
+        ({"bridge": "archive", "bridgeTimeout": "0.5"}, "iris bridge --name archive"),
+        ({"credential": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said_by_load(spark: SparkSession, realm: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        stream(spark, **options)
+
+
+def test_an_option_of_a_stream_is_refused_in_a_table(spark: SparkSession, bridge: BridgeProcess) -> None:
+    with pytest.raises(Exception, match="maxOffsetsPerTrigger is for a stream"):
+        table(spark, maxOffsetsPerTrigger="5").count()
+
+
+def test_offsets_are_what_the_documents_say(
+    spark: SparkSession, bridge: BridgeProcess, output: Output, tmp_path: Path
+) -> None:
+    publish(numbers(1, 5))
+    output.run(stream(spark))
+    publish(numbers(6, 7))
+    output.run(stream(spark))
+    first, second = (
+        json.loads((tmp_path / "checkpoint" / "offsets" / str(number)).read_text().splitlines()[-1])
+        for number in (0, 1)
+    )
+    (shard,) = second
+    assert shard.startswith("0@")
+    assert second == {shard: 7}
+    assert first == {shard: 5, "from": {shard: 0}}

@@ -1,0 +1,73 @@
+"""Bridges as processes of their own, and publishers to them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trio
+
+import iris
+
+
+class BridgeProcess:
+    """``iris bridge`` on a directory; it is ready when the block is entered."""
+
+    def __init__(self, directory: Path, *options: str, name: str = "bridge") -> None:
+        self._command = [
+            *(sys.executable, "-m", "iris", "bridge", "--topic", ">", "--name", name, "--data", str(directory)),
+            *options,
+        ]
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it serves."""
+        self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert "stores" in line, line + self._process.stderr.read()
+
+    def kill(self) -> None:
+        """End it without a chance to say goodbye."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(timeout=20)
+            assert process.stderr is not None
+            process.stderr.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def publish(payloads: Iterable[bytes], *, topic: str = "a.b", bridge: str = "bridge", key: str | None = None) -> None:
+    """Publish events one after the other; they are on the bridge's disk when it returns."""
+
+    async def run() -> None:
+        async with iris.open_node("publisher") as node:
+            await node.wait_for(bridge, timeout=20)
+            waiting = list(payloads)
+            for payload in waiting[:-1]:
+                await node.publish(topic, payload, key=key)
+            # Links keep the order: when the last one is confirmed, all are stored.
+            await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=20)
+
+    trio.run(run)
