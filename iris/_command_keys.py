@@ -15,8 +15,9 @@ from iris._command_output import note
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
 from iris.security import keyring
 from iris.security.credential_file import load_credential, save_credential
-from iris.security.realm_key import RealmRoot, load_realm, save_realm
-from iris.security.revocation import save_revocations
+from iris.security.realm_file import load_realm, save_realm
+from iris.security.realm_root import RealmRoot
+from iris.security.revocation_file import save_revocations
 from iris.security.rights import Rights
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphr
 from iris.kernel.errors import ConfigError
 from iris.security.credential_file import load_credential
 from iris.security.keyring import CredentialSummary, check_credential, summarize
-from iris.security.revocation import load_revocations
+from iris.security.revocation_file import load_revocations
 
 
 @click.command()
