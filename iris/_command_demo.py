@@ -48,12 +48,16 @@ def demo(rows: int, as_json: bool) -> int:
 
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         # A closed terminal ends the demo in order, too: its processes lead sessions of their own and would go on.
-        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         return run_until_done(run)
     except* ProcessFailed as failures:
         _show_logs(failures)
         raise
+
+
+def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - as signal passes it
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _show_logs(failures: BaseExceptionGroup[ProcessFailed]) -> None:

@@ -31,8 +31,8 @@ from iris._demo_tower import MEMBERS
 from iris.kernel.background import open_background
 from iris.kernel.errors import IrisError
 
-_SILENCE: Final = 60.0
-"""Seconds without a report after which a process has failed; on a slow machine Spark's first batch takes 20."""
+_SILENCE: Final = 120.0
+"""Seconds without a report after which a process has failed; on a busy machine Spark takes 40 to start."""
 
 _AT_MOST: Final = 900.0
 """Seconds after which the demo gives up whatever is still moving."""
@@ -105,9 +105,13 @@ class _Airport:
             spark = await self._start("Spark", "iris._demo_spark", str(self._directory))
             pandas, hours, changes, size = await self._read()
             members, tower, publisher = await self._gather()
+            reading = trio.Event()
+            nursery.start_soon(self._begin_to_read, spark, reading)
             asked, killed = await self._ask(tower, members["weather"][1], hours)
             changed = await self._change_gates(tower, changes)
             archived = await self._fill_archive(tower, size)
+            with self._stages.stage("Start Spark"):
+                await reading.wait()
             published, figures = await self._publish(publisher, spark)
         return Outcome(
             rows=self._rows,
@@ -180,12 +184,15 @@ class _Airport:
             await tower.order("fill-archive")
             return await tower.result("send the table to the archive", _SILENCE, stage.reach)
 
+    async def _begin_to_read(self, spark: Process, reading: trio.Event) -> None:
+        """Have Spark read the bridge's log; it takes its time to start, in which the other stages go on."""
+        await spark.wait_news("ready", "start", _SILENCE)
+        await spark.order("start")
+        await spark.wait_news("reading", "begin to read", _SILENCE)
+        reading.set()
+
     async def _publish(self, publisher: Process, spark: Process) -> tuple[dict[str, Any], Mapping[str, CarrierFigures]]:
         """Have every flight published while Spark reads."""
-        with self._stages.stage("Start Spark"):
-            await spark.wait_news("ready", "start", _SILENCE)
-            await spark.order("start")
-            await spark.wait_news("reading", "begin to read", _SILENCE)
         figures: dict[str, CarrierFigures] = {}
 
         async def read() -> None:

@@ -19,6 +19,9 @@ from iris import spark_bridge
 from iris._demo_data import TOPICS
 from iris._demo_reporting import Progress, report_news, report_result, wait_orders
 
+_BATCH: Final = "1 second"
+"""Time between batches: each costs some 100 ms, whatever is in it, that the publisher could use."""
+
 _FLIGHT: Final = "id BIGINT, carrier STRING, arr_delay BIGINT"
 
 
@@ -70,6 +73,7 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any])
     return (
         by_carrier(events)
         .writeStream.outputMode("complete")
+        .trigger(processingTime=_BATCH)
         .option("checkpointLocation", str(directory / "checkpoint"))
         .foreachBatch(take)
         .start()
