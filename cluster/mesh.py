@@ -12,11 +12,11 @@ waits for the change.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Final, Protocol, final
+from typing import Final, final
 
 import trio
 
@@ -24,7 +24,7 @@ from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
 from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
 from iris.cluster.loopback import loopback
-from iris.cluster.peer import Peer
+from iris.cluster.peer import Peer, PeerObserver
 from iris.cluster.ways import Ways
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
@@ -50,26 +50,6 @@ _MAX_SESSIONS: Final = 8
 
 _TURN: Final = 0.0003
 """Seconds for which frames are read before other tasks get their turn."""
-
-
-class PeerObserver(Protocol):
-    """What those above are told of peers; plain calls in the trio thread."""
-
-    def peer_up(self, peer: Peer) -> None:
-        """A node is linked for the first time, or again after ``peer_down``."""
-        ...
-
-    def peer_reset(self, peer: Peer) -> None:
-        """Frames to or from the peer may have been lost; the link goes on."""
-        ...
-
-    def peer_refused(self, node: NodeId) -> None:
-        """The connection broke, or nobody listens where the peer was: no new work for it."""
-        ...
-
-    def peer_down(self, peer: Peer, reason: str) -> None:
-        """The peer is given up; its link has ended and waiting messages are lost."""
-        ...
 
 
 @final
@@ -120,6 +100,7 @@ class Mesh:
         self._barriers = Barriers(self._peers, entropy)
         self._redialling: set[NodeId] = set()
         self._renewing: set[Outgoing] = set()
+        self._dropped = trio.lowlevel.ParkingLot()
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
         self.on(kinds.PING, 1, self._barriers.receive_ping)
@@ -388,6 +369,7 @@ class Mesh:
         self._ways.close_all(peer)
         peer.link.close(reason)
         self._barriers.release(node)
+        self._dropped.unpark_all()
         for observer in self._observers:
             observer.peer_down(peer, reason)
 
@@ -401,7 +383,11 @@ class Mesh:
         self._nursery.start_soon(self._drop_soon, peer, reason[:200])
 
     async def _drop_soon(self, peer: Peer, reason: str) -> None:
-        """Drop a peer outside the loop that reads its batch."""
+        """Drop a peer outside the loop that reads its batch, and let it know that its goodbye was heard."""
+        if not self.closing:
+            with contextlib.suppress(NotSent):
+                peer.link.post((kinds.GOODBYE, "goodbye"), 0)
+            await self._let_flushers_run()
         if self._peers.get(peer.node) is peer:
             self.drop(peer.node, f"it said goodbye: {reason}")
 
@@ -447,19 +433,25 @@ class Mesh:
         return failure
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
-        """Tell every peer that this node leaves, after all that was posted before; wait at most ``timeout``."""
+        """Tell every peer that this node leaves, after all that was posted before.
+
+        Returns when all have heard it and ended their links, at the latest after ``timeout``.
+        """
         self.closing = True
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 for node in list(self._peers):
                     nursery.start_soon(self.barrier, node)
-        for peer in self._peers.values():
-            try:
-                peer.link.post((kinds.GOODBYE, reason), 0)
-            except NotSent:
-                continue
-        for _ in range(3):  # rounds of the scheduler in which the flushers run
-            await trio.lowlevel.checkpoint()
+            for peer in self._peers.values():
+                with contextlib.suppress(NotSent):
+                    peer.link.post((kinds.GOODBYE, reason), 0)
+            while self._peers:
+                await self._dropped.park()
+        await self._let_flushers_run()
+
+    async def _let_flushers_run(self) -> None:
+        for _ in range(3):  # rounds of the scheduler
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     def close(self) -> None:
         """End every link and the transport."""
@@ -471,7 +463,7 @@ class Mesh:
         self._transport.close()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def open_mesh(
     identity: NodeIdentity,
     transport: Transport,

@@ -1,8 +1,8 @@
-"""One node that this node is linked to."""
+"""One node that this node is linked to, and what is told of it."""
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
@@ -34,3 +34,23 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"
+
+
+class PeerObserver(Protocol):
+    """What those above are told of peers; plain calls in the trio thread."""
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node is linked for the first time, or again after ``peer_down``."""
+        ...
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames to or from the peer may have been lost; the link goes on."""
+        ...
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The connection broke, or nobody listens where the peer was: no new work for it."""
+        ...
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """The peer is given up; its link has ended and waiting messages are lost."""
+        ...

@@ -1,0 +1,262 @@
+"""Nodes without membership, wired by hand on a network in memory: meshes, patterns, and a directory that is told.
+
+On leaving the block everything must add up: no waiter, job, handshake or connection is left, and every counter that
+promises to balance does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.peer import Peer
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+from iris.kernel.memory import MemoryNetwork, MemoryTransport
+from iris.patterns.broadcast import Broadcasts
+from iris.patterns.counters import PatternStatistics, Tally
+from iris.patterns.member import Membership
+from iris.patterns.pubsub import PubSub
+from iris.patterns.requests import Requests
+from iris.patterns.service import Service
+from iris.patterns.serving import Serving
+from iris.patterns.subscription import Subscription
+from tests.support.realms import WALL, TestRealm
+
+
+@final
+class StaticPicker:
+    """Picks the first member that is not excluded, and keeps the books."""
+
+    def __init__(self, members: Sequence[NodeId]) -> None:
+        self.members = members
+        self.outstanding: Counter[NodeId] = Counter()
+        self.outcomes: list[tuple[NodeId, bool]] = []
+        self.keys: list[str | None] = []
+
+    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None) -> NodeId | None:
+        self.keys.append(key)
+        return next((member for member in self.members if member not in exclude), None)
+
+    def started(self, node: NodeId) -> None:
+        self.outstanding[node] += 1
+
+    def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
+        assert latency >= 0
+        self.outstanding[node] -= 1
+        self.outcomes.append((node, ok))
+
+
+@final
+class StaticDirectory:
+    """Who serves what, as the test says."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, list[NodeId]] = {}
+        self.pickers: dict[str, StaticPicker] = {}
+
+    def add(self, cluster: str, node: NodeId) -> None:
+        self.members.setdefault(cluster, []).append(node)
+
+    def picker(self, cluster: str) -> StaticPicker | None:
+        members = self.members.get(cluster)
+        return self.pickers.setdefault(cluster, StaticPicker(members)) if members else None
+
+    def member_ids(self, cluster: str) -> Sequence[NodeId]:
+        return tuple(self.members.get(cluster, ()))
+
+
+@final
+class PeerLog:
+    """What a mesh tells of its peers, as short texts."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, NodeId]] = []
+        self.reasons: list[str] = []
+
+    def of(self, node: NodeId) -> list[str]:
+        return [what for what, whom in self.entries if whom == node]
+
+    def peer_up(self, peer: Peer) -> None:
+        self.entries.append(("up", peer.node))
+
+    def peer_reset(self, peer: Peer) -> None:
+        self.entries.append(("reset", peer.node))
+
+    def peer_refused(self, node: NodeId) -> None:
+        self.entries.append(("refused", node))
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        self.entries.append(("down", peer.node))
+        self.reasons.append(reason)
+
+
+@final
+class MeshNode:
+    """One node: its mesh, its patterns, its place on the network."""
+
+    def __init__(self, name: str, mesh: Mesh, transport: MemoryTransport, directory: StaticDirectory) -> None:
+        config = mesh.config
+        self.name: Final = name
+        self.mesh: Final = mesh
+        self.transport: Final = transport
+        self.directory: Final = directory
+        self.log: Final = PeerLog()
+        mesh.observe(self.log)
+        self.requests: Final = Requests(mesh, directory, config)
+        self.serving: Final = Serving(mesh, config)
+        self.broadcasts: Final = Broadcasts(mesh, directory, config)
+        self.pubsub: Final = PubSub(mesh, config)
+        self.memberships: Final[list[Membership]] = []
+
+    @property
+    def id(self) -> NodeId:
+        return self.mesh.node
+
+    @property
+    def url(self) -> str:
+        return self.mesh.listening[0]
+
+    def peer(self, other: MeshNode) -> Peer:
+        """Return what this node knows of another one that it is linked to."""
+        return self.mesh.peers[other.id]
+
+    @asynccontextmanager
+    async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[Membership]:
+        """Be a member of the service's cluster, known to everybody at once."""
+        async with self.serving.serve(service.name, service, concurrency=concurrency, queue=queue) as membership:
+            self.memberships.append(membership)
+            self.directory.add(service.name, self.id)
+            yield membership
+
+    def break_connections(self, other: MeshNode | None = None) -> None:
+        """Break every connection from this node to another one, or to all."""
+        for way in sorted(self.transport._outward, key=lambda way: way.number):
+            if other is None or way._target is other.transport:
+                way.break_off()
+
+
+@final
+class Fleet:
+    """Some nodes of one realm on one network.  Made by ``open_meshes``."""
+
+    def __init__(self, network: MemoryNetwork, config: Config, seed: int) -> None:
+        self.network: Final = network
+        self.config: Final = config
+        self.realm: Final = TestRealm(seed)
+        self.directory: Final = StaticDirectory()
+        self.nodes: Final[dict[str, MeshNode]] = {}
+
+    def __getitem__(self, name: str) -> MeshNode:
+        return self.nodes[name]
+
+    @asynccontextmanager
+    async def open_node(
+        self, name: str, *, realm: TestRealm | None = None, url: str | None = None
+    ) -> AsyncIterator[MeshNode]:
+        """Add a node on a host of its own; it speaks for the cluster of its name."""
+        began = trio.current_time()
+        realm = realm or self.realm
+        transport = self.network.transport(name)
+        listening = await transport.listen([url or f"mem://{name}"])
+        async with open_mesh(
+            realm.identity(name),
+            transport,
+            listening,
+            config=self.config,
+            entropy=realm.entropy,
+            wall_clock=lambda: WALL + trio.current_time() - began,
+        ) as mesh:
+            node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory)
+            yield node
+
+    async def link(self, *names: str) -> None:
+        """Link every one of these nodes, or of all, to every other, and let them exchange what they subscribe to."""
+        nodes = [self.nodes[name] for name in names or self.nodes]
+        for index, node in enumerate(nodes):
+            for other in nodes[index + 1 :]:
+                await node.mesh.connect([other.url], expected=other.id)
+        await trio.sleep(0.1)
+
+    async def check(self) -> None:
+        """Let everything come to rest, then see that nothing is left over and every counter adds up."""
+        await trio.sleep(self.config.handshake_timeout + 2)
+        for node in self.nodes.values():
+            if not node.transport.closed:
+                check_node(node)
+        for picker in self.directory.pickers.values():
+            assert not +picker.outstanding, "a picker was not told of an end"
+
+
+def check_node(node: MeshNode) -> None:
+    """See that a node at rest has nothing left over, and that its counters add up."""
+    mesh = node.mesh
+    assert len(mesh._handshakes) == 0, "a handshake is left"
+    assert len(mesh._ways) == sum(peer.link.outgoing is not None for peer in mesh.peers.values()), "a connection leaks"
+    assert {entry.peer for entry in mesh._sessions.values()} == set(mesh.peers.values()), "a session leaks"
+    assert not node.requests._waiting, "a request is left"
+    assert not node.pubsub.confirming._waiting, "a confirmed publish is left"
+    for tally in (node.requests.tally, node.broadcasts.tally, node.pubsub.publishing.tally):
+        check_tally(tally)
+    running = sum(membership.statistics().running + membership.statistics().queued for membership in node.memberships)
+    assert len(node.serving._jobs) == running, "a job is left"
+    for membership in node.memberships:
+        check_membership(membership)
+    for subscription in node.pubsub.subscriptions:
+        check_subscription(subscription)
+
+
+def check_tally(tally: Tally, waiting: int = 0) -> PatternStatistics:
+    """sent = delivered + expired + refused + lost, and ``waiting`` are still under way."""
+    statistics = tally.statistics()
+    ended = statistics.delivered + statistics.expired + statistics.refused + sum(statistics.lost.values())
+    assert statistics.sent == ended + waiting, statistics
+    assert statistics.waiting == waiting
+    return statistics
+
+
+def check_membership(membership: Membership) -> None:
+    """Every request that was received had one end."""
+    it = membership.statistics()
+    ended = it.served + it.failed + it.expired + it.cancelled + it.refused
+    assert it.received == ended + it.running + it.queued, it
+
+
+def check_subscription(subscription: Subscription) -> None:
+    """received = delivered + dropped + waiting."""
+    it = subscription.statistics()
+    assert it.received == it.delivered + it.dropped + it.waiting, it
+    assert it.waiting_bytes >= 0
+    assert (it.waiting == 0) <= (it.waiting_bytes == 0), it
+
+
+@asynccontextmanager
+async def open_meshes(
+    *names: str,
+    config: Config | None = None,
+    seed: int = 0,
+    latency: tuple[float, float] = (0.0001, 0.0005),
+    loss: float = 0.0,
+    capacity: int = 64,
+    linked: bool = True,
+) -> AsyncIterator[Fleet]:
+    """Open so many nodes and link them to each other; use it with the ``autojump_clock`` fixture.
+
+    Whatever happens inside takes at most a day of virtual time.
+    """
+    network = MemoryNetwork(seed=seed, latency=latency, loss=loss, capacity=capacity)
+    fleet = Fleet(network, config or Config(), seed)
+    with trio.fail_after(86_400):
+        async with AsyncExitStack() as stack:
+            for name in names:
+                await stack.enter_async_context(fleet.open_node(name))
+            if linked:
+                await fleet.link()
+            yield fleet
+            network.loss = 0.0
+            await fleet.check()
