@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from iris._node import Node
 from iris.kernel.errors import ConfigError, NotSent, RemoteError, RequestTimeout

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -89,6 +89,7 @@ def test_an_empty_key_is_not_a_missing_key() -> None:
 texts = st.text(max_size=8)
 
 
+@settings(deadline=None)  # the first use of Arrow takes a while
 @given(
     st.lists(
         st.builds(
