@@ -70,7 +70,7 @@ async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
 
 
 async def source_url(dialled: str) -> str | None:
-    """Return a URL to listen at, with a free port, that the node at ``dialled`` can reach; None for ipc and the like."""
+    """Return a URL with a free port to listen at, which the node at ``dialled`` can reach; None for ipc."""
     parts = _split(dialled)
     source = None if parts is None else await _source_address(parts[1].strip("[]"))
     return None if source is None else f"tcp://{source}:0"

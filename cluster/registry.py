@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Final, final
+from typing import Final, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import NodeId, is_node_id
@@ -47,7 +47,7 @@ class Registry:
         """Return the addresses of each node announced.  Entries that cannot be read are passed over."""
         found: dict[NodeId, tuple[str, ...]] = {}
         try:
-            names = sorted(os.listdir(self._directory))
+            names = sorted(path.name for path in self._directory.iterdir())
         except OSError:
             return found
         for name in names:
@@ -57,9 +57,8 @@ class Registry:
             try:
                 with (self._directory / name).open() as file:
                     entry = json.loads(file.read(_MAX_ENTRY))
-                addresses = entry["addresses"]
-                if isinstance(addresses, list) and all(isinstance(url, str) for url in addresses):
-                    found[NodeId(node)] = tuple(addresses)
+                addresses = cast("list[object]", entry["addresses"])
+                found[NodeId(node)] = tuple(url for url in addresses if isinstance(url, str))
             except (OSError, ValueError, KeyError, TypeError):
                 continue
         return found

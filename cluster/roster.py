@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from iris.cluster.effects import Changed
 from iris.cluster.records import MemberState, NodeRecord
@@ -61,13 +61,13 @@ class Roster:
         """Take a change of a node's state or record; return what it means for each cluster."""
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         before = self._serves.get(changed.node, frozenset())
-        now = frozenset() if gone else frozenset(entry.name for entry in changed.record.clusters)
+        now: frozenset[str] = frozenset() if gone else frozenset(entry.name for entry in changed.record.clusters)
         changes: list[Change] = []
         for cluster in sorted(before - now):
             member = self._clusters[cluster].pop(changed.node)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-            kind: Final[ChangeKind] = "lost" if changed.state is MemberState.DEAD else "left"
+            kind: ChangeKind = "lost" if changed.state is MemberState.DEAD else "left"
             changes.append(Change(kind=kind, cluster=cluster, member=member))
         for cluster in sorted(now):
             changes += self._update(cluster, _member(changed, cluster))
@@ -104,9 +104,5 @@ class Roster:
 def _member(changed: Changed, cluster: str) -> Member:
     record: NodeRecord = changed.record
     draining = any(entry.draining for entry in record.clusters if entry.name == cluster)
-    status: MemberStatus = (
-        "suspected" if changed.state is MemberState.SUSPECT else "draining" if draining else "alive"
-    )
-    return Member(
-        node=record.node, speaks_for=record.name, site=record.site, addresses=record.addresses, status=status
-    )
+    status: MemberStatus = "suspected" if changed.state is MemberState.SUSPECT else "draining" if draining else "alive"
+    return Member(node=record.node, speaks_for=record.name, site=record.site, addresses=record.addresses, status=status)

@@ -128,8 +128,8 @@ class Confirming:
         return found
 
     def _receive_confirmed(self, peer: Peer, message: wire.Message) -> None:
-        ranges = message[1]
-        if type(ranges) is not tuple or len(ranges) % 2 or any(type(number) is not int for number in ranges):
+        ranges = wire.integers_untrusted(message[1])
+        if len(ranges) % 2:
             raise RemoteProtocolError("confirmations are pairs of numbers")
         for first, last in zip(ranges[::2], ranges[1::2], strict=True):
             if not 0 <= last - first < _MAX_RANGE:

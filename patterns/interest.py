@@ -7,8 +7,8 @@ on, and answers with the number it has reached; so a subscriber knows when every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, cast, final
 
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
@@ -131,7 +131,7 @@ class InterestTable:
 def _terms_untrusted(field: object) -> list[Terms]:
     if type(field) is not tuple:
         raise RemoteProtocolError("interest lists its terms")
-    items: Iterable[object] = field
+    items = cast("tuple[object, ...]", field)
     found: list[Terms] = []
     for item in items:
         match item:

@@ -220,11 +220,12 @@ class Membership:
         if now >= job.deadline:
             self._expire(job)
             return
+        outcome: tuple[wire.Message, int] | None = None
         with trio.CancelScope(deadline=job.deadline) as scope:
             job.scope = scope
-            reply, size = await self._call(job)
-        if not scope.cancelled_caught:
-            self._answer(job, reply, size)
+            outcome = await self._call(job)
+        if outcome is not None:
+            self._answer(job, *outcome)
         elif job.cancelled:
             self._cancelled += 1
         else:

@@ -146,9 +146,10 @@ class Publishing:
         generations = [self.post(link, message, size) for link in state.links]
         for node, terms in state.choose(key, self._next_turn()):
             self.post_to(node, (kinds.EVENTS, topic, state.sequence, 0, terms.group, headers, key, payloads), size)
-        if headers is None and key is None and not state.grouped and generations and None not in generations:
+        taken = tuple(generation for generation in generations if generation is not None)
+        if headers is None and key is None and not state.grouped and taken and len(taken) == len(generations):
             state.payloads = payloads
-            state.generations = tuple(generations)
+            state.generations = taken
         else:
             state.payloads = None
         if not state.links and not state.grouped:

@@ -130,35 +130,29 @@ class Requests:
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         self.tally.sent += 1
-        fate = "cancelled"
         try:
             reply = await self._ask(
                 cluster, encoded, deadline, timeout, picker, member, idempotent, operation, key, flat
             )
-        except RequestTimeout:
-            fate = "expired"
+        except BaseException as error:
+            self._count(error)
             raise
-        except (Unknown, MemberLost) as error:
-            fate = ""
-            self.tally.lost[type(error).__name__] += 1
-            raise
-        except RemoteError:
-            fate = "delivered"
-            raise
-        except DeliveryError:
-            fate = "refused"
-            raise
-        else:
-            fate = "delivered"
-            return reply
-        finally:
-            match fate:
-                case "delivered":
-                    self.tally.delivered += 1
-                case "expired" | "cancelled":
-                    self.tally.expired += 1
-                case "refused":
-                    self.tally.refused += 1
+        self.tally.delivered += 1
+        return reply
+
+    def _count(self, error: BaseException) -> None:
+        """Count a request by what its caller got instead of a reply."""
+        match error:
+            case RequestTimeout() | trio.Cancelled():
+                self.tally.expired += 1
+            case RemoteError():
+                self.tally.delivered += 1  # the handler ran
+            case Unknown() | MemberLost():
+                self.tally.lost[type(error).__name__] += 1
+            case DeliveryError():
+                self.tally.refused += 1
+            case _:
+                self.tally.lost["malformed reply"] += 1
 
     def check(self, payload: object, headers: Mapping[str, str] | None) -> None:
         """Raise what ``request`` would raise for a payload or headers that cannot be sent."""

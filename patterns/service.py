@@ -113,4 +113,8 @@ def _register(service: str, table: dict[str | None, Any], operation: Any) -> Any
     if operation is None:
         return register
     name = check_name(operation, "operation")
-    return lambda handler: register(handler, name)
+
+    def register_named(handler: Any) -> Any:
+        return register(handler, name)
+
+    return register_named

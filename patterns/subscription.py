@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, cast, final
 
 import trio
 
@@ -368,6 +368,6 @@ def check_run_untrusted(message: wire.Message) -> None:
         or not payloads
     ):
         raise RemoteProtocolError("a run of events has a topic, a number and payloads")
-    for payload in payloads:
+    for payload in cast("tuple[object, ...]", payloads):
         if type(payload) is not bytes and not wire.is_payload(payload):
             raise RemoteProtocolError("an event carries a payload")

@@ -175,6 +175,21 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY) -> object:
     return cast("object", value)
 
 
+def integers_untrusted(field: object) -> tuple[int, ...]:
+    """Return a field of a decoded message that is an array of integers.
+
+    Raises:
+        RemoteProtocolError: it is not.
+    """
+    if type(field) is not tuple:
+        raise RemoteProtocolError("an array of integers is expected")
+    items = cast("tuple[object, ...]", field)
+    for item in items:
+        if type(item) is not int:
+            raise RemoteProtocolError("an array of integers is expected")
+    return cast("tuple[int, ...]", items)
+
+
 # -- user payloads -----------------------------------------------------------------------------------------
 
 
