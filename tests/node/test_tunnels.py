@@ -290,12 +290,15 @@ async def test_a_member_that_leaves_does_not_wait_for_ever(autojump_clock: MockC
 
 async def test_another_member_is_asked_when_one_is_leaving(autojump_clock: MockClock, network: Network) -> None:
     async with AsyncExitStack() as stack:
+        nodes: list[iris.Node] = []
         for number in range(3):
             node = await stack.enter_async_context(network.open_node("store", host=f"store-{number}"))
             await stack.enter_async_context(node.join("store", Store().service))
+            nodes.append(node)
         shop = await stack.enter_async_context(network.open_node("shop"))
         await shop.wait_for("store", members=3)
-        node._serving.memberships["store"].draining = True
+        leaving = nodes[0]
+        leaving._serving.memberships["store"].draining = True
         for _ in range(20):
             async with shop.open_tunnel("store") as tunnel:
-                assert tunnel.sender.node != node.id
+                assert tunnel.sender.node != leaving.id
