@@ -6,13 +6,14 @@ import random
 
 import pytest
 
+from benchmarks.mutation import damaged
 from iris.kernel.errors import AuthenticationError
 from iris.security import noise
 from iris.security.handshake import Initiator, Responder, prologue
 from iris.security.noise import HandshakeState
 from iris.security.suite import Suite
 from tests.support.realms import WALL, TestRealm, seeded_entropy
-from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, damaged, finish, start
+from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, finish, start
 
 REALM = TestRealm()
 ORDERS, BILLING = REALM.identity("orders"), REALM.identity("billing")

@@ -18,6 +18,7 @@ from typing import cast
 
 import pytest
 
+from benchmarks.mutation import damaged
 from iris.kernel.errors import IrisError
 from iris.security.container import Container
 from iris.security.credential import Credential, SealedKeys, seal_credential
@@ -28,7 +29,7 @@ from iris.security.noise import KeyPair
 from iris.security.secret import Secret
 from iris.security.signing import SigningKey
 from tests.support.realms import WALL, seeded_entropy
-from tests.support.sessions import damaged, finish
+from tests.support.sessions import finish
 
 
 def forms(secret: bytes) -> list[str]:

@@ -18,13 +18,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType]  # it is half typed
 )
 
+from benchmarks.mutation import damaged
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE
 from iris.security import session as session_module
 from iris.security.session import EPOCH_FRAMES, MAX_EPOCH, MAX_EPOCH_SKIP, Session, SessionStatistics
 from iris.security.suite import Suite
-from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, damaged, sessions
+from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, sessions
 
 SHORT_EPOCH = 8
 

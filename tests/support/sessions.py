@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from iris.kernel.config import Config
@@ -62,26 +61,3 @@ def sessions(
     )
     dialled, answered = finish(initiator, responder, now=now)
     return dialled.session, answered.session
-
-
-def damaged(frame: bytes, rng: random.Random) -> bytes:
-    """Return a frame with something done to it that a network or an attacker could do."""
-    changed = bytearray(frame)
-    kind = rng.randrange(7)
-    if kind == 0:
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-    elif kind == 1:
-        del changed[rng.randrange(len(changed)) :]
-    elif kind == 2:
-        changed += rng.randbytes(rng.randrange(1, 40))
-    elif kind == 3:
-        position = rng.randrange(len(changed))
-        changed[position : position + 8] = rng.randbytes(min(8, len(changed) - position))
-    elif kind == 4:
-        changed = bytearray(rng.randbytes(rng.randrange(0, 2 * len(frame))))
-    elif kind == 5:  # a header that looks right around rubbish
-        changed[16:] = rng.randbytes(rng.randrange(0, len(frame)))
-    else:  # two parts change places
-        cut = rng.randrange(1, len(changed))
-        changed = changed[cut:] + changed[:cut]
-    return bytes(changed)

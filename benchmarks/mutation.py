@@ -1,0 +1,71 @@
+"""What a network, a broken peer or an attacker can do to bytes.  Seeded, so that every run can be repeated."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+# Starts of msgpack values that promise more than follows, are not allowed, or nest.
+_TREACHEROUS: Final = (
+    b"\xdd\xff\xff\xff\xff",  # arrays
+    b"\xdc\xff\xff",
+    b"\x9f" * 40,
+    b"\xdc\x04\x00" * 30,
+    b"\xdf\xff\xff\xff\xff",  # maps
+    b"\x80",
+    b"\x81\x01\x02",
+    b"\xdb\xff\xff\xff\xff",  # strings and binaries
+    b"\xd9\xff",
+    b"\xa1\xff",  # not UTF-8
+    b"\xc6\xff\xff\xff\xff",
+    b"\xc9\xff\xff\xff\xff\x01",  # extensions
+    b"\xd4\x07\x00",
+    b"\xc7\x00\x01",
+    b"\xd6\xff\x00\x00\x00\x00",  # a timestamp
+    b"\xc1",  # never used
+    b"\xca\x7f\xc0\x00\x00",  # not a number
+    b"\xd3\x80\x00\x00\x00\x00\x00\x00\x00",
+)
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """Return ``data``, which is not empty, with one thing done to it that a network or an attacker could do."""
+    changed = bytearray(data)
+    position = rng.randrange(len(changed))
+    match rng.randrange(7):
+        case 0:
+            changed[position] ^= 1 << rng.randrange(8)
+        case 1:
+            del changed[position:]
+        case 2:
+            changed += rng.randbytes(rng.randrange(1, 40))
+        case 3:
+            changed[position : position + 8] = rng.randbytes(min(8, len(changed) - position))
+        case 4:
+            changed = bytearray(rng.randbytes(rng.randrange(2 * len(data))))
+        case 5:  # the header of a frame around rubbish
+            changed[16:] = rng.randbytes(rng.randrange(len(data)))
+        case _:  # two parts change places
+            changed = changed[position:] + changed[:position]
+    return bytes(changed)
+
+
+def malformed(batch: bytes, rng: random.Random) -> bytes:
+    """Return a batch, which is not empty, as a broken or hostile member could have encoded it."""
+    changed = bytearray(batch)
+    for _ in range(rng.randrange(1, 4)):
+        position = rng.randrange(len(changed) + 1)
+        match rng.randrange(6):
+            case 0:
+                changed[position:position] = rng.choice(_TREACHEROUS)
+            case 1:
+                changed[position : position + 1] = rng.choice(_TREACHEROUS)
+            case 2:
+                del changed[position:]
+            case 3:
+                changed[position : position + 1] = bytes((rng.randrange(256),))
+            case 4:
+                changed[position:position] = changed[: rng.randrange(1, 30)]
+            case _:
+                changed[position:position] = rng.randbytes(rng.randrange(1, 12))
+    return bytes(changed)
