@@ -72,7 +72,7 @@ async def open_node(
         ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
             mend it.
 
-    Cancelling it closes the node without the goodbye; its peers notice the closed connections within milliseconds.
+    Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     config = config or Config()
     environment = environment or Environment()
@@ -112,11 +112,13 @@ async def open_node(
             nursery.start_soon(discovery.run)
             nursery.start_soon(_keep_identity_fresh, credential, mesh, membership, environment)
             yield node
-            membership.leave()
-            await mesh.say_goodbye("the node was closed", _GOODBYE)
         finally:
             if registry is not None:
                 registry.withdraw(identity.node_id)
+            # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
+            with trio.CancelScope(shield=True):
+                membership.leave()
+                await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 
 async def _credential(
