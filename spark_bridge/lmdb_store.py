@@ -9,28 +9,21 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
+from iris.spark_bridge.appending import FinishedSegment, ShardAppend, cut_events
 from iris.spark_bridge.dedup import PublisherWindow, admit_events
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
-from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_header
-from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.frame import Chunk, decode_frames
+from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
 from iris.spark_bridge.schema import Arrival, encode_events
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
 from iris.spark_bridge.store import Appended, Cursor, ShardState
-
-CHUNK_EVENTS: Final = 8192
-"""Spark takes batches of 10,000 rows by default."""
-
-CHUNK_BYTES: Final = 1024 * 1024
-"""Larger chunks read no faster, and a reader holds some of them at a time."""
-
-_EVENT_OVERHEAD: Final = 96
-"""Bytes that an event takes in the columns besides payload, topic and headers."""
 
 _WINDOWS: Final = 4096
 """Publishers whose windows stay in memory; those of others are read again when they publish."""
@@ -77,7 +70,7 @@ class LmdbStore:
     def append(self, events: Mapping[int, Sequence[Arrival]], *, now: int) -> Appended:
         """See ``Store``."""
         with self._writing:
-            finished: list[tuple[int, str, int, int]] = []
+            finished: list[FinishedSegment] = []
             try:
                 with self._index.write() as view:
                     appended = self._append(view, events, now, finished)
@@ -96,7 +89,7 @@ class LmdbStore:
         view: IndexView,
         events: Mapping[int, Sequence[Arrival]],
         now: int,
-        finished: list[tuple[int, str, int, int]],
+        finished: list[FinishedSegment],
     ) -> Appended:
         touched: dict[str, PublisherWindow] = {}
 
@@ -120,50 +113,12 @@ class LmdbStore:
         return Appended(count=count, repeats=repeats, stale=stale)
 
     def _append_to(
-        self,
-        view: IndexView,
-        number: int,
-        events: Sequence[Arrival],
-        now: int,
-        finished: list[tuple[int, str, int, int]],
+        self, view: IndexView, number: int, events: Sequence[Arrival], now: int, finished: list[FinishedSegment]
     ) -> None:
-        shard = view.shard(number)
-        if shard is None:
-            raise ValueError(f"there is no shard {number}")
-        timestamp = max(now, shard.timestamp)
-        first, stored = shard.next, shard.size
-        segment = view.last_segment(number)
-        for part in _cut(events):
-            columns = encode_events(part, shard=number, first=first, timestamp=timestamp)
-            data = memoryview(columns.serialize())
-            size = HEADER_SIZE + len(data)
-            if segment is None or self._files.is_full(segment.size, size):
-                if segment is not None:
-                    if segment.end > shard.next:
-                        self._files.sync(number)
-                    finished.append((number, shard.epoch, segment.first, segment.size))
-                self._files.begin(number, shard.epoch, first, size)
-                segment = SegmentRecord(
-                    first=first, end=first, size=0, first_timestamp=timestamp, last_timestamp=timestamp
-                )
-            header = frame_header(
-                data, shard=number, epoch=shard.epoch, first=first, count=len(part), timestamp=timestamp
-            )
-            self._files.write(number, shard.epoch, segment.first, segment.size, (header, data))
-            place = ChunkPlace(
-                first=first,
-                count=len(part),
-                timestamp=timestamp,
-                segment=segment.first,
-                position=segment.size,
-                size=size,
-            )
-            view.put_chunk(number, place)
-            segment = dataclasses.replace(segment, end=place.end, size=segment.size + size, last_timestamp=timestamp)
-            view.put_segment(number, segment)
-            first, stored = place.end, stored + size
-        self._files.sync(number)
-        view.put_shard(dataclasses.replace(shard, next=first, timestamp=timestamp, size=stored))
+        append = ShardAppend(view, self._files, number, now=now, finished=finished)
+        for part in cut_events(events):
+            append.add(len(part), partial(encode_events, part, shard=number))
+        append.finish()
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)
@@ -446,24 +401,6 @@ def _make_reserve(path: Path) -> None:
             os.close(FileSystem().create(path, _RESERVE))
         except OSError:
             return
-
-
-def _cut(events: Sequence[Arrival]) -> list[Sequence[Arrival]]:
-    """Cut events into parts that make a chunk each."""
-    limit = CHUNK_BYTES - HEADER_SIZE - 2048
-    parts: list[Sequence[Arrival]] = []
-    begin = size = 0
-    for at, event in enumerate(events):
-        payload = event.raw_payload
-        more = (len(payload) if type(payload) is bytes else len(payload.data)) + len(event.topic) + _EVENT_OVERHEAD
-        if event.headers:
-            more += sum(len(name) + len(text) + 16 for name, text in event.headers.items())
-        if at > begin and (size + more > limit or at - begin == CHUNK_EVENTS):
-            parts.append(events[begin:at])
-            begin, size = at, 0
-        size += more
-    parts.append(events[begin:])
-    return parts
 
 
 def _take(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:

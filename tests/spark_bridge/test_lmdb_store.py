@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
+from iris.spark_bridge.appending import CHUNK_EVENTS
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy
 from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
-from iris.spark_bridge.lmdb_store import CHUNK_EVENTS, LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.retention import Retention
 from tests.support.arrivals import PUBLISHER, FakeEvent, make_store, numbered, payloads, stored
 
