@@ -87,7 +87,7 @@ def _delay(minutes: float | None) -> str:
 
 
 def _counters(outcome: Outcome) -> Table:
-    table = Table(title="What became of every message: sent = delivered + expired + refused + lost")
+    table = Table(title="Messages: sent = delivered + expired + refused + lost")
     table.add_column("pattern")
     for heading in ("sent", "delivered", "expired", "refused", "lost"):
         table.add_column(heading, justify="right")
