@@ -109,8 +109,6 @@ class Census:
 
     def _meet(self, record: NodeRecord, sender: NodeId, *, pass_on: bool) -> None:
         ground = self._ground
-        if record.leaving:
-            return
         if len(ground.view.live) >= ground.config.member_limit:
             ground.reject(sender, "more members than member_limit")
             return
@@ -118,9 +116,13 @@ class Census:
             ground.reject(sender, "a record that its subject did not sign")
             return
         member = ground.view.add(record, ground.now)
-        self._prober.joined(record.node)
         if pass_on:
             ground.spread(record)
+        if record.leaving:
+            # Remembered only so that an older record, still on its way, does not bring it in.
+            ground.view.bury(member, MemberState.LEFT, ground.now)
+            return
+        self._prober.joined(record.node)
         ground.changed(member)
 
     def _renew(self, member: Member, record: NodeRecord, renewal: Renewal | None) -> None:

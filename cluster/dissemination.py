@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import Final, final
 
 from iris.cluster.gossip import Update, update_size
@@ -39,7 +40,8 @@ class Dissemination:
     __slots__ = ("_level_of", "_levels", "dropped")
 
     def __init__(self) -> None:
-        self._levels: list[dict[Key, tuple[Update, int]]] = [{}]
+        # Ordered by linked lists: a plain dict that is emptied from its front is searched through its holes.
+        self._levels: list[OrderedDict[Key, tuple[Update, int]]] = [OrderedDict()]
         self._level_of: dict[Key, int] = {}
         self.dropped = 0
 
@@ -103,7 +105,7 @@ class Dissemination:
                 del self._level_of[key]
                 continue
             if depth + 1 == len(self._levels):
-                self._levels.append({})
+                self._levels.append(OrderedDict())
             self._levels[depth + 1][key] = entry
             self._level_of[key] = depth + 1
         return taken

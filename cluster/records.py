@@ -39,11 +39,6 @@ class MemberState(enum.IntEnum):
     LEFT = 3
 
 
-def supersedes(incarnation: int, state: MemberState, over: tuple[int, MemberState]) -> bool:
-    """Tell whether a statement about a node replaces what is held about it, ``over``: (incarnation, state)."""
-    return (incarnation, state) > over
-
-
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEntry:

@@ -79,8 +79,8 @@ class Config:
     update_sends: int = 12
     """Each member sends each update this often at least: all of n senders miss one given member with e**-12."""
 
-    update_bytes: int = 16 * KIB
-    """Updates in one gossip message: 23 whole records, or 120 renewals after a healed partition."""
+    update_bytes: int = 32 * KIB
+    """Updates in one gossip message: 46 whole records, or 340 renewals, of which a healed partition brings many."""
 
     suspicion_multiplier: float = 3.0
     """A suspect is declared dead after ``multiplier * max(1, log10(n)) * probe_interval`` with enough witnesses."""

@@ -1,0 +1,240 @@
+"""Whom to ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.cluster.balancer import Balancer
+from iris.kernel.ids import NodeId
+from tests.support.membership import node
+
+
+def balancer(count: int, *, site: str = "", sites: tuple[str, ...] = ("",), seed: int = 1) -> Balancer:
+    made = Balancer(Random(seed), site=site)
+    for number in range(count):
+        made.add(node(number), sites[number % len(sites)])
+    return made
+
+
+def answer(of: Balancer, member: NodeId, latency: float, *, ok: bool = True, times: int = 1) -> None:
+    for _ in range(times):
+        of.started(member)
+        of.finished(member, latency, ok=ok)
+
+
+def picks(of: Balancer, count: int = 1000) -> Counter[NodeId | None]:
+    return Counter(of.pick() for _ in range(count))
+
+
+def test_nobody_serves_an_empty_cluster() -> None:
+    empty = balancer(0)
+    assert empty.pick() is None
+    assert empty.pick(key="k") is None
+    assert empty.pick(prefer=node(1)) is None
+
+
+def test_equal_members_get_equal_work() -> None:
+    seen = picks(balancer(10), 10_000)
+    assert len(seen) == 10
+    assert all(800 < count < 1200 for count in seen.values())
+
+
+def test_outstanding_requests_drive_work_elsewhere() -> None:
+    two = balancer(2)
+    for member in (node(0), node(1)):
+        answer(two, member, 0.01, times=50)
+    two.started(node(0))
+    assert picks(two, 10) == {node(1): 10}
+    for _ in range(2):
+        two.started(node(1))
+    assert picks(two, 10) == {node(0): 10}
+
+
+def test_a_slow_member_gets_little_but_not_nothing() -> None:
+    ten = balancer(10)
+    seen: Counter[NodeId | None] = Counter()
+    for _ in range(5000):
+        member = ten.pick()
+        assert member is not None
+        seen[member] += 1
+        answer(ten, member, 0.1 if member == node(0) else 0.01)
+    assert 5 < seen[node(0)] < 60
+    assert max(seen.values()) < 700
+
+
+def test_a_member_that_was_slow_is_found_out_to_be_fast_again() -> None:
+    two = balancer(2)
+    answer(two, node(0), 5.0, times=20)
+    answer(two, node(1), 0.01, times=20)
+    seen: Counter[NodeId | None] = Counter()
+    for _ in range(1000):
+        member = two.pick()
+        assert member is not None
+        seen[member] += 1
+        answer(two, member, 0.01)
+    assert seen[node(0)] > 300
+
+
+def test_a_member_that_fails_fast_is_an_outlier_and_each_failure_keeps_it_out_longer() -> None:
+    pauses: list[int] = []
+    for failures in (1, 3, 6):
+        two = balancer(2)
+        for member in (node(0), node(1)):
+            answer(two, member, 0.01, times=50)
+        answer(two, node(0), 0.0001, ok=False, times=failures)
+        pause = 0
+        while two.pick() != node(0):
+            pause += 1
+        pauses.append(pause)
+    assert 20 < pauses[0] < pauses[1] < pauses[2] < 200
+
+
+def test_a_member_that_always_failed_is_tried_again_after_some_200_draws() -> None:
+    two = balancer(2)
+    answer(two, node(1), 0.01, times=50)
+    answer(two, node(0), 3600.0, ok=False, times=100)
+    assert picks(two, 200)[node(0)] >= 1
+
+
+def test_a_suspended_member_gets_nothing_until_it_is_resumed() -> None:
+    two = balancer(2)
+    two.suspend(node(0))
+    assert picks(two) == {node(1): 1000}
+    two.suspend(node(1))
+    assert two.pick() is None
+    two.resume(node(0))
+    assert picks(two) == {node(0): 1000}
+
+
+def test_a_removed_member_gets_nothing_and_its_answers_are_ignored() -> None:
+    two = balancer(2)
+    two.started(node(0))
+    two.remove(node(0))
+    two.finished(node(0), 1.0, ok=True)
+    two.gray(node(0), 5.0)
+    assert set(two.nodes) == {node(1)}
+    assert picks(two) == {node(1): 1000}
+
+
+def test_a_gray_member_gets_nothing_while_there_are_others() -> None:
+    two = balancer(2)
+    two.gray(node(0), 1.5)
+    assert picks(two) == {node(1): 1000}
+    two.gray(node(1), 2.0)
+    assert set(picks(two)) == {node(0)}, "both are gray: the lesser evil"
+    two.gray(node(0), 0.0)
+    two.gray(node(1), 0.0)
+    assert set(picks(two)) == {node(0), node(1)}
+
+
+def test_a_reported_queue_counts_as_latency() -> None:
+    two = balancer(2)
+    two.gray(node(0), 0.05)
+    assert picks(two)[node(1)] == 1000
+
+
+def test_the_own_site_is_asked_first() -> None:
+    four = balancer(4, site="eu", sites=("eu", "us"))
+    assert set(picks(four)) == {node(0), node(2)}
+
+
+@pytest.mark.parametrize("how", ["suspended", "full"])
+def test_other_sites_are_asked_when_the_own_is_gone_or_full(how: str) -> None:
+    four = balancer(4, site="eu", sites=("eu", "us"))
+    for member in (node(0), node(2)):
+        if how == "full":
+            four.gray(member, 0.3)
+        else:
+            four.suspend(member)
+    seen = picks(four)
+    assert seen[node(1)] + seen[node(3)] > (999 if how == "suspended" else 750)
+
+
+def test_retries_go_to_those_not_tried_and_to_other_sites_rather_than_nowhere() -> None:
+    four = balancer(4, site="eu", sites=("eu", "us"))
+    assert four.pick(exclude={node(0)}) == node(2)
+    assert four.pick(exclude={node(0), node(2)}) in (node(1), node(3))
+    assert four.pick(exclude={node(0), node(1), node(2), node(3)}) is None
+
+
+def test_a_preferred_member_is_taken_while_it_can_be() -> None:
+    four = balancer(4, site="eu", sites=("eu", "us"))
+    assert four.pick(prefer=node(1)) == node(1), "even at another site"
+    assert four.pick(prefer=node(1), exclude=[node(1)]) != node(1)
+    four.gray(node(1), 2.0)
+    assert four.pick(prefer=node(1)) != node(1)
+    four.gray(node(1), 0.0)
+    four.suspend(node(1))
+    assert four.pick(prefer=node(1)) != node(1)
+    assert four.pick(prefer=node(99)) is not None
+
+
+def test_a_key_has_the_same_member_for_every_asker_at_every_site() -> None:
+    ours = balancer(8, site="eu", sites=("eu", "us"), seed=1)
+    theirs = balancer(8, site="us", sites=("eu", "us"), seed=2)
+    keys = [f"key {number}" for number in range(500)]
+    assert [ours.pick(key=key) for key in keys] == [theirs.pick(key=key) for key in keys]
+    assert len({ours.pick(key=key) for key in keys}) == 8
+
+
+def test_only_the_keys_of_a_lost_member_move_and_they_come_back() -> None:
+    eight = balancer(8)
+    keys = [f"key {number}" for number in range(500)]
+    before = {key: eight.pick(key=key) for key in keys}
+    eight.suspend(node(3))
+    during = {key: eight.pick(key=key) for key in keys}
+    assert {key for key in keys if during[key] != before[key]} == {key for key in keys if before[key] == node(3)}
+    eight.resume(node(3))
+    assert {key: eight.pick(key=key) for key in keys} == before
+
+
+def test_load_moves_no_key() -> None:
+    eight = balancer(8)
+    member = eight.pick(key="k")
+    assert member is not None
+    eight.gray(member, 5.0)
+    answer(eight, member, 9.0, times=20)
+    assert eight.pick(key="k") == member
+    assert eight.pick(key="k", exclude=[member]) not in (None, member)
+    assert eight.pick(key="k") == member
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "remove", "suspend", "resume", "gray", "start", "finish", "fail", "pick"]),
+            st.integers(0, 4),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_happens_only_reachable_members_are_picked(steps: list[tuple[str, int]]) -> None:
+    one = Balancer(Random(1), site="eu")
+    reachable: dict[NodeId, bool] = {}
+    for step, number in steps:
+        member = node(number)
+        if step == "add" and member not in reachable:
+            one.add(member, "eu" if number % 2 else "us")
+            reachable[member] = True
+        elif step == "gray":
+            one.gray(member, number * 0.4)
+        elif step == "start":
+            one.started(member)
+        elif step in ("finish", "fail"):
+            one.finished(member, number * 0.1, ok=step == "finish")
+        elif member in reachable:
+            if step == "remove":
+                one.remove(member)
+                del reachable[member]
+            elif step in ("suspend", "resume"):
+                (one.suspend if step == "suspend" else one.resume)(member)
+                reachable[member] = step == "resume"
+        can = {member for member, open_ in reachable.items() if open_}
+        for picked in (one.pick(), one.pick(key="k"), one.pick(prefer=member)):
+            assert picked in can if can else picked is None
+        assert (one.pick(exclude=[member]) is None) == (can <= {member})
