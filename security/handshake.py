@@ -130,7 +130,6 @@ class _Side:
         self._admit = admit
         self._config = config
         self.over = False
-        poison_after_fork(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._index}{' over' if self.over else ''}>"
@@ -238,8 +237,9 @@ class Initiator(_Side):
         config: Config | None = None,
     ) -> None:
         suite = suite or preferred_suite()
-        noise = _begin(identity, identity.gate_secrets[0], suite, entropy, initiator=True)
+        noise = _begin(identity, 0, suite, entropy, initiator=True)
         super().__init__(identity, index, noise, admit, config or _DEFAULTS)
+        poison_after_fork(self)
         check_validity(identity.certificate, identity.delegation, wall_now)
         _check_hello(hello)
         self._suite = suite
@@ -325,6 +325,7 @@ class Responder(_Side):
         self._remote_index = remote_index
         self._suite = suite
         self._noise = noise
+        poison_after_fork(self)
         self._hello = payload[ENCAPSULATION_KEY_SIZE:]
         return self._hello
 
@@ -372,8 +373,8 @@ class Responder(_Side):
 
     def _pass_gate_untrusted(self, suite: Suite, message: bytes) -> tuple[HandshakeState, bytes]:
         """Try the gate secrets one after the other; there are two only while the realm changes from one to the next."""
-        for gate_secret in self._identity.gate_secrets:
-            noise = _begin(self._identity, gate_secret, suite, self._entropy, initiator=False)
+        for gate in range(len(self._identity.gate_secrets)):
+            noise = _begin(self._identity, gate, suite, self._entropy, initiator=False)
             try:
                 return noise, noise.read_message(message)
             except AuthenticationError:
@@ -381,17 +382,20 @@ class Responder(_Side):
         raise AuthenticationError("handshake: the sender does not know the gate secret of this realm")
 
 
-def _begin(
-    identity: NodeIdentity, gate_secret: bytes, suite: Suite, entropy: Entropy, *, initiator: bool
-) -> HandshakeState:
-    return HandshakeState(
-        suite.protocol_name,
-        initiator=initiator,
-        entropy=entropy,
-        prologue=prologue(suite, identity.realm),
-        s=identity.static,
-        psks={0: gate_secret},
-    )
+def _begin(identity: NodeIdentity, gate: int, suite: Suite, entropy: Entropy, *, initiator: bool) -> HandshakeState:
+    """Return the start of a handshake under a gate secret; what does not change between them is computed once."""
+    key = (suite.protocol_name, gate, initiator)
+    state = identity.beginnings.get(key)
+    if state is None:
+        state = identity.beginnings[key] = HandshakeState(
+            suite.protocol_name,
+            initiator=initiator,
+            entropy=entropy,
+            prologue=prologue(suite, identity.realm),
+            s=identity.static,
+            psks={0: identity.gate_secrets[gate]},
+        )
+    return state.again(entropy)
 
 
 def _check_hello(hello: bytes) -> None:

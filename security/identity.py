@@ -15,7 +15,7 @@ from iris.kernel.ids import NodeId, is_node_id
 from iris.security import certificate as certificates
 from iris.security import signing
 from iris.security.certificate import ClusterCertificate, NodeDelegation
-from iris.security.noise import KeyPair
+from iris.security.noise import HandshakeState, KeyPair
 from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
 
@@ -47,6 +47,10 @@ class NodeIdentity:
     delegation: NodeDelegation
     static: KeyPair
     signing: SigningKey
+    beginnings: dict[tuple[str, int, bool], HandshakeState] = dataclasses.field(
+        default_factory=dict[tuple[str, int, bool], HandshakeState], init=False, repr=False, compare=False
+    )
+    """What all handshakes of this node begin with, by protocol, gate secret and side; filled in as they come."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))

@@ -90,13 +90,14 @@ class CipherState:
 
     def __init__(self, cipher: str) -> None:
         self._cipher = cipher
+        self._aead: Aead | None = None
         self.k: Secret | None = None
 
     def initialize_key(self, key: bytes) -> None:
         """Take ``key`` and start again at nonce 0."""
         self.k = Secret(key)
         self.n = 0
-        self._aead = CIPHERS[self._cipher](key)
+        self._aead = None  # half of the keys of a handshake are replaced before they are used
 
     def copy(self) -> CipherState:
         """Return an independent copy, for reading what may turn out not to be genuine."""
@@ -121,6 +122,8 @@ class CipherState:
             raise LocalProtocolError("the nonces of this key are used up")
         n = self.n
         self.n = n + 1  # before the cipher runs: an error may cost a nonce, never use one twice
+        if self._aead is None:
+            self._aead = CIPHERS[self._cipher](self.k)
         return self._aead.encrypt(self.nonce(n), plaintext, ad)
 
     def decrypt_with_ad(self, ad: bytes, ciphertext: bytes) -> bytes:
@@ -129,6 +132,8 @@ class CipherState:
             return ciphertext
         if self.n >= _MAX_NONCE:
             raise AuthenticationError("the nonces of this key are used up")
+        if self._aead is None:
+            self._aead = CIPHERS[self._cipher](self.k)
         try:
             plaintext = self._aead.decrypt(self.nonce(self.n), ciphertext, ad)
         except InvalidTag:
@@ -247,6 +252,29 @@ class HandshakeState:
                 public = (s.public if s else None) if ours else rs
                 assert public is not None
                 self.ss.mix_hash(public)
+        if protocol.messages[0][0] == "psk0":
+            # The first token of all, so it can be done before it is known what is said: see ``again``
+            self._mix_token("psk0")
+
+    def again(self, entropy: Entropy) -> HandshakeState:
+        """Return a handshake that begins like this one: what was mixed in so far is not computed once more.
+
+        Raises:
+            LocalProtocolError: this one has begun; two that go on from one state would share keys and nonces.
+        """
+        if self._next:
+            raise LocalProtocolError("a handshake that has begun cannot be copied")
+        copied = object.__new__(HandshakeState)
+        copied._protocol, copied._initiator, copied._entropy, copied._next = (
+            self._protocol,
+            self._initiator,
+            entropy,
+            0,
+        )
+        copied.psks = dict(self.psks)
+        copied.s, copied.rs, copied.e, copied.re = self.s, self.rs, None, None
+        copied.ss = self.ss.copy()
+        return copied
 
     @property
     def finished(self) -> bool:
@@ -272,6 +300,8 @@ class HandshakeState:
                     self.e = KeyPair(self._entropy(DHLEN))
                     message += self.e.public
                     self._mix_ephemeral(self.e.public)
+                case "psk0":
+                    continue  # mixed in at the start
                 case "s":
                     assert self.s is not None
                     message += ss.encrypt_and_hash(self.s.public)
@@ -307,6 +337,8 @@ class HandshakeState:
                 case "e":
                     self.re, message = _cut(message, DHLEN)
                     self._mix_ephemeral(self.re)
+                case "psk0":
+                    continue  # mixed in at the start
                 case "s":
                     public, message = _cut(message, DHLEN + (TAGLEN if ss.cipher_state.has_key() else 0))
                     self.rs = ss.decrypt_and_hash(public)

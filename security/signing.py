@@ -6,6 +6,7 @@ another.  Signed values are kept and verified as the raw bytes that were signed,
 
 from __future__ import annotations
 
+import functools
 from typing import Final, final
 
 from cryptography.exceptions import InvalidSignature
@@ -52,6 +53,12 @@ class SigningKey:
         return message + self.sign(domain, message)
 
 
+@functools.lru_cache(maxsize=1024)
+def _public_key(public_key: bytes) -> Ed25519PublicKey:
+    """Return a public key as the library wants it; the same few keys sign nearly everything."""
+    return Ed25519PublicKey.from_public_bytes(public_key)
+
+
 def verify_untrusted(public_key: bytes, domain: bytes, message: bytes, signature: bytes, what: str) -> None:
     """Check a signature; ``what`` names the signed thing in the error.
 
@@ -59,7 +66,7 @@ def verify_untrusted(public_key: bytes, domain: bytes, message: bytes, signature
         AuthenticationError: the signature was not made by this key, for this purpose, over this message.
     """
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, domain + message)
+        _public_key(public_key).verify(signature, domain + message)
     except (InvalidSignature, ValueError):
         raise AuthenticationError(f"{what}: the signature is not valid") from None
 

@@ -182,7 +182,6 @@ def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> byte
     )
     if ephemeral is not None:
         ss = state.ss
-        ss.mix_key_and_hash(REALM.gate)
         ss.mix_hash(ephemeral)
         ss.mix_key(ephemeral)
         message = ephemeral + ss.encrypt_and_hash(payload)

@@ -83,13 +83,26 @@ def test_speaking_out_of_turn_is_a_local_error() -> None:
 
 
 def test_an_error_while_writing_ends_the_handshake() -> None:
-    initiator, _ = pair()
-    initiator.psks.clear()
+    initiator, responder = pair()
+    responder.read_message(initiator.write_message(b""))
+    initiator.read_message(responder.write_message(b""))
+    del initiator.psks[3]
     with pytest.raises(KeyError):
         initiator.write_message(b"")
-    initiator.psks[0] = bytes(32)
+    initiator.psks[3] = bytes(32)
     with pytest.raises(LocalProtocolError):
         initiator.write_message(b"")
+
+
+def test_a_handshake_can_begin_like_another_that_has_not_begun() -> None:
+    template, responder = pair()
+    entropy = seeded_entropy(5)
+    first, second = template.again(entropy), template.again(entropy)
+    messages = [first.write_message(b"one"), second.write_message(b"two")]
+    assert messages[0][:32] != messages[1][:32]
+    assert [responder.again(entropy).read_message(message) for message in messages] == [b"one", b"two"]
+    with pytest.raises(LocalProtocolError, match="cannot be copied"):
+        first.again(entropy)
 
 
 def test_a_finished_handshake_takes_no_more_messages() -> None:
