@@ -24,7 +24,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotS
 from iris.kernel.ids import Entropy, NodeId, is_node_id
 from iris.kernel.transport import Outgoing
 from iris.security.handshake import Established, Initiator, Responder
-from iris.security.identity import NodeIdentity
+from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
 _MAX_ADDRESS: Final = 512
@@ -45,6 +45,11 @@ class Host(Protocol):
     @property
     def advertised(self) -> tuple[str, ...]:
         """Where others may reach this node."""
+        ...
+
+    @property
+    def check_peer(self) -> Callable[[PeerIdentity], None]:
+        """Raises AuthenticationError for a peer that is not to be let in, though its papers are in order."""
         ...
 
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
@@ -132,6 +137,7 @@ class Handshakes:
             entropy=self._entropy,
             wall_now=self._wall_clock(),
             expected=expected,
+            admit=self._host.check_peer,
             config=self._config,
         )
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
@@ -177,7 +183,9 @@ class Handshakes:
             host.refusals["half-open handshakes"] += 1
             return
         index = self._new_index()
-        responder = Responder(host.identity, index=index, entropy=self._entropy, config=self._config)
+        responder = Responder(
+            host.identity, index=index, entropy=self._entropy, admit=host.check_peer, config=self._config
+        )
         claimed, addresses = parse_hello_untrusted(responder.receive_first_untrusted(frame))
         if claimed == host.identity.node_id:
             own = self._initiating.get(sender_index)

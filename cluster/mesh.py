@@ -35,7 +35,7 @@ from iris.kernel.link import BulkSource
 from iris.kernel.transport import Outgoing, Transport
 from iris.kernel.wire import Message
 from iris.security.handshake import Established
-from iris.security.identity import NodeIdentity
+from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.session import Session
 
 MessageReceiver = Callable[[Peer, Message], None]
@@ -101,6 +101,8 @@ class Mesh:
         self._redialling: set[NodeId] = set()
         self._renewing: set[Outgoing] = set()
         self._dropped = trio.lowlevel.ParkingLot()
+        self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
+        """Called with each peer that has proved who it is; raises AuthenticationError to turn it away."""
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
         self.on(kinds.PING, 1, self._barriers.receive_ping)

@@ -16,6 +16,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.papers import proof_of, serves_by_right
 from iris.cluster.records import ClusterEntry
+from iris.cluster.revoking import Revoking
 from iris.cluster.roster import Member
 from iris.cluster.watch import Watch
 from iris.kernel.config import Config
@@ -69,6 +70,7 @@ class Node:
         self,
         mesh: Mesh,
         membership: Membership,
+        revoking: Revoking,
         config: Config,
         *,
         credential: Credential,
@@ -87,6 +89,7 @@ class Node:
         """The URLs really bound."""
         self._mesh = mesh
         self._membership = membership
+        self._revoking = revoking
         self._config = config
         self._environment = environment
         self._requests = Requests(mesh, membership, config)
@@ -416,6 +419,25 @@ class Node:
         """
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)
+
+    async def revoke(self, revocations: bytes) -> bool:
+        """Put a revocation list, signed by the realm's owner, in force in the whole realm.
+
+        Nodes that it names are cut off from every node that this one is linked to, at once, and from the others when
+        these are linked.
+
+        Args:
+            revocations: the list as ``iris keys revoke`` writes it.
+
+        Returns:
+            Whether it is newer than the list in force; an older one changes nothing.
+
+        Raises:
+            AuthenticationError: it is not a list of this realm.
+        """
+        newer = self._revoking.take(revocations)
+        await trio.lowlevel.checkpoint()
+        return newer
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""

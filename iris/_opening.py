@@ -19,6 +19,7 @@ from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.papers import Papers, proof_of
 from iris.cluster.records import NodeRecord
 from iris.cluster.registry import Registry
+from iris.cluster.revoking import Revoking
 from iris.cluster.swim import Swim
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
@@ -27,7 +28,8 @@ from iris.kernel.ids import check_name
 from iris.security.credential import Credential
 from iris.security.credential_file import load_credential
 from iris.security.identity import NodeIdentity
-from iris.security.local_realm import open_local_realm
+from iris.security.local_realm import iris_home, open_local_realm
+from iris.security.private_files import make_private_directory
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
@@ -49,6 +51,7 @@ async def open_node(
     seeds: Iterable[str] = (),
     site: str | None = None,
     config: Config | None = None,
+    revocations: Path | str | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Node]:
     """Bring a node up, and take it down at the end of the block.
@@ -66,6 +69,9 @@ async def open_node(
             again for as long as the node lives.
         site: where the node is; members of the same site are preferred.
         config: limits and timings.
+        revocations: where the realm's newest revocation list is kept.  A list that is put there (``iris keys revoke``)
+            is in force within seconds, in every node of the realm; an older one is refused.  By default it is
+            ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
         environment: network, randomness and wall clock, for tests.
 
     Raises:
@@ -99,9 +105,12 @@ async def open_node(
         ) as mesh,
         open_background() as nursery,
     ):
+        path = await trio.to_thread.run_sync(_revocations_file, revocations, credential.realm_id, environment)
+        revoking = Revoking(mesh, credential.realm, path, nursery)
         membership = _membership(identity, mesh, nursery, site or "", config, environment)
-        node = Node(mesh, membership, config, credential=credential, environment=environment, site=site or "")
+        node = Node(mesh, membership, revoking, config, credential=credential, environment=environment, site=site or "")
         nursery.start_soon(membership.run)
+        nursery.start_soon(revoking.run)
         nursery.start_soon(node.run)
         if registry is not None:
             registry.announce(identity.node_id, mesh.advertised)
@@ -119,6 +128,15 @@ async def open_node(
             with trio.CancelScope(shield=True):
                 membership.leave()
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
+
+
+def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
+    if given is not None:
+        return Path(given)
+    if environment.directory is None:
+        return None
+    directory = make_private_directory(make_private_directory(iris_home(), "Iris home") / "revocations", "revocations")
+    return directory / fingerprint
 
 
 async def _credential(

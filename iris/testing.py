@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, final
 
 import trio
@@ -50,19 +51,21 @@ class Network:
 
     Attributes:
         memory: the network itself: ``partition``, ``heal``, ``crash``, ``latency``, ``loss``.
+        root: the key of the realm.
     """
 
     def __init__(self, memory: MemoryNetwork, seed: int, rights: Rights) -> None:
         self.memory: Final = memory
         self._random = random.Random(f"iris {seed}")
-        self._root = SigningKey(self._random.randbytes(32))
+        self.root: Final = SigningKey(self._random.randbytes(32))
         self._gate_secret = self._random.randbytes(GATE_SECRET_SIZE)
         self._rights = rights
         self._credentials: dict[str, Credential] = {}
         self._began = trio.current_time()
         self._hosts: list[str] = []
 
-    def _wall_clock(self) -> float:
+    def wall_clock(self) -> float:
+        """Return the date on this network, in seconds since 1970."""
         return _EPOCH + trio.current_time() - self._began
 
     def credential(self, name: str) -> Credential:
@@ -71,7 +74,7 @@ class Network:
         if known is None:
             key = SigningKey(self._random.randbytes(32))
             certificate = issue_certificate(
-                self._root,
+                self.root,
                 name=name,
                 public_key=key.public,
                 generation=1,
@@ -80,7 +83,7 @@ class Network:
                 rights=self._rights,
             )
             known = self._credentials[name] = Credential(
-                realm=self._root.public, gate_secrets=(self._gate_secret,), certificate=certificate, keys=key
+                realm=self.root.public, gate_secrets=(self._gate_secret,), certificate=certificate, keys=key
             )
         return known
 
@@ -93,6 +96,7 @@ class Network:
         seeds: Iterable[str] | None = None,
         site: str | None = None,
         config: Config | None = None,
+        revocations: Path | None = None,
     ) -> AsyncIterator[Node]:
         """Bring a node up, as ``iris.open_node`` does.
 
@@ -102,6 +106,7 @@ class Network:
             seeds: hosts to join through; by default every host that has a node.
             site: as for ``iris.open_node``.
             config: as for ``iris.open_node``.
+            revocations: as for ``iris.open_node``; by default lists are kept in memory only.
         """
         host = host or f"host-{len(self._hosts) + 1}"
         if host in self._hosts:
@@ -112,7 +117,7 @@ class Network:
             check_url=str,
             directory=None,
             entropy=self._random.randbytes,
-            wall_clock=self._wall_clock,
+            wall_clock=self.wall_clock,
             random=random.Random(self._random.random()),
         )
         credential = self.credential(name)
@@ -124,6 +129,7 @@ class Network:
                 seeds=known if seeds is None else map(_url, seeds),
                 site=site,
                 config=config,
+                revocations=revocations,
                 environment=environment,
             ) as node:
                 yield node

@@ -13,6 +13,7 @@ PING: Final = 0x01  # (token: int): answered at once; proves that the session wo
 PONG: Final = 0x02  # (token: int)
 GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
 GAP: Final = 0x04  # (): frames of yours did not arrive
+REVOCATIONS: Final = 0x05  # (signed: bytes): the newest revocation list that the sender has
 
 # Membership: 0x10 - 0x1f.  A node is 16 bytes; ``updates`` is a tuple of updates, see ``iris.cluster.gossip``.
 PROBE: Final = 0x10  # (sequence: int, state: int, incarnation: int, updates): how the prober sees the receiver

@@ -1,0 +1,154 @@
+"""Revocation in a running realm: the newest list reaches every node, and whom it names is cut off everywhere.
+
+A node gets a list from a file that the realm's owner puts in its place, or from any peer; it keeps the newest one in
+that file, so an older list is refused after a restart as well.  Each newer list goes to every peer at once: with a
+link to each node that is one step, and nodes that were away get it when they are linked.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Message
+from iris.security.revocation import Revocations
+from iris.security.revocation_file import load_revocations, save_revocations
+
+_log: Final = logging.getLogger("iris")
+
+_LOOK: Final = 1.0
+"""Seconds between looks whether the file was replaced."""
+
+
+@final
+class Revoking:
+    """Whom this node's realm has expelled.
+
+    Args:
+        path: where the newest list is kept; None: in memory only.
+
+    Raises:
+        ConfigError: the file is there and cannot be used.
+    """
+
+    def __init__(self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery) -> None:
+        self._mesh = mesh
+        self._path = path
+        self._realm = realm
+        self._nursery = nursery
+        self._seen = self._state()
+        known = None if path is None else load_revocations(path, realm)
+        self.revocations: Final = Revocations(realm, known)
+        mesh.check_peer = self.revocations.check
+        mesh.on(kinds.REVOCATIONS, 1, self._receive)
+        mesh.observe(self)
+
+    def take(self, signed: bytes) -> bool:
+        """Take a list if it is newer than the one in force: cut off whom it names, keep it, tell every peer.
+
+        Raises:
+            AuthenticationError: it was not signed by this realm's root.
+        """
+        if not self.revocations.receive_untrusted(signed):
+            return False
+        for peer in list(self._mesh.peers.values()):
+            reason = self.revocations.reason(peer.identity)
+            if reason is None:
+                self._tell(peer)
+            else:
+                self._nursery.start_soon(self._cut_off, peer, reason)
+        if self._path is not None:
+            self._nursery.start_soon(self._save)
+        return True
+
+    async def run(self) -> None:
+        """Look at the file now and then; run it in one task."""
+        while self._path is not None:
+            await trio.sleep(_LOOK)
+            await self.look()
+
+    async def look(self) -> None:
+        """Take the list in the file if the file was replaced by a newer one; put back the newest over an older one."""
+        state = await trio.to_thread.run_sync(self._state)
+        if self._path is None or state is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            found = await trio.to_thread.run_sync(load_revocations, self._path, self._realm)
+        except ConfigError as error:
+            _log.warning("%s", error)
+            return
+        if found is None or self.take(found.signed) or found.number >= self.revocations.number:
+            return
+        newest = self.revocations.number
+        _log.warning("%s: list %d is older than list %d, which stays in force", self._path, found.number, newest)
+        await self._save()
+
+    def _state(self) -> tuple[int, int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    async def _save(self) -> None:
+        current = self.revocations.current
+        assert self._path is not None
+        if current is None:
+            return
+        try:
+            await trio.to_thread.run_sync(save_revocations, self._path, current)
+        except ConfigError as error:
+            _log.warning("%s; after a restart this node will not know of revocation list %d", error, current.number)
+        else:
+            self._seen = await trio.to_thread.run_sync(self._state)
+
+    async def _cut_off(self, peer: Peer, reason: str) -> None:
+        """End a link outside the loop that reads its messages."""
+        if self._mesh.peers.get(peer.node) is peer:
+            self._mesh.drop(peer.node, reason)
+
+    def _tell(self, peer: Peer) -> None:
+        current = self.revocations.current
+        if current is not None:
+            try:
+                peer.link.post((kinds.REVOCATIONS, current.signed), len(current.signed))
+            except NotSent:
+                self._mesh.refusals["revocations without room on the link"] += 1
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        signed = message[1]
+        if type(signed) is not bytes:
+            raise RemoteProtocolError("a revocation list is bytes")
+        try:
+            newer = self.take(signed)
+        except AuthenticationError as error:
+            raise RemoteProtocolError(str(error)) from None
+        if not newer and signed != getattr(self.revocations.current, "signed", signed):
+            self._tell(peer)  # the peer's list is the older one
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Give a new peer the list in force."""
+        self._tell(peer)
+
+    def peer_reset(self, peer: Peer) -> None:
+        """The list may have been lost on the way."""
+        self._tell(peer)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nothing depends on it."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """Nothing depends on it."""
