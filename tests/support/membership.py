@@ -6,9 +6,11 @@ import dataclasses
 import hashlib
 from random import Random
 
-from iris.cluster.effects import Effect, Send
-from iris.cluster.records import NodeRecord
+from iris.cluster.effects import Changed, Effect, Send
+from iris.cluster.gossip import Claim, Evidence, Update, encode_update, updates_untrusted
+from iris.cluster.records import MemberState, NodeRecord
 from iris.cluster.swim import Swim
+from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 
@@ -56,3 +58,56 @@ def sends(effects: list[Effect], kind: int | None = None) -> list[Send]:
 def near(one: float, other: float, within: float = 1e-6) -> bool:
     """Tell whether two times are the same but for rounding."""
     return abs(one - other) <= within
+
+
+def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> list[Effect]:
+    """Let ``swim`` hear these updates."""
+    return swim.receive((kinds.GOSSIP, tuple(map(encode_update, updates))), node(sender), now)
+
+
+def knowing(*numbers: int, config: Config | None = None) -> Swim:
+    """Return machine 0 that has just heard of these."""
+    swim = machine(0, config=config)
+    gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
+    return swim
+
+
+def claim(about: int, witness: int, evidence: Evidence = Evidence.SILENT, *, incarnation: int = 1) -> Claim:
+    """Return a claim that its witness has signed."""
+    bare = Claim(node=node(about), incarnation=incarnation, witness=node(witness), evidence=evidence)
+    return dataclasses.replace(bare, signature=HashTrust(node(witness)).sign(bare.statement()))
+
+
+def run(swim: Swim, until: float, *, deaf: bool = True) -> list[tuple[float, Effect]]:
+    """Let time pass; unless ``deaf`` every probe is answered at once."""
+    seen: list[tuple[float, Effect]] = []
+    while swim.deadline <= until:
+        now = swim.deadline
+        effects = swim.expire(now)
+        seen.extend((now, effect) for effect in effects)
+        if not deaf:
+            for send in sends(effects, kinds.PROBE):
+                answer = (kinds.PROBE_ANSWER, send.message[1], 0, ())
+                seen.extend((now, effect) for effect in swim.receive(answer, send.node, now))
+    return seen
+
+
+def changes(effects: list[Effect]) -> list[tuple[NodeId, MemberState, str]]:
+    """Return who was seen in which state and why."""
+    return [(e.node, e.state, e.evidence) for e in effects if isinstance(e, Changed)]
+
+
+def updates_in(send: Send) -> list[Update]:
+    """Return the updates that a message carries."""
+    return updates_untrusted(send.message[-1])
+
+
+def told(effects: list[Effect], then: Swim | None = None) -> list[Update]:
+    """Return every update that is sent to anybody, once each; also in the gossip that ``then`` sends next."""
+    if then is not None:
+        effects = [*effects, *(effect for _, effect in run(then, then._ground.now + 0.11))]
+    seen: list[Update] = []
+    for send in sends(effects):
+        if isinstance(send.message[-1], tuple) and send.message[0] != kinds.JOIN:
+            seen.extend(update for update in updates_in(send) if update not in seen)
+    return seen

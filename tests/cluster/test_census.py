@@ -1,0 +1,182 @@
+"""Joining, records, and how views become one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iris.cluster.effects import Effect, Rejected, Send, Synchronized
+from iris.cluster.gossip import Renewal, encode_update
+from iris.cluster.records import MemberState, NodeRecord
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+from tests.support.membership import (
+    HashTrust,
+    changes,
+    gossip,
+    knowing,
+    machine,
+    node,
+    record,
+    run,
+    sends,
+    told,
+)
+
+
+def test_a_joining_node_learns_everybody_and_everybody_of_it() -> None:
+    contact, joining = machine(0), machine(9)
+    gossip(contact, record(1), record(2))
+    (ask,) = joining.join([node(0)], 0.0)
+    assert isinstance(ask, Send)
+    effects = contact.receive(ask.message, node(9), 0.0)
+    assert (node(9), MemberState.ALIVE, "") in changes(effects)
+    assert any(isinstance(update, NodeRecord) and update.node == node(9) for update in told(effects, contact))
+    seen: list[Effect] = []
+    for answer in sends(effects, kinds.STATE):
+        assert answer.node == node(9)
+        seen += joining.receive(answer.message, node(0), 0.0)
+    assert {name for name, state, _ in changes(seen) if state is MemberState.ALIVE} == {node(0), node(1), node(2)}
+    assert [effect for effect in seen if isinstance(effect, Synchronized)] == [Synchronized(node=node(0))]
+    assert len(sends(seen, kinds.SYNC)) == 1, "then it tells what only it knew"
+
+
+def test_what_a_joining_node_learns_it_does_not_pass_on() -> None:
+    joining = machine(9)
+    joining.join([node(0)], 0.0)
+    state = (kinds.STATE, True, tuple(encode_update(record(number)) for number in range(3)))
+    effects = joining.receive(state, node(0), 0.0)
+    assert told(effects) == []
+    assert joining.settled
+
+
+def test_a_contact_that_does_not_answer_is_asked_again_and_others_in_turn() -> None:
+    joining = machine(9)
+    effects = [*joining.join([node(1), node(2)], 0.0), *(effect for _, effect in run(joining, 4.0))]
+    asked = [send.node for send in sends(effects, kinds.JOIN)]
+    assert asked[:2] == [node(1), node(2)]
+    assert set(asked[2:]) == {node(1), node(2)}
+    assert len(asked) >= 5
+
+
+def test_nobody_joins_in_another_nodes_name() -> None:
+    swim = machine(0)
+    effects = swim.receive((kinds.JOIN, record(2).as_tuple()), node(1), 0.0)
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["it joins in another node's name"]
+    assert swim.state(node(2)) is None
+    assert sends(effects, kinds.STATE) == []
+
+
+def test_the_whole_state_is_not_sent_to_the_same_node_twice_in_a_moment() -> None:
+    swim = machine(0)
+    join = (kinds.JOIN, record(1).as_tuple())
+    assert len(sends(swim.receive(join, node(1), 0.0), kinds.STATE)) == 1
+    assert sends(swim.receive(join, node(1), 0.1), kinds.STATE) == []
+    assert len(sends(swim.receive(join, node(1), 0.7), kinds.STATE)) == 1
+
+
+def test_a_sender_without_a_record_is_asked_for_it() -> None:
+    swim = machine(0)
+    effects = swim.receive((kinds.GOSSIP, ()), node(5), 0.0)
+    (ask,) = sends(effects, kinds.WANTED)
+    assert (ask.node, ask.message[1]) == (node(5), bytes.fromhex(node(5)))
+    assert sends(swim.receive((kinds.GOSSIP, ()), node(5), 0.1), kinds.WANTED) == []
+    other = machine(5)
+    (answer,) = sends(other.receive(ask.message, node(0), 0.0), kinds.STATE)
+    assert changes(swim.receive(answer.message, node(5), 0.2)) == [(node(5), MemberState.ALIVE, "")]
+
+
+def test_more_members_than_the_limit_are_refused() -> None:
+    swim = knowing(1, 2, config=Config(member_limit=2))
+    effects = gossip(swim, record(3))
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["more members than member_limit"]
+    assert swim.state(node(3)) is None
+
+
+def test_a_record_that_its_subject_did_not_sign_changes_nothing() -> None:
+    swim = knowing(1)
+    forged = dataclasses.replace(record(1, incarnation=2, leaving=True), signature=record(1).signature)
+    effects = gossip(swim, forged, sender=2)
+    assert any(isinstance(e, Rejected) and e.sender == node(2) for e in effects)
+    assert swim.state(node(1)) is MemberState.ALIVE
+    assert swim.statistics().rejected == {"a record that its subject did not sign": 1}
+
+
+def test_the_same_offence_is_reported_once_and_counted_each_time() -> None:
+    swim = knowing(1)
+    forged = dataclasses.replace(record(2), signature=b"")
+    reported = [e for _ in range(3) for e in gossip(swim, forged) if isinstance(e, Rejected)]
+    assert len(reported) == 1
+    assert swim.statistics().rejected["a record that its subject did not sign"] == 3
+
+
+def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it() -> None:
+    """Another credential of the realm cannot take over a living member's id."""
+
+    class TwoKeys:
+        def sign(self, statement: bytes) -> bytes:
+            return HashTrust(node(0)).sign(statement)
+
+        def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
+            return HashTrust(NodeId(record.node + record.proof.decode())).sign(statement) == signature
+
+    def signed_by(proof: str, incarnation: int) -> NodeRecord:
+        bare = NodeRecord(node=node(1), name="databases", proof=proof.encode(), incarnation=incarnation)
+        return dataclasses.replace(bare, signature=HashTrust(NodeId(node(1) + proof)).sign(bare.statement()))
+
+    swim = machine(0)
+    swim._ground.trust = TwoKeys()  # type: ignore[misc]
+    gossip(swim, signed_by("first", 1))
+    assert swim.state(node(1)) is MemberState.ALIVE
+    gossip(swim, signed_by("second", 2))
+    held = swim.record(node(1))
+    assert held is not None
+    assert held.proof == b"first"
+
+
+def test_a_renewal_stands_for_the_known_record_or_else_the_whole_one_is_asked_for() -> None:
+    swim = knowing(1)
+    good = Renewal(node=node(1), incarnation=2, signature=record(1, incarnation=2).signature)
+    assert changes(gossip(swim, good)) == [(node(1), MemberState.ALIVE, "")]
+    other = Renewal(node=node(1), incarnation=3, signature=record(1, incarnation=3, site="moved").signature)
+    effects = gossip(swim, other, sender=2)
+    assert changes(effects) == []
+    assert node(2) in [send.node for send in sends(effects, kinds.WANTED)]
+    unknown = Renewal(node=node(8), incarnation=3, signature=b"")
+    assert bytes.fromhex(node(8)) in [send.message[1] for send in sends(gossip(swim, unknown), kinds.WANTED)]
+
+
+facts = st.lists(
+    st.builds(
+        record,
+        st.integers(1, 3),
+        incarnation=st.integers(1, 3),
+        leaving=st.booleans(),
+        site=st.sampled_from(["", "eu", "us"]),
+    ),
+    max_size=5,
+)
+
+
+@given(facts)
+@settings(max_examples=60)
+def test_records_in_any_order_and_repetition_end_in_the_same_view(some: list[NodeRecord]) -> None:
+    ends: set[tuple[object, ...]] = set()
+    for order in itertools.islice(itertools.permutations(some), 24):
+        swim = machine(0)
+        for one in (*order, *order[:2]):
+            gossip(swim, one, sender=9)
+        view = swim._ground.view
+        ends.add((view.hashes(), *((n, swim.state(node(n)), swim.record(node(n))) for n in (1, 2, 3))))
+    assert len(ends) == 1
+
+
+def test_another_process_with_this_nodes_key_is_reported_and_not_fought() -> None:
+    swim = knowing(1)
+    effects = gossip(swim, record(0, incarnation=5, site="elsewhere"))
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["another process uses this node's id and key"]
+    assert swim.own.incarnation == 1
