@@ -142,7 +142,7 @@ class Handshakes:
         )
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
         try:
-            await _send(outgoing, initiator.frame)
+            await self._send(outgoing, initiator.frame)
             await waiting.done.wait()
             if waiting.error is not None:
                 raise waiting.error
@@ -150,7 +150,7 @@ class Handshakes:
             assert established is not None
             assert established.frame is not None
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
-            await _send(way, established.frame)
+            await self._send(way, established.frame)
             return self._host.admit(established, outgoing, waiting.addresses, initiated=True)
         except trio.ClosedResourceError:
             raise NotSent(f"the connection to {addresses[0]} broke during the handshake") from None
@@ -169,6 +169,15 @@ class Handshakes:
             taken = index in self._initiating or index in self._responding or self._host.is_session(index)
             if index and not taken:
                 return index
+
+    async def _send(self, outgoing: Outgoing, frame: bytes) -> None:
+        """Send a frame; over the connection of a link it goes through the link, which may be waiting for room."""
+        owner = self._ways.owner(outgoing)
+        if owner is not None and owner.link.outgoing is outgoing:
+            owner.link.insert(frame)
+            return
+        while not outgoing.send_nowait(frame):
+            await outgoing.wait_writable()
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -207,7 +216,7 @@ class Handshakes:
                     outgoing = dialled = await self._ways.dial_any(waiting.addresses)
                 waiting.outgoing = outgoing
                 hello = _hello(self._host.identity.node_id, self._host.advertised)
-                await _send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
+                await self._send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
                 await waiting.done.wait()
             except (NotSent, ConfigError):
                 refusals["handshake without a way back"] += 1
@@ -266,11 +275,6 @@ class Handshakes:
                 del self._responding[index]
         waiting.done.set()
         self._host.admit(established, waiting.outgoing, waiting.addresses, initiated=False)
-
-
-async def _send(outgoing: Outgoing, frame: bytes) -> None:
-    while not outgoing.send_nowait(frame):
-        await outgoing.wait_writable()
 
 
 def _hello(node: NodeId, urls: Iterable[str]) -> bytes:

@@ -3,11 +3,10 @@
 All frames arrive in one inbox; the session index in a frame's header says whose it is.  Data frames are opened,
 decoded and handed message by message to the pattern that registered the kind: plain calls, one lookup in a table.
 
-A peer's session is tied to no connection.  When a connection breaks, the peer is routed out at once and dialled
-again; if that works, the same session goes on and the patterns are told that frames may have been lost, while a
-fresh handshake makes sure that no other process has taken the address.  A session of ``Config.session_lifetime`` is
-replaced by a fresh handshake over the same connection; both ends accept frames of either for a while, so nothing
-waits for the change.
+When a connection breaks, the peer is routed out at once and dialled again.  A fresh handshake over the new
+connection makes sure that no other process has taken the address; messages wait for it, and both ends are told that
+frames may have been lost.  A session of ``Config.session_lifetime`` is replaced by a fresh handshake over the same
+connection; both ends accept frames of either for a while, so nothing waits for the change.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Mesh:
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self._redialling: set[NodeId] = set()
-        self._renewing: set[Outgoing] = set()
+        self._renewing: set[NodeId] = set()
         self._dropped = trio.lowlevel.ParkingLot()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each peer that has proved who it is; raises AuthenticationError to turn it away."""
@@ -108,7 +107,7 @@ class Mesh:
         self.on(kinds.PING, 1, self._barriers.receive_ping)
         self.on(kinds.PONG, 1, self._barriers.receive_pong)
         self.on(kinds.GOODBYE, 1, self._receive_goodbye)
-        self.on(kinds.GAP, 0, self._receive_gap)
+        self.on(kinds.RESET, 0, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
@@ -231,7 +230,7 @@ class Mesh:
             for observer in self._observers:
                 observer.peer_up(peer)
         elif reconnected:
-            self._tell_reset(peer)
+            self._notice_loss(peer)
         if link.outgoing is None:
             self._begin_redial(peer)
         return peer
@@ -276,7 +275,7 @@ class Mesh:
             body = session.open_untrusted(frame)
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
-                self._notice_gap(peer)
+                self._notice_loss(peer)
             self._dispatch(peer, body)
         elif header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)
@@ -308,7 +307,7 @@ class Mesh:
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
-        if self._peers.get(peer.node) is peer and peer.node not in self._redialling:
+        if self._peers.get(peer.node) is peer and peer.node not in self._redialling and not peer.leaving:
             self._redialling.add(peer.node)
             self._nursery.start_soon(self._redial, peer)
             for observer in self._observers:
@@ -320,40 +319,36 @@ class Mesh:
                 await trio.sleep(pause)
                 if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
                     return
-                outgoing: Outgoing | None = None
-                with trio.move_on_after(self.config.handshake_timeout):
-                    try:
-                        outgoing = await self._ways.dial_any(peer.addresses)
-                    except (NotSent, ConfigError):
-                        continue
-                if outgoing is not None:
-                    self._resume(peer, outgoing)
+                try:
+                    await self._connect_again(peer)
+                except AuthenticationError as error:
+                    self._redialling.discard(peer.node)
+                    self.drop(peer.node, f"somebody else answers at its address: {error}")
                     return
+                except (NotSent, ConfigError):
+                    continue
+                return
         finally:
             self._redialling.discard(peer.node)
         self.drop(peer.node, "it cannot be reached any more")
 
-    def _resume(self, peer: Peer, outgoing: Outgoing) -> None:
-        """Go on over a new connection, unless the peer has been given up or has another one by now."""
-        if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
-            self._ways.close(outgoing)
+    async def _connect_again(self, peer: Peer) -> None:
+        with trio.move_on_after(self.config.handshake_timeout):
+            outgoing = await self._ways.dial_any(peer.addresses)
+            try:
+                own = await return_urls(self.listening, peer.addresses[0])
+                await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
+            except BaseException:
+                self._ways.close(outgoing)
+                raise
             return
-        self._ways.give(outgoing, peer)
-        peer.link.attach(outgoing)
-        self._tell_reset(peer)
-        self._nursery.start_soon(self._verify, peer, outgoing)
+        raise NotSent(f"no answer within {self.config.handshake_timeout:g} s")
 
-    async def _verify(self, peer: Peer, outgoing: Outgoing) -> None:
-        """Make sure that it is the same node that answers where it was; another may have taken its address."""
-        failure = await self._renew(peer, outgoing)
-        if failure is not None and self._peers.get(peer.node) is peer and peer.link.outgoing is outgoing:
-            self.drop(peer.node, f"it does not answer any more where it was: {failure}")
-
-    def _notice_gap(self, peer: Peer) -> None:
-        """Frames of a peer did not arrive: what depended on them is repeated, at both ends."""
+    def _notice_loss(self, peer: Peer) -> None:
+        """Frames to or from a peer may be lost: what depended on them is repeated, at both ends."""
         self._tell_reset(peer)
         try:
-            peer.link.post((kinds.GAP,), 0)
+            peer.link.post((kinds.RESET,), 0)
         except NotSent:
             self.refusals["answer without room on the link"] += 1
 
@@ -375,7 +370,7 @@ class Mesh:
         for observer in self._observers:
             observer.peer_down(peer, reason)
 
-    def _receive_gap(self, peer: Peer, _: Message) -> None:
+    def _receive_reset(self, peer: Peer, _: Message) -> None:
         self._tell_reset(peer)
 
     def _receive_goodbye(self, peer: Peer, message: Message) -> None:
@@ -386,6 +381,7 @@ class Mesh:
 
     async def _drop_soon(self, peer: Peer, reason: str) -> None:
         """Drop a peer outside the loop that reads its batch, and let it know that its goodbye was heard."""
+        peer.leaving = True
         if not self.closing:
             with contextlib.suppress(NotSent):
                 peer.link.post((kinds.GOODBYE, "goodbye"), 0)
@@ -416,23 +412,19 @@ class Mesh:
                 if age > self.config.session_lifetime * patience and outgoing is not None:
                     self._nursery.start_soon(self._renew, peer, outgoing)
 
-    async def _renew(self, peer: Peer, outgoing: Outgoing) -> IrisError | None:
-        """Replace the session by a fresh handshake over the same connection; return what stood in the way."""
-        if outgoing in self._renewing:
-            return None
-        failure: IrisError = NotSent(f"no answer within {self.config.handshake_timeout:g} s")
-        self._renewing.add(outgoing)
+    async def _renew(self, peer: Peer, outgoing: Outgoing) -> None:
+        """Replace the session by a fresh handshake over the same connection."""
+        if peer.node in self._renewing:
+            return
+        self._renewing.add(peer.node)
         try:
             with trio.move_on_after(self.config.handshake_timeout):
                 own = await return_urls(self.listening, peer.addresses[0])
                 await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
-                return None
         except (NotSent, AuthenticationError) as error:
-            failure = error
+            self.refusals[f"renewal: {type(error).__name__}"] += 1
         finally:
-            self._renewing.discard(outgoing)
-        self.refusals[f"renewal: {type(failure).__name__}"] += 1
-        return failure
+            self._renewing.discard(peer.node)
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves, after all that was posted before.

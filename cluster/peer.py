@@ -19,7 +19,7 @@ class Peer:
     ``session`` is None for the node itself, whose messages never leave the process.
     """
 
-    __slots__ = ("addresses", "decoder", "identity", "initiated", "link", "node", "session")
+    __slots__ = ("addresses", "decoder", "identity", "initiated", "leaving", "link", "node", "session")
 
     def __init__(
         self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
@@ -31,6 +31,9 @@ class Peer:
         self.addresses = addresses
         self.session = session
         self.initiated = False
+        """Whether this node began the handshake of the present session."""
+        self.leaving = False
+        """Whether the peer has said goodbye, so that its connections end in order."""
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

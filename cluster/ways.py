@@ -72,6 +72,10 @@ class Ways:
         """Note whose connection it is."""
         self._owners[outgoing] = peer
 
+    def owner(self, outgoing: Outgoing) -> Peer | None:
+        """Return whose connection it is, if it was given to somebody."""
+        return self._owners.get(outgoing)
+
     def close(self, outgoing: Outgoing) -> None:
         """Close a connection; nobody is told."""
         self._owners.pop(outgoing, None)

@@ -12,7 +12,7 @@ from typing import Final
 PING: Final = 0x01  # (token: int): answered at once; proves that the session works in both directions
 PONG: Final = 0x02  # (token: int)
 GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
-GAP: Final = 0x04  # (): frames of yours did not arrive
+RESET: Final = 0x04  # (): frames between us may have been lost, either way
 REVOCATIONS: Final = 0x05  # (signed: bytes): the newest revocation list that the sender has
 
 # Membership: 0x10 - 0x1f.  A node is 16 bytes; ``updates`` is a tuple of updates, see ``iris.cluster.gossip``.
@@ -51,3 +51,5 @@ TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes):
 TUNNEL_EOF: Final = 0x54  # (id: int, sequence: int): nothing follows
 TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, flags: int): flags 1 answer, 2 resend
 TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel
+TUNNEL_MARK: Final = 0x57  # (number: int): goes along with tunnel data; comes back when the other end comes to it
+TUNNEL_MARKED: Final = 0x58  # (number: int): a mark on its way back

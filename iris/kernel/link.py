@@ -37,6 +37,9 @@ _QUIET: Final = 0.00005
 """After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller
 that asks one thing at a time gets its reply 30 us sooner than by way of the flusher."""
 
+_MAX_URGENT: Final = 8
+"""Frames of handshakes on one connection.  There is one handshake at a time, with two frames of each side."""
+
 
 class FrameSession(Protocol):
     """What a link needs of a session: to make one frame of one batch."""
@@ -93,6 +96,7 @@ class Link:
         "_sent",
         "_session",
         "_size",
+        "_urgent",
         "_waiting_bytes",
         "_wakeup",
         "generation",
@@ -113,6 +117,7 @@ class Link:
         self._bulk: deque[BulkSource] = deque()
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport
         self._frame_messages = 0
+        self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
         self._offering = False
         self._alone = True  # the last frame carried a single message
         self._wakeup = Wakeup()
@@ -231,14 +236,29 @@ class Link:
             return
         former, self._outgoing = self._outgoing, outgoing
         if former is not None and former is not outgoing:
+            self._urgent.clear()
             former.close()
         self._wakeup.wake()
 
     def detach(self) -> None:
         """The connection is lost: messages wait for the next one."""
         former, self._outgoing = self._outgoing, None
+        self._urgent.clear()
         if former is not None:
             former.close()
+
+    def insert(self, frame: bytes) -> None:
+        """Send a frame of the mesh ahead of everything that is not sealed yet.
+
+        It goes over the present connection or not at all.
+
+        Raises:
+            NotSent: too many wait already.
+        """
+        if len(self._urgent) >= _MAX_URGENT:
+            raise NotSent(f"the connection to node {self.node} is stuck")
+        self._urgent.append(frame)
+        self._wakeup.wake()
 
     def close(self, reason: str) -> int:
         """End the link; return how many messages were still waiting and are lost now."""
@@ -300,6 +320,9 @@ class Link:
     def _next_frame(self, session: FrameSession) -> bool:
         """Have the next frame in ``_frame``; False if nothing waits."""
         if self._frame is not None:
+            return True
+        if self._urgent:
+            self._frame = self._urgent.popleft()
             return True
         if self._batches:
             batch, size = self._batches.popleft()

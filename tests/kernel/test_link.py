@@ -443,6 +443,41 @@ async def test_a_link_may_end_by_what_its_own_frame_brings_about(autojump_clock:
         assert "enough" in repr(link)
 
 
+async def test_an_inserted_frame_goes_ahead_of_everything_not_sealed(autojump_clock: MockClock) -> None:
+    way = Way(room=0)
+    async with open_link(way=way) as link:
+        for number in range(6):
+            link.post((1, number), 400)
+        await wait_all_tasks_blocked()
+        link.insert(b"Hello")
+        link.use(PlainSession(b"T"))
+        way.make_room(10)
+        await wait_all_tasks_blocked()
+        assert [frame[:1] for frame in way.frames] == [b"S", b"H", b"T", b"T"]
+        check(link, 6)
+
+
+async def test_an_inserted_frame_is_for_one_connection_only(autojump_clock: MockClock) -> None:
+    first, second, third = Way(room=0), Way(room=0), Way()
+    async with open_link(way=first) as link:
+        link.insert(b"one")
+        link.attach(second)
+        link.insert(b"two")
+        link.detach()
+        link.attach(third)
+        link.insert(b"three")
+        await wait_all_tasks_blocked()
+        assert third.frames == [b"three"]
+
+
+async def test_inserted_frames_are_bounded(autojump_clock: MockClock) -> None:
+    async with open_link() as link:
+        for _ in range(8):
+            link.insert(b"x")
+        with pytest.raises(NotSent, match="stuck"):
+            link.insert(b"x")
+
+
 # -- bulk --------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,55 @@
+"""A process of its own that runs a mesh of the test realm: ``python -m tests.support.far_mesh``.  It prints its URL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Final
+
+import trio
+
+from iris.cluster.mesh import open_mesh
+from iris.kernel.config import Config
+from iris.kernel.nng import NngTransport
+from tests.support.realms import WALL, TestRealm, seeded_entropy
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@asynccontextmanager
+async def open_far_mesh() -> AsyncIterator[tuple[trio.Process, str]]:
+    """Start the process; give it and its URL.  It is killed in the end."""
+    process = await trio.lowlevel.open_process([sys.executable, "-m", "tests.support.far_mesh"], stdout=PIPE, cwd=_ROOT)
+    assert process.stdout is not None
+    try:
+        bound = b""
+        with trio.fail_after(20):
+            while not bound.endswith(b"\n"):
+                bound += await process.stdout.receive_some(1000)
+        yield process, bound.decode().strip()
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+            await process.stdout.aclose()
+
+
+async def _main() -> None:
+    config = Config()
+    transport = NngTransport(config)
+    (bound,) = await transport.listen(["tcp://127.0.0.1:0"])
+    realm = TestRealm(1)
+    realm.entropy = seeded_entropy(os.getpid())  # the keys of the realm are the same, those of this node are its own
+    async with open_mesh(
+        realm.identity("far"), transport, (bound,), config=config, entropy=os.urandom, wall_clock=lambda: WALL
+    ):
+        print(bound, flush=True)  # noqa: T201 -- this is what the parent waits for
+        await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    trio.run(_main)
