@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -102,10 +103,9 @@ def test_credentials_of_a_realm_that_was_removed_are_made_anew(home: Path) -> No
 
 
 PROGRAM = """
-import os, sys, time
+import sys
 from pathlib import Path
 from iris.security.local_realm import open_local_realm
-gate = Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 realm = open_local_realm(home=Path(sys.argv[1]))
@@ -114,24 +114,27 @@ print(realm.fingerprint, credential.certificate.public_key.hex())
 """
 
 
-def test_processes_that_start_at_the_same_moment_get_the_same_realm(home: Path, tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(home), str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(8)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    answers = {process.communicate()[0] for process in processes}
+def test_processes_that_start_at_the_same_moment_get_the_same_realm(home: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, str(home)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(8)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = {process.communicate()[0] for process in processes}
     assert [process.returncode for process in processes] == [0] * 8
     assert len(answers) == 1
     assert answers.pop().startswith(open_local_realm(home=home).fingerprint)
