@@ -62,7 +62,7 @@ async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
         if source is not None:
             for url in own:
                 mine = _split(url)
-                if mine is not None and mine[1] in _WILDCARDS:
+                if mine is not None and mine[1] in _WILDCARDS and source.startswith("[") == (mine[1] == "[::]"):
                     likely.append(f"{mine[0]}://{source}{mine[2]}")
     same = dialled.split("://", 1)[0]
     rest = sorted(advertised(own), key=lambda url: not url.startswith(same))
@@ -83,7 +83,7 @@ async def _source_address(host: str) -> str | None:
         with trio.socket.socket(family, kind, protocol) as probe:
             await probe.connect(address)
             source = str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, UnicodeError):  # the host comes from a peer: it may be no name at all
         return None
     return f"[{source}]" if family == trio.socket.AF_INET6 else source
 

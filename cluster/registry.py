@@ -57,8 +57,10 @@ class Registry:
             try:
                 with (self._directory / name).open() as file:
                     entry = json.loads(file.read(_MAX_ENTRY))
-                addresses = cast("list[object]", entry["addresses"])
-                found[NodeId(node)] = tuple(url for url in addresses if isinstance(url, str))
-            except (OSError, ValueError, KeyError, TypeError):
+                addresses: object = entry["addresses"]
+                if isinstance(addresses, list):
+                    urls = cast("list[object]", addresses)
+                    found[NodeId(node)] = tuple(url for url in urls if isinstance(url, str))
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue
         return found

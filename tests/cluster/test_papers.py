@@ -1,0 +1,145 @@
+"""Whom a record is believed: the proofs that it carries."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from iris.cluster.papers import Papers, proof_of, serves_by_right
+from iris.cluster.records import ClusterEntry, NodeRecord
+from iris.kernel.wire import pack
+from iris.security.certificate import issue_certificate, issue_delegation
+from iris.security.identity import NodeIdentity
+from iris.security.rights import Rights
+from iris.security.signing import SigningKey
+from tests.support.realms import DAY, WALL, TestRealm
+
+STATEMENT = b"a statement"
+
+
+class Subject:
+    """A node that has something to say, and somebody of its realm who listens."""
+
+    def __init__(self, rights: Rights | None = None) -> None:
+        self.now = WALL
+        self.realm = TestRealm(1)
+        self.identity = self.realm.identity("databases", rights)
+        self.papers = Papers(self.realm.identity("listener"), lambda: self.now)
+        self.signature = Papers(self.identity, lambda: self.now).sign(STATEMENT)
+
+    def record(
+        self, *clusters: ClusterEntry, name: str = "databases", identity: NodeIdentity | None = None
+    ) -> NodeRecord:
+        identity = identity or self.identity
+        return NodeRecord(
+            node=self.identity.node_id,
+            name=name,
+            proof=proof_of(identity.certificate, identity.delegation),
+            clusters=clusters,
+        )
+
+    def is_believed(self, record: NodeRecord) -> bool:
+        return self.papers.verify(record, STATEMENT, self.signature)
+
+    def second_proof(self, cluster: str, node: NodeIdentity | None = None) -> bytes:
+        """Return the chain of another cluster for this node."""
+        node = node or self.identity
+        key = SigningKey(self.realm.entropy(32))
+        validity = {"not_before": WALL - DAY, "not_after": WALL + DAY}
+        certificate = issue_certificate(
+            self.realm.root, name=cluster, public_key=key.public, generation=1, rights=Rights(), **validity
+        )
+        delegation = issue_delegation(
+            key,
+            cluster=cluster,
+            node=node.node_id,
+            static_key=node.static.public,
+            signing_key=node.signing.public,
+            **validity,
+        )
+        return proof_of(certificate, delegation)
+
+
+def test_a_node_is_believed_what_it_signed() -> None:
+    subject = Subject()
+    assert subject.is_believed(subject.record())
+    assert subject.is_believed(subject.record())  # from memory, as well
+
+
+def test_another_statement_or_signature_is_not_believed() -> None:
+    subject = Subject()
+    record = subject.record()
+    assert not subject.papers.verify(record, b"another statement", subject.signature)
+    assert not subject.papers.verify(record, STATEMENT, bytes(64))
+    assert not subject.papers.verify(record, STATEMENT, b"")
+    assert not subject.papers.verify(record, STATEMENT, subject.signature + b"\0")
+
+
+def test_the_proof_is_for_the_node_that_the_record_is_about() -> None:
+    subject = Subject()
+    other = subject.realm.identity("databases")
+    assert not subject.is_believed(subject.record(identity=other))
+
+
+def test_a_node_speaks_for_the_cluster_of_its_proof_only() -> None:
+    subject = Subject()
+    assert not subject.is_believed(subject.record(name="billing"))
+
+
+def test_a_proof_of_another_realm_is_none() -> None:
+    subject = Subject()
+    stranger = TestRealm(2).identity("databases")
+    record = dataclasses.replace(subject.record(identity=stranger), node=stranger.node_id)
+    assert not subject.papers.verify(record, STATEMENT, Papers(stranger, lambda: WALL).sign(STATEMENT))
+
+
+@pytest.mark.parametrize("proof", [b"", b"\xc0", pack(("a", "b")), pack((b"", b"")), pack((b"x",)), b"\x92" + bytes(9)])
+def test_what_is_no_proof(proof: bytes) -> None:
+    subject = Subject()
+    assert not subject.is_believed(dataclasses.replace(subject.record(), proof=proof))
+
+
+def test_a_proof_holds_only_for_its_time() -> None:
+    subject = Subject()
+    record = subject.record()
+    assert subject.is_believed(record)
+    subject.now = WALL + 2 * DAY
+    assert not subject.is_believed(record)
+    subject.now = WALL - 2 * DAY
+    assert not Papers(subject.identity, lambda: subject.now).verify(record, STATEMENT, subject.signature)
+
+
+def test_a_further_cluster_needs_a_right_or_a_proof() -> None:
+    subject = Subject()
+    assert subject.is_believed(subject.record(ClusterEntry(name="databases")))
+    assert not subject.is_believed(subject.record(ClusterEntry(name="billing")))
+    assert subject.is_believed(subject.record(ClusterEntry(name="billing", proof=subject.second_proof("billing"))))
+    assert not subject.is_believed(subject.record(ClusterEntry(name="billing", proof=subject.second_proof("shop"))))
+    other = subject.realm.identity("databases")
+    stolen = ClusterEntry(name="billing", proof=subject.second_proof("billing", other))
+    assert not subject.is_believed(subject.record(stolen))
+
+
+def test_one_unproven_cluster_spoils_the_record() -> None:
+    subject = Subject()
+    good = ClusterEntry(name="billing", proof=subject.second_proof("billing"))
+    assert not subject.is_believed(subject.record(good, ClusterEntry(name="shop")))
+
+
+def test_a_certificate_may_name_what_its_nodes_serve() -> None:
+    subject = Subject(Rights(serves=("shop.*",)))
+    assert subject.is_believed(subject.record(ClusterEntry(name="shop.orders")))
+    assert not subject.is_believed(subject.record(ClusterEntry(name="shop")))
+    assert serves_by_right(subject.identity.certificate, "databases")
+    assert serves_by_right(subject.identity.certificate, "shop.orders")
+    assert not serves_by_right(subject.identity.certificate, "billing")
+
+
+def test_memory_of_proofs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iris.cluster.papers._REMEMBERED", 3)
+    subject = Subject()
+    for _ in range(10):
+        entry = ClusterEntry(name="billing", proof=subject.second_proof("billing"))
+        assert subject.is_believed(subject.record(entry))
+        assert len(subject.papers._known) <= 3

@@ -1,0 +1,82 @@
+"""The registry of the local realm: files that only suggest where to dial."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.cluster.registry import Registry
+from iris.kernel.errors import ConfigError
+from iris.kernel.ids import NodeId
+
+ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
+
+
+def test_what_is_announced_is_found_until_it_is_withdrawn(tmp_path: Path) -> None:
+    registry, other = Registry(tmp_path), Registry(tmp_path)
+    registry.announce(ONE, ("ipc:///one", "tcp://127.0.0.1:1"))
+    other.announce(TWO, ())
+    assert registry.entries() == other.entries() == {ONE: ("ipc:///one", "tcp://127.0.0.1:1"), TWO: ()}
+    other.withdraw(ONE)
+    other.withdraw(ONE)
+    assert registry.entries() == {TWO: ()}
+
+
+def test_a_second_announcement_replaces_the_first(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.announce(ONE, ("ipc:///one",))
+    registry.announce(ONE, ("ipc:///two",))
+    assert registry.entries() == {ONE: ("ipc:///two",)}
+    assert [path.name for path in tmp_path.iterdir()] == [f"{ONE}.node"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"addresses": null}',
+        b'{"addresses": "ipc:///x"}',
+        b'{"addresses": {"ipc:///x": 1}}',
+        b"\xff\xfe",
+        b"[" * 16_000,
+        b'{"addresses": ["' + b"x" * 20_000 + b'"]}',
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    registry = Registry(tmp_path)
+    registry.announce(TWO, ("ipc:///two",))
+    (tmp_path / f"{ONE}.node").write_bytes(content)
+    assert registry.entries() == {TWO: ("ipc:///two",)}
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(st.none() | st.text(max_size=5), st.lists).map(lambda v: json.dumps({"addresses": v}).encode())
+)
+def test_any_content_is_an_entry_or_passed_over(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    directory = tmp_path_factory.mktemp("registry")
+    (directory / f"{ONE}.node").write_bytes(content)
+    for addresses in Registry(directory).entries().values():
+        assert all(isinstance(url, str) for url in addresses)
+
+
+def test_other_files_are_no_entries(tmp_path: Path) -> None:
+    for name in ("x.node", f"{ONE}.draft", f".{ONE}.draft", ONE, f"{ONE}.node.old", f"{ONE.upper()}X.node"):
+        (tmp_path / name).write_text('{"addresses": []}')
+    (tmp_path / f"{TWO}.node").mkdir()
+    assert Registry(tmp_path).entries() == {}
+
+
+def test_a_directory_that_is_not_there_is_empty_and_cannot_be_written_to(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "missing")
+    assert registry.entries() == {}
+    registry.withdraw(ONE)
+    with pytest.raises(ConfigError, match=r"cannot write to the registry .*missing"):
+        registry.announce(ONE, ())
