@@ -16,7 +16,7 @@ from iris.cluster.effects import Synchronized
 from iris.cluster.gossip import Accusation, Renewal
 from iris.cluster.ground import Ground
 from iris.cluster.prober import Prober
-from iris.cluster.records import MemberState, NodeRecord, precedes
+from iris.cluster.records import MemberState, NodeRecord, bytes_untrusted, precedes
 from iris.cluster.suspects import Suspects
 from iris.cluster.synchronization import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
 from iris.cluster.view import BUCKETS, Member
@@ -25,6 +25,10 @@ from iris.kernel.ids import NodeId
 
 _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
+
+_COMPARISONS: Final = 256
+"""Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
+nobody must not fetch all records again and again."""
 
 _STRANGERS: Final = 1024
 """Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
@@ -40,7 +44,8 @@ class Census:
         self._suspects = suspects
         self._contacts: list[NodeId] = []
         self._asked: dict[NodeId, float] = {}
-        self._served: dict[NodeId, float] = {}
+        self._served: dict[tuple[NodeId, int], float] = {}
+        self._comparing: dict[NodeId, set[int]] = {}
         self._retrying = False
         config = ground.config
         ground.timers.at(ground.now + ground.random.random() * config.synchronize_interval, self._synchronize_regularly)
@@ -215,14 +220,21 @@ class Census:
             ground.reject(sender, "it joins in another node's name")
             return
         self.hear(record, sender)
-        if ground.now < self._served.get(sender, -math.inf) + _ASKED_AGAIN:
+        if not self._may_ask(sender, kinds.JOIN):
             return
-        if len(self._served) >= _STRANGERS:
-            self._served.clear()
-        self._served[sender] = ground.now
         records = [ground.own]
         records.extend(record for record in ground.view.records() if record.node != sender)
         self._send_state(records, sender, last=True)
+
+    def _may_ask(self, sender: NodeId, kind: int) -> bool:
+        """Tell whether a costly question of this kind is due; the same one a moment later is not answered."""
+        now = self._ground.now
+        if now < self._served.get((sender, kind), -math.inf) + _ASKED_AGAIN:
+            return False
+        if len(self._served) >= _STRANGERS:
+            self._served.clear()
+        self._served[sender, kind] = now
+        return True
 
     def complete(self, sender: NodeId) -> None:
         """A contact has sent all it had; now it is told what only this node knew."""
@@ -252,10 +264,15 @@ class Census:
 
     def synchronize(self, node: NodeId) -> None:
         """Compare views with ``node``."""
+        if len(self._comparing) >= _COMPARISONS:
+            del self._comparing[next(iter(self._comparing))]
+        self._comparing[node] = set(range(BUCKETS))
         self._ground.send(node, kinds.SYNC, self._ground.view.hashes(), size=64 + 8 * BUCKETS)
 
     def compare_hashes(self, hashes: object, sender: NodeId) -> None:
         """A peer wants to compare.  Raises RemoteProtocolError."""
+        if not self._may_ask(sender, kinds.SYNC):
+            return
         differing = differing_untrusted(self._ground.view, hashes)
         for buckets, entries in digests(self._ground.view, differing):
             self._ground.send(sender, kinds.DIGEST, buckets, entries, size=64 + len(buckets) + len(entries))
@@ -264,6 +281,12 @@ class Census:
         """A peer has listed what it holds live.  Raises RemoteProtocolError."""
         ground = self._ground
         found = compared_untrusted(ground.view, buckets, entries)
+        awaited = self._comparing.get(sender, set())
+        listed = set(bytes_untrusted(buckets, BUCKETS, "a list of buckets"))
+        if not listed <= awaited:
+            ground.reject(sender, "a digest that was not asked for")
+            return
+        awaited -= listed
         for packed in pack_nodes(found.wanted):
             ground.send(sender, kinds.WANTED, packed, size=64 + len(packed))
         self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)

@@ -11,6 +11,9 @@ from typing import Final, final
 MAX_SCORE: Final = 8
 """Probes are at most nine times slower.  The value of Lifeguard and of memberlist."""
 
+_MAX_BY_OTHERS: Final = 2
+"""A malicious accuser must not be able to blind this node."""
+
 
 @final
 class LocalHealth:
@@ -46,8 +49,9 @@ class LocalHealth:
             self._add(asked - reported if asked else 1)
 
     def refuted(self) -> None:
-        """Others suspected this node: it must have been slow."""
-        self._add(1)
+        """Others suspected this node: it may have been slow.  Their word alone slows it no further than this."""
+        if self.score < _MAX_BY_OTHERS:
+            self._add(1)
 
     def stalled(self) -> None:
         """This node was not run when it should have been."""

@@ -5,7 +5,7 @@ Rules of this file:
 - Only this node raises its own incarnation.  Each change raises it by one and signs the record anew.
 - An accusation counts only against the present incarnation: an older one is answered already, a newer one is not
   known to anybody honest.
-- Refutations are spaced: an accuser without end gets at most four a second out of this node, and each still comes
+- Refutations are spaced: an accuser without end gets at most two a second out of this node, and each still comes
   long before any suspicion ends.
 """
 
@@ -22,7 +22,7 @@ from iris.cluster.records import MAX_ADDRESSES, MAX_CLUSTERS, MAX_RECORD, Cluste
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError
 
-_REFUTATION_SPACING: Final = 0.25
+_REFUTATION_SPACING: Final = 0.5
 _REPEAT_SPACING: Final = 1.0
 
 

@@ -26,6 +26,9 @@ from iris.cluster.view import Member
 from iris.kernel import kinds
 from iris.kernel.ids import NodeId
 
+_REFUSED_AGAIN: Final = 0.03
+"""Seconds after which a member behind a broken link is asked once more: what was under way at the break is lost."""
+
 _REFUSED_CONFIRMED: Final = 0.05
 """Seconds that a link must stay broken before this node testifies."""
 
@@ -120,7 +123,15 @@ class Prober:
             return
         self._refusing[node] = None
         self._start(member, alone=True)
+        sequence = self._sequence
+        ground.timers.at(ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
         ground.timers.at(ground.now + _REFUSED_CONFIRMED, lambda: self._confirm_refused(node))
+
+    def _ask_again(self, sequence: int) -> None:
+        probe = self._probes.get(sequence)
+        member = None if probe is None else self._ground.view.find(probe.target)
+        if member is not None:
+            self._ping(member, sequence)
 
     def _confirm_refused(self, node: NodeId) -> None:
         self._refusing.pop(node, None)

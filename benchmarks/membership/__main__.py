@@ -1,13 +1,15 @@
 """``python -m benchmarks.membership``: the figures of docs/reliability.md that come from simulation.
 
-Each line is printed as soon as it is known.  ``--quick`` takes a few seconds and fewer seeds; the soak for false
-deaths is asked for by name, with its length.
+Each line is printed as soon as it is known.  ``--quick`` takes half a minute; ``scale`` and the soak for false deaths
+are asked for by name.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +19,7 @@ from typing import Final
 from benchmarks.membership import balancing, scenarios
 from benchmarks.membership.balancing import Shares
 from benchmarks.membership.malice import malice
-from benchmarks.membership.scenarios import Death
+from benchmarks.membership.scenarios import Death, Rate
 
 
 def _say(*cells: str) -> None:
@@ -198,6 +200,24 @@ def balance(quick: bool) -> None:
             )
 
 
+def scale(quick: bool) -> None:
+    """Ten thousand machines; takes 6 GB and some minutes."""
+    size = 2000 if quick else 10_000
+    _heading(
+        "Scale", "members", "messages per second and node", "join seen by all", "leave seen by all", "dead everywhere"
+    )
+    rate = scenarios.steady(size, 1, seconds=10.0)
+    seen = scenarios.arrivals(size, 1, count=1)
+    death = scenarios.silent_death(size, 1)
+    _say(
+        f"{size}",
+        f"{rate.messages:.2f}",
+        f"{seen.joins[0]:.2f} s",
+        f"{seen.leaves[0]:.2f} s",
+        f"{death.dead_everywhere:.2f} s",
+    )
+
+
 def soak(hours: float, size: int, loss: float, jobs: int) -> None:
     """Look for false deaths over many node-hours."""
     _heading(
@@ -213,7 +233,10 @@ def soak(hours: float, size: int, loss: float, jobs: int) -> None:
     parts = max(jobs, round(hours / (size * 0.5)))
     run = partial(scenarios.steady, size, seconds=hours / parts / size * 3600, loss=loss)
     with ProcessPoolExecutor(jobs) as pool:
-        rates = list(pool.map(run, range(parts)))
+        rates: list[Rate] = []
+        for rate in pool.map(run, range(parts)):
+            rates.append(rate)
+            print(f"{sum(r.node_hours for r in rates):.0f} node-hours", end="\r", file=sys.stderr, flush=True)
     _say(
         f"{size}, {loss:.0%}",
         f"{sum(rate.node_hours for rate in rates):.0f}",
@@ -236,25 +259,30 @@ SCENARIOS: Final = {
     "balance": balance,
 }
 
+LONG: Final = {"scale": scale}
+"""Run only when named."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the scenarios named, or all but the soak."""
+    """Run the scenarios named, or all but the long ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.membership", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"{', '.join(SCENARIOS)}, soak; none: all but soak")
+    parser.add_argument("scenario", nargs="*", help=f"{', '.join(SCENARIOS)}; scale, soak; none: all but those two")
     parser.add_argument("--quick", action="store_true", help="fewer seeds and smaller realms")
     parser.add_argument("--hours", type=float, default=100.0, help="node-hours of the soak")
     parser.add_argument("--size", type=int, default=100, help="members in the soak")
     parser.add_argument("--loss", type=float, default=0.05, help="share of messages lost in the soak")
     parser.add_argument("--jobs", type=int, default=1, help="processes of the soak")
     chosen = parser.parse_args(arguments)
-    unknown = set(chosen.scenario) - {*SCENARIOS, "soak"}
+    unknown = set(chosen.scenario) - {*SCENARIOS, *LONG, "soak"}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    # Millions of objects that live as long as their realm: the collector would look at them again and again.
+    gc.disable()
     for name in chosen.scenario or SCENARIOS:
         if name == "soak":
             soak(chosen.hours, chosen.size, chosen.loss, chosen.jobs)
         else:
-            SCENARIOS[name](chosen.quick)
+            (SCENARIOS | LONG)[name](chosen.quick)
 
 
 if __name__ == "__main__":

@@ -180,3 +180,31 @@ def test_another_process_with_this_nodes_key_is_reported_and_not_fought() -> Non
     effects = gossip(swim, record(0, incarnation=5, site="elsewhere"))
     assert [e.reason for e in effects if isinstance(e, Rejected)] == ["another process uses this node's id and key"]
     assert swim.own.incarnation == 1
+
+
+# -- comparing ----------------------------------------------------------------------------------------------
+
+
+def test_a_digest_is_answered_once_and_only_if_it_was_asked_for() -> None:
+    swim = knowing(1, 2, 3)
+    denial = (kinds.DIGEST, bytes(range(256)), b"")
+    effects = swim.receive(denial, node(1), 0.0)
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a digest that was not asked for"]
+    assert sends(effects, kinds.STATE) == []
+    swim._census.synchronize(node(1))
+    assert len(sends(swim.receive(denial, node(1), 0.1), kinds.STATE)) == 1
+    assert sends(swim.receive(denial, node(1), 0.2), kinds.STATE) == []
+
+
+def test_a_comparison_is_answered_once_in_a_moment() -> None:
+    swim, other = knowing(1, 2, 3), machine(1)
+    question = (kinds.SYNC, other._ground.view.hashes())
+    assert len(sends(swim.receive(question, node(1), 0.0), kinds.DIGEST)) == 1
+    assert sends(swim.receive(question, node(1), 0.1), kinds.DIGEST) == []
+    assert len(sends(swim.receive(question, node(1), 0.7), kinds.DIGEST)) == 1
+
+
+def test_views_are_compared_now_and_then() -> None:
+    swim = knowing(1, 2, 3)
+    asked = [t for t, e in run(swim, 120.0, deaf=False) if sends([e], kinds.SYNC)]
+    assert 6 <= len(asked) <= 12

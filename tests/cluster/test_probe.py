@@ -80,5 +80,9 @@ def test_answers_restore_health_and_refutations_and_stalls_cost_it() -> None:
     health.refuted()
     health.stalled()
     assert health.score == 2
+    health.refuted()
+    assert health.score == 2, "others' word alone slows no further"
+    health.stalled()
+    assert health.score == 3
     health.answered()
-    assert health.score == 1
+    assert health.score == 2

@@ -102,14 +102,14 @@ def test_this_node_refutes_what_is_said_of_its_present_incarnation() -> None:
     assert swim.statistics().health == 1
 
 
-def test_an_accuser_without_end_gets_four_refutations_a_second() -> None:
+def test_an_accuser_without_end_gets_two_refutations_a_second() -> None:
     swim = knowing(*range(1, 10))
     for moment in range(1000):
         now = moment * 0.01
         while swim.deadline <= now:
             swim.expire(swim.deadline)
         swim.receive((kinds.PROBE, 1, 2, swim.own.incarnation, ()), node(1), now)
-    assert 35 <= swim.own.incarnation <= 42
+    assert 18 <= swim.own.incarnation <= 22
 
 
 def test_a_prober_that_holds_this_node_suspect_gets_the_refutation_with_the_answer() -> None:
@@ -171,6 +171,7 @@ def test_contradictions_between_views_are_put_to_their_subject() -> None:
     other = machine(1)
     gossip(other, record(0), *(record(number) for number in (2, 3, 4, 5)), sender=0)
     run(other, 1.95, deaf=False)
+    swim._census.synchronize(node(1))
     (digest,) = sends(other.receive((kinds.SYNC, swim._ground.view.hashes()), node(0), 2.0), kinds.DIGEST)
     (hint,) = sends(swim.receive(digest.message, node(1), 2.0), kinds.GOSSIP)
     assert updates_in(hint) == [Accusation(node=node(5), incarnation=1)]
