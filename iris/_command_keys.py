@@ -167,7 +167,8 @@ def rotate(realm_file: Path, step: str, asks: bool) -> None:
 def revoke(realm_file: Path, name: str | None, below: int | None, node: str | None, out: Path, asks: bool) -> None:
     """Expel a cluster's stolen credentials, or a node, and write the revocation list.
 
-    The list is complete and replaces all before it. One node that has it tells all others.
+    The list is complete and replaces all before it. Copy it to $IRIS_HOME/revocations/FINGERPRINT of one node, which
+    tells all others.
     """
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     if name is not None and node is None:
@@ -178,7 +179,7 @@ def revoke(realm_file: Path, name: str | None, below: int | None, node: str | No
         raise click.UsageError("say whom to revoke: --cluster NAME, perhaps with --below N, or --node ID")
     keep(realm_file, root, passphrase)
     save_revocations(out, issued)
-    note(f"{out} is revocation list {issued.number} of realm {root.fingerprint}")
+    note(f"{out} is revocation list {issued.number}: copy it to $IRIS_HOME/revocations/{root.fingerprint} of one node")
 
 
 keys.add_command(show)
