@@ -280,8 +280,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = set(chosen.scenario) - {*SCENARIOS, *LONG, "soak"}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    # Millions of objects that live as long as their realm: the collector would look at them again and again.
-    gc.disable()
     for name in chosen.scenario or SCENARIOS:
         if name == "soak":
             soak(chosen.hours, chosen.size, chosen.loss, chosen.jobs)
