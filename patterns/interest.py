@@ -67,11 +67,12 @@ class OwnInterest:
         return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
 
     def whole(self) -> Iterator[Message]:
-        """Yield the messages that tell a new peer everything."""
+        """Yield the messages that tell a peer everything.  Only the last one carries the version to confirm."""
         every = [tuple(terms) for terms in self._terms]
-        yield (kinds.INTEREST, self.version, True, tuple(every[:TERMS_IN_ONE_MESSAGE]), ())
-        for start in range(TERMS_IN_ONE_MESSAGE, len(every), TERMS_IN_ONE_MESSAGE):
-            yield (kinds.INTEREST, self.version, False, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
+        starts = range(0, len(every) or 1, TERMS_IN_ONE_MESSAGE)
+        for start in starts:
+            version = self.version if start == starts[-1] else 0
+            yield (kinds.INTEREST, version, start == 0, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
 
 
 @final
@@ -85,6 +86,8 @@ class InterestTable:
         """Terms that the subscriber's certificate does not permit."""
         self._matcher: Matcher[Wanted] = Matcher()
         self._known: dict[NodeId, dict[Terms, Wanted]] = {}
+        self._stale: dict[NodeId, set[Terms]] = {}
+        """What nodes that are telling everything anew have not repeated so far; it goes with the last message."""
 
     def match(self, topic: str) -> tuple[Wanted, ...]:
         """Return whoever wants the topic; a node stands once for each of its terms that match."""
@@ -105,12 +108,12 @@ class InterestTable:
         permitted = [terms for terms in more if permit(terms.pattern)]
         self.refused += len(more) - len(permitted)
         more = permitted
-        if len(self._known.get(node, ())) + len(more) > MAX_TERMS:
-            raise RemoteProtocolError(f"node {node} subscribes to more than {MAX_TERMS} patterns")
-        if whole:
-            self.forget(node)
         known = self._known.setdefault(node, {})
-        for terms in less:
+        stale = set(known) if whole else self._stale.get(node, set())
+        if len(known) - len(stale) + len(more) > MAX_TERMS:
+            raise RemoteProtocolError(f"node {node} subscribes to more than {MAX_TERMS} patterns")
+        stale.difference_update(more)
+        for terms in less if version == 0 else (*less, *stale):
             wanted = known.pop(terms, None)
             if wanted is not None:
                 self._matcher.remove(terms.pattern, wanted)
@@ -118,11 +121,16 @@ class InterestTable:
             if terms not in known:
                 known[terms] = wanted = Wanted(node, terms)
                 self._matcher.add(terms.pattern, wanted)
+        if version == 0 and stale:
+            self._stale[node] = stale
+        else:
+            self._stale.pop(node, None)
         self.version += 1
         return version
 
     def forget(self, node: NodeId) -> None:
         """Drop a node's interest."""
+        self._stale.pop(node, None)
         for terms, wanted in self._known.pop(node, {}).items():
             self._matcher.remove(terms.pattern, wanted)
         self.version += 1

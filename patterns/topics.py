@@ -14,8 +14,9 @@ from iris.kernel.errors import ConfigError
 
 MAX_TOPIC: Final = 256
 
-_TOPIC = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*\Z")
-_PATTERN = re.compile(r"(?:[^\s.*>\x00-\x1f\x7f]+|\*)(?:\.(?:[^\s.*>\x00-\x1f\x7f]+|\*))*(?:\.>)?\Z|>\Z")
+_WORD = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
+_TOPIC = re.compile(rf"{_WORD}(?:\.{_WORD})*\Z")
+_PATTERN = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*))*(?:\.>)?\Z|>\Z")
 _REMEMBERED: Final = 65536
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ Entropy = Callable[[int], bytes]
 """A source of unpredictable bytes: ``os.urandom`` in production, a seeded one in simulations."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
+_MAX_KEY = 256
 _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
@@ -26,6 +27,22 @@ def new_node_id(entropy: Entropy) -> NodeId:
 def is_node_id(value: object) -> bool:
     """Tell whether ``value``, which may come from a peer, has the form of a node id."""
     return isinstance(value, str) and _NODE_ID.match(value) is not None
+
+
+def check_key(value: str | None) -> str | None:
+    """Return ``value`` if it can be a key, which keeps requests or events together.
+
+    Raises:
+        ConfigError: it is not a str of at most 256 bytes of UTF-8.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str) and len(value.encode()) <= _MAX_KEY:
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise ConfigError(f"{value!r} is not a key: use a text of at most {_MAX_KEY} bytes")
 
 
 def is_name(value: object) -> bool:
