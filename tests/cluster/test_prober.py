@@ -212,3 +212,32 @@ def test_refusals_by_the_unknown_and_the_dead_change_nothing() -> None:
     assert swim.refused(node(9), 0.0) == []
     gossip(swim, record(1, incarnation=2, leaving=True))
     assert swim.refused(node(1), 0.0) == []
+
+
+def test_a_member_behind_a_broken_link_is_asked_twice_before_it_is_accused() -> None:
+    swim = knowing(1, 2, 3)
+    (first,) = sends(swim.refused(node(1), 1.0), kinds.PROBE)
+    again = [s for _, e in run(swim, 1.04) for s in sends([e], kinds.PROBE) if s.node == node(1)]
+    assert again[-1].message[1] == first.message[1], "the answer to either will do"
+    effects = swim.receive((kinds.PROBE_ANSWER, first.message[1], 0, ()), node(1), 1.045)
+    assert Route(node=node(1), open=True) in effects
+    assert changes([e for _, e in run(swim, 1.2)]) == []
+
+
+def test_a_second_report_of_the_same_broken_link_changes_nothing() -> None:
+    swim = knowing(1, 2, 3)
+    swim.refused(node(1), 1.0)
+    assert not any(isinstance(e, Route | Changed) for e in swim.refused(node(1), 1.01))
+    suspected = [t for t, e in run(swim, 1.2) if isinstance(e, Changed)]
+    assert len(suspected) == 1
+    assert near(suspected[0], 1.05)
+
+
+def test_those_heard_lately_are_asked_for_help_first() -> None:
+    swim = knowing(*range(1, 40))
+    for number in (5, 6, 7):
+        gossip(swim, sender=number)
+    swim.doubt(node(20), 0.0)
+    asked = {s.node for _, e in run(swim, 0.26) for s in sends([e], kinds.PROBE_REQUEST)}
+    assert len(asked) == 3
+    assert asked <= {node(number) for number in (1, 5, 6, 7)}

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from benchmarks.membership import balancing, scenarios
+from benchmarks.membership.__main__ import main
 from benchmarks.membership.malice import malice
 from benchmarks.membership.realm import Realm
 from iris.cluster.records import MemberState
@@ -194,3 +195,13 @@ def test_a_member_ten_times_slower_hardly_shows(case: Callable[..., balancing.Sh
     assert 0.8 < seen.least_share <= seen.greatest_share < 1.2
     assert seen.slow_share < 1.2
     assert in_turn.p99 > 10 * seen.p99
+
+
+def test_the_command_prints_a_table_for_each_scenario_named(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--quick", "one-way", "malicious"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "One-way drop between two members" in lines
+    assert "| 10, 120 s | 0 | 8 of 9 |" in lines
+    assert sum(line.startswith("| ---") for line in lines) == 2
+    with pytest.raises(SystemExit):
+        main(["nonsense"])
