@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from iris.kernel import kinds
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.link import BulkSource
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
+from iris.patterns.tunnel_flight import Flight
 from iris.patterns.tunnel_machine import TunnelMachine
 
 
@@ -41,20 +43,44 @@ class TunnelEnd:
     """One end of a tunnel.  It is the source that the link asks for data.
 
     Args:
+        flight: of all data to that node.
         node: at the other end.
         key: the id in messages of the other end.
         on_ended: called once, when the tunnel has ended for whatever reason.
     """
 
-    __slots__ = ("_attached", "_ended", "_mesh", "_on_ended", "_senders", "_waiting", "due", "key", "machine", "node")
+    __slots__ = (
+        "_attached",
+        "_clock",
+        "_ended",
+        "_flight",
+        "_mesh",
+        "_on_ended",
+        "_senders",
+        "_waiting",
+        "due",
+        "key",
+        "machine",
+        "node",
+    )
 
     def __init__(
-        self, machine: TunnelMachine, mesh: TunnelMesh, node: NodeId, key: int, on_ended: Callable[[TunnelEnd], None]
+        self,
+        machine: TunnelMachine,
+        mesh: TunnelMesh,
+        flight: Flight,
+        node: NodeId,
+        key: int,
+        *,
+        clock: Callable[[], float],
+        on_ended: Callable[[TunnelEnd], None],
     ) -> None:
         self.machine: Final = machine
         self.node: Final = node
         self.key: Final = key
         self._mesh = mesh
+        self._flight = flight
+        self._clock = clock
         self._on_ended = on_ended
         self.due = 0.0
         """When to look at the machine's deadline next; never later than that deadline."""
@@ -67,20 +93,34 @@ class TunnelEnd:
 
     def take(self, limit: int) -> tuple[Message, int] | None:
         """Give the link its next message; see ``BulkSource``."""
-        piece = self.machine.take(limit)
-        if piece is None:
-            self._attached = False
-        return piece
+        flight = self._flight
+        room = flight.has_room
+        piece = self.machine.take(limit, data=room)
+        if piece is not None:
+            message, size = piece
+            if message[0] == kinds.TUNNEL_CHUNK and flight.add(size):
+                return (*message[:-1], flight.mark(self._clock())), size
+            return piece
+        self._attached = False
+        if room:
+            flight.unblock_one()
+        elif self.machine.has_data:
+            flight.block(self)
+        return None
 
     def offer(self) -> None:
-        """Tell the link if there is something to take."""
+        """Tell the link if there is something to take and room for it."""
         self.due = 0.0  # whoever sends may expect an answer sooner than was thought
-        if not self._attached and self.machine.has_output:
+        if self._attached:
+            return
+        if self.machine.has_news or (self.machine.has_data and self._flight.has_room):
             self._attached = True
             try:
                 self._mesh.ready(self.node, self)
             except NotSent:
                 self._attached = False
+        elif self.machine.has_data:
+            self._flight.block(self)
 
     def offer_again(self) -> None:
         """As ``offer``, by one who has reason to think that the link has forgotten."""
@@ -98,6 +138,7 @@ class TunnelEnd:
             self.offer()
         elif not self._ended:
             self._ended = True
+            self._flight.forget(self)
             self._on_ended(self)
         for wakeup, condition in self._waiting.items():
             if condition():

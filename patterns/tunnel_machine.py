@@ -220,6 +220,16 @@ class TunnelMachine:
     @property
     def has_output(self) -> bool:
         """Whether ``take`` would give something."""
+        return self.has_news or self.has_data
+
+    @property
+    def has_data(self) -> bool:
+        """Whether ``take`` would give a chunk, or the end of file."""
+        return self.sending.has_next
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``take`` would give something else than data."""
         if self.state is State.OPENING:
             return self._opening_due
         if self.state is State.CLOSED:
@@ -228,13 +238,15 @@ class TunnelMachine:
             self._accept_due
             or self._ack_due
             or self._ask_due
-            or self.sending.has_next
             or self.receiving.owes_news
             or (self._hurry and self.sending.is_only_unacknowledged)
         )
 
-    def take(self, limit: int) -> tuple[Message, int] | None:
-        """Return the next message to put on the link, with about ``limit`` bytes of data, and its size."""
+    def take(self, limit: int, *, data: bool = True) -> tuple[Message, int] | None:
+        """Return the next message to put on the link, with about ``limit`` bytes of data, and its size.
+
+        With ``data`` False chunks stay here.
+        """
         state = self.state
         if state is State.CLOSED or state is State.OPENING:
             if not self._opening_due or state is State.CLOSED:
@@ -248,7 +260,7 @@ class TunnelMachine:
             return (kinds.TUNNEL_ACCEPT, self._identifier, window, self._config.max_payload), 16
         if self._ack_due or self._ask_due or self.receiving.owes_news:
             return self._acknowledgement(), 16
-        chunk = self.sending.take(limit)
+        chunk = self.sending.take(limit) if data else None
         if chunk is not None:
             return self._chunk(chunk)
         if self._hurry and self.sending.is_only_unacknowledged:
@@ -269,7 +281,7 @@ class TunnelMachine:
         if chunk.flags == END_OF_FILE:
             return (kinds.TUNNEL_EOF, self._identifier, chunk.sequence), 8
         return (
-            kinds.TUNNEL_CHUNK, self._identifier, chunk.sequence, chunk.flags, chunk.data
+            kinds.TUNNEL_CHUNK, self._identifier, chunk.sequence, chunk.flags, chunk.data, chunk.mark
         ), len(chunk.data)  # fmt: skip
 
     # -- what the other end says ----------------------------------------------------------------------------

@@ -73,6 +73,8 @@ class Chunk(NamedTuple):
     sequence: int
     flags: int
     data: bytes
+    mark: int = 0
+    """To be sent back at once, if it is not 0; see ``iris.patterns.tunnel_flight``."""
 
 
 class Acknowledgement(NamedTuple):
@@ -122,6 +124,14 @@ def read_id_untrusted(message: Message) -> int:
     return number
 
 
+def read_marked_untrusted(message: Message) -> int:
+    """Return a mark that has come back."""
+    if len(message) == 2 and _whole(message[1]):
+        number: int = message[1]
+        return number
+    raise RemoteProtocolError("a mark that comes back carries its number")
+
+
 def read_open_untrusted(message: Message) -> Opening:
     """Read an opening; its headers are checked by whoever wants them."""
     match message:
@@ -155,11 +165,11 @@ def read_refuse_untrusted(message: Message) -> Refusal:
 
 def read_chunk_untrusted(message: Message) -> Chunk:
     """Read a chunk.  Called for each, so plainly written."""
-    if len(message) == 5:
-        _, _, sequence, flags, data = message
-        if type(data) is bytes and type(flags) is int and 0 <= flags <= END | PACKED and _whole(sequence):
-            return Chunk(sequence, flags, data)
-    raise RemoteProtocolError("a chunk carries a sequence number, flags and bytes")
+    if len(message) == 6:
+        _, _, sequence, flags, data, mark = message
+        if type(data) is bytes and _whole(sequence) and _whole(flags) and flags <= END | PACKED and _whole(mark):
+            return Chunk(sequence, flags, data, mark)
+    raise RemoteProtocolError("a chunk carries a sequence number, flags, bytes and a mark")
 
 
 def read_eof_untrusted(message: Message) -> int:

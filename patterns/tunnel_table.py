@@ -19,6 +19,7 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import Headers, Message
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.tunnel_end import TunnelEnd, TunnelMesh
+from iris.patterns.tunnel_flight import Flight
 from iris.patterns.tunnel_ids import OpenedIds
 from iris.patterns.tunnel_machine import TunnelMachine
 from iris.patterns.tunnel_messages import (
@@ -28,6 +29,7 @@ from iris.patterns.tunnel_messages import (
     Refusal,
     close_message,
     read_id_untrusted,
+    read_marked_untrusted,
     read_open_untrusted,
     refuse_message,
 )
@@ -39,6 +41,9 @@ _FORMER_PEERS: Final = 1024
 """Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
 
 _SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
+
+_MARK_PATIENCE: Final = 4
+"""Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
 
 Accept = Callable[[Opening, TunnelEnd], Refusal | None]
 """Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
@@ -67,11 +72,12 @@ class TunnelsStatistics:
 class _Peer:
     """What is known of the tunnels with one node."""
 
-    __slots__ = ("accepted", "ends", "farewells", "opened", "opened_here")
+    __slots__ = ("accepted", "ends", "farewells", "flight", "opened", "opened_here")
 
     def __init__(self) -> None:
         self.ends: dict[int, TunnelEnd] = {}  # by the id in the peer's messages
         self.farewells: OrderedDict[int, Message] = OrderedDict()
+        self.flight = Flight()
         self.opened = OpenedIds()
         self.opened_here = 0
         self.accepted = 0
@@ -114,7 +120,7 @@ class TunnelTable:
         window = max(self._config.tunnel_window, SMALLEST_WINDOW)
         opening = (kinds.TUNNEL_OPEN, number, cluster, operation, headers, window, self._config.max_payload)
         machine = TunnelMachine(identifier=number, opening=opening, config=self._config, now=self._clock())
-        end = peer.ends[-number] = TunnelEnd(machine, self._mesh, node, -number, self._forget)
+        end = peer.ends[-number] = self._make_end(machine, peer, node, -number)
         peer.opened_here = number
         try:
             self._mesh.post(node, opening, sum(map(len, headers or ())) + 64)
@@ -127,6 +133,8 @@ class TunnelTable:
     def expire(self) -> None:
         """Let every end look at the time.  To be called about twice in each ``Config.tunnel_retry``."""
         now = self._clock()
+        for peer in self._peers.values():
+            peer.flight.expire(now, _MARK_PATIENCE * self._config.tunnel_retry)
         for end in self:
             if end.due > now:
                 continue
@@ -151,8 +159,15 @@ class TunnelTable:
         Raises:
             RemoteProtocolError: it is not about any tunnel that could exist.
         """
-        identifier = read_id_untrusted(message)
         peer = self._peers.get(sender)
+        if message[0] == kinds.TUNNEL_MARKED:
+            if peer is not None:
+                peer.flight.arrived(read_marked_untrusted(message), self._clock())
+            return
+        identifier = read_id_untrusted(message)
+        if message[0] == kinds.TUNNEL_CHUNK and message[-1] and type(message[-1]) is int:
+            # Whatever becomes of the chunk: it is here and no longer on the way.
+            self._post(sender, (kinds.TUNNEL_MARKED, message[-1]))
         end = peer.ends.get(identifier) if peer is not None else None
         if end is not None:
             if message[0] == kinds.TUNNEL_OPEN:
@@ -166,7 +181,10 @@ class TunnelTable:
     def link_reset(self, node: NodeId) -> None:
         """Frames to or from ``node`` may be lost: compare notes with it about every tunnel."""
         peer = self._peers.get(node)
-        for end in list(peer.ends.values()) if peer is not None else ():
+        if peer is None:
+            return
+        peer.flight.reset()
+        for end in list(peer.ends.values()):
             end.machine.reset()
             end.offer_again()
 
@@ -175,6 +193,7 @@ class TunnelTable:
         peer = self._peers.pop(node, None)
         if peer is None:
             return
+        peer.flight = Flight()
         self._former[node] = peer
         if len(self._former) > _FORMER_PEERS:
             self._former.popitem(last=False)
@@ -190,6 +209,9 @@ class TunnelTable:
             peer = self._former.pop(node) if node in self._former else _Peer()
             self._peers[node] = peer
         return peer
+
+    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEnd:
+        return TunnelEnd(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
 
     def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
@@ -213,7 +235,7 @@ class TunnelTable:
         else:
             machine = TunnelMachine(identifier=-identifier, opening=None, config=self._config, now=self._clock())
             machine.begin(opening.window, opening.limit)
-            end = peer.ends[identifier] = TunnelEnd(machine, self._mesh, sender, identifier, self._forget)
+            end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier)
             peer.accepted += 1
             self._accepted += 1
             refusal = self._accept(opening, end)

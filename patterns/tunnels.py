@@ -39,10 +39,11 @@ _FIELDS: Final = {
     kinds.TUNNEL_OPEN: 6,
     kinds.TUNNEL_ACCEPT: 3,
     kinds.TUNNEL_REFUSE: 4,
-    kinds.TUNNEL_CHUNK: 4,
+    kinds.TUNNEL_CHUNK: 5,
     kinds.TUNNEL_EOF: 2,
     kinds.TUNNEL_ACK: 5,
     kinds.TUNNEL_CLOSE: 4,
+    kinds.TUNNEL_MARKED: 1,
 }
 
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})

@@ -47,9 +47,8 @@ HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wa
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)
 TUNNEL_ACCEPT: Final = 0x51  # (id: int, window: int, limit: int): window in cost, limit in bytes of one message
 TUNNEL_REFUSE: Final = 0x52  # (id: int, code: str, text: str, retry_after_ms: int)
-TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes): flags 1 end of message, 2 packed value
+TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes, mark: int): flags 1 message ends, 2 packed
 TUNNEL_EOF: Final = 0x54  # (id: int, sequence: int): nothing follows
 TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, flags: int): flags 1 answer, 2 resend
 TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel
-TUNNEL_MARK: Final = 0x57  # (number: int): goes along with tunnel data; comes back when the other end comes to it
-TUNNEL_MARKED: Final = 0x58  # (number: int): a mark on its way back
+TUNNEL_MARKED: Final = 0x57  # (mark: int): the mark of a chunk, when it was not 0, on its way back

@@ -204,12 +204,12 @@ def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
 # -- peers that break the rules ----------------------------------------------------------------------------
 
 HOSTILE: dict[str, list[Message]] = {
-    "ignores credit": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000)) for number in range(100)],
-    "out of order": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000)) for number in range(1, 200)],
+    "ignores credit": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000), 0) for number in range(100)],
+    "out of order": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000), 0) for number in range(1, 200)],
     "only 0 were sent": [(kinds.TUNNEL_ACK, -1, 1, 0, 0, 0)],
-    "limit": [(kinds.TUNNEL_CHUNK, -1, 0, 0, bytes(7000)), (kinds.TUNNEL_CHUNK, -1, 1, END, bytes(7000))],
-    "possible": [(kinds.TUNNEL_EOF, -1, 0), (kinds.TUNNEL_CHUNK, -1, 1, END, b"more")],
-    "sequence number": [(kinds.TUNNEL_CHUNK, -1, "0", END, b"")],
+    "limit": [(kinds.TUNNEL_CHUNK, -1, 0, 0, bytes(7000), 0), (kinds.TUNNEL_CHUNK, -1, 1, END, bytes(7000), 0)],
+    "possible": [(kinds.TUNNEL_EOF, -1, 0), (kinds.TUNNEL_CHUNK, -1, 1, END, b"more", 0)],
+    "sequence number": [(kinds.TUNNEL_CHUNK, -1, "0", END, b"", 0)],
     "four numbers": [(kinds.TUNNEL_ACK, -1, 0, 0, 0, -1)],
     "of kind": [(kinds.REQUEST, -1)],
 }
@@ -235,7 +235,7 @@ def test_a_peer_that_breaks_the_rules_ends_the_tunnel_with_the_reason(reason: st
 def test_a_gap_that_is_never_filled_ends_the_tunnel() -> None:
     pair = opened()
     machine = pair.ends[0]
-    machine.receive((kinds.TUNNEL_CHUNK, -1, 5, END, b"later"), pair.now)
+    machine.receive((kinds.TUNNEL_CHUNK, -1, 5, END, b"later", 0), pair.now)
     for _ in range(200):
         pair.now += 0.5
         machine.receive((kinds.TUNNEL_ACK, -1, 0, 8192, 6, 0), pair.now)  # it answers, but does not send again

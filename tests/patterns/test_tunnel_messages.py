@@ -24,6 +24,7 @@ from iris.patterns.tunnel_messages import (
     read_close_untrusted,
     read_eof_untrusted,
     read_id_untrusted,
+    read_marked_untrusted,
     read_open_untrusted,
     read_refuse_untrusted,
     refuse_message,
@@ -37,6 +38,7 @@ READERS: dict[int, Callable[[Message], object]] = {
     kinds.TUNNEL_EOF: read_eof_untrusted,
     kinds.TUNNEL_ACK: read_ack_untrusted,
     kinds.TUNNEL_CLOSE: read_close_untrusted,
+    kinds.TUNNEL_MARKED: read_marked_untrusted,
 }
 WELL_FORMED: dict[Message, object] = {
     (kinds.TUNNEL_OPEN, 1, "c", None, ("a", "b"), 4096, 1): Opening(
@@ -44,10 +46,11 @@ WELL_FORMED: dict[Message, object] = {
     ),
     (kinds.TUNNEL_ACCEPT, -1, 4096, 1): (4096, 1),
     (kinds.TUNNEL_REFUSE, -1, "overloaded", "busy", 1500): Refusal(code="overloaded", text="busy", retry_after=1.5),
-    (kinds.TUNNEL_CHUNK, 1, 0, 3, b"data"): Chunk(0, 3, b"data"),
+    (kinds.TUNNEL_CHUNK, 1, 0, 3, b"data", 7): Chunk(0, 3, b"data", 7),
     (kinds.TUNNEL_EOF, 1, 7): 7,
     (kinds.TUNNEL_ACK, 1, 2, 3, 4, 1): Acknowledgement(2, 3, 4, 1),
     (kinds.TUNNEL_CLOSE, 1, 1, 5, "why"): (CloseCode.ABORTED, 5, "why"),
+    (kinds.TUNNEL_MARKED, 2): 2,
 }
 MALFORMED: list[Message] = [
     (kinds.TUNNEL_OPEN, 1, "c", None, None, 4095, 1),
@@ -57,15 +60,18 @@ MALFORMED: list[Message] = [
     (kinds.TUNNEL_ACCEPT, -1, 4095, 1),
     (kinds.TUNNEL_ACCEPT, -1, 4096, 2**63),
     (kinds.TUNNEL_REFUSE, -1, "code", "text", -1),
-    (kinds.TUNNEL_CHUNK, 1, 0, 4, b""),
-    (kinds.TUNNEL_CHUNK, 1, -1, 0, b""),
-    (kinds.TUNNEL_CHUNK, 1, True, 0, b""),
-    (kinds.TUNNEL_CHUNK, 1, 0, 0, "text"),
+    (kinds.TUNNEL_CHUNK, 1, 0, 4, b"", 0),
+    (kinds.TUNNEL_CHUNK, 1, -1, 0, b"", 0),
+    (kinds.TUNNEL_CHUNK, 1, True, 0, b"", 0),
+    (kinds.TUNNEL_CHUNK, 1, 0, 0, "text", 0),
     (kinds.TUNNEL_EOF, 1, 1.0),
     (kinds.TUNNEL_ACK, 1, 0, 0, 0, -1),
     (kinds.TUNNEL_ACK, 1, 0, 2**70, 0, 0),
     (kinds.TUNNEL_CLOSE, 1, int(CloseCode.LOST), 0, ""),
     (kinds.TUNNEL_CLOSE, 1, 0, 0, b""),
+    (kinds.TUNNEL_MARKED, -1),
+    (kinds.TUNNEL_MARKED,),
+    (kinds.TUNNEL_MARKED, "1"),
 ]
 
 

@@ -57,7 +57,7 @@ def machine_in(state: State) -> TunnelMachine:
     if state is OPENING:
         return machine
     machine.receive((kinds.TUNNEL_ACCEPT, -1, 2**20, 2**20), 0)
-    machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first"), 0)
+    machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first", 0), 0)
     if state in {SENT, ENDED}:
         machine.send_eof()
     if state in {GOT, ENDED}:
@@ -82,9 +82,9 @@ def perform(machine: TunnelMachine, input_: Input) -> None:
         case Input.REFUSE:
             machine.receive((kinds.TUNNEL_REFUSE, -1, "not_allowed", "", 0), 1)
         case Input.CHUNK:
-            machine.receive((kinds.TUNNEL_CHUNK, -1, next_number, END, b"data"), 1)
+            machine.receive((kinds.TUNNEL_CHUNK, -1, next_number, END, b"data", 0), 1)
         case Input.REPEATED:
-            machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first"), 1)
+            machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first", 0), 1)
         case Input.END_OF_FILE:
             machine.receive((kinds.TUNNEL_EOF, -1, next_number), 1)
         case Input.ACK:

@@ -1,0 +1,156 @@
+"""How much tunnel data may be on the way to one node: enough to keep the link busy, and no queue worth the name.
+
+Requests and probes overtake tunnels where they wait, but not what is in the buffers of the transport or unread at the
+other end.  A window of each of eight transfers there made requests ten times slower, and the node was taken for dead.
+
+So a chunk carries a *mark* after each ``STEP`` bytes, and the other end sends the mark back when it comes to it.
+The time that takes, compared with the shortest that it ever took, tells how much of what is on the way only queues:
+``on the way * (1 - shortest / time)``.  The limit grows while that is little and shrinks while it is much.
+
+Source: Brakmo, O'Malley and Peterson, "TCP Vegas", SIGCOMM 1994, in bytes and with the shortest time of each round.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol, final
+
+STEP: Final = 64 * 1024
+"""Bytes between two marks: one frame of the link."""
+
+LEAST: Final = 2 * STEP
+"""One frame under way and one being made."""
+
+MOST: Final = 1024 * STEP
+
+_LITTLE: Final = 1 * STEP
+_MUCH: Final = 3 * STEP
+"""Bytes in the queue between which the limit stays.  At 300 MB/s three frames are 0.6 ms."""
+
+_MEMORY: Final = 10.0
+"""Seconds after which the shortest time may be forgotten: the route may have become longer."""
+
+
+class Blocked(Protocol):
+    """One who has data and waits for room."""
+
+    def offer(self) -> None:
+        """Take note that there may be room."""
+        ...
+
+
+@final
+class Flight:
+    """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers."""
+
+    __slots__ = (
+        "_blocked",
+        "_fast",
+        "_former",
+        "_marked",
+        "_marks",
+        "_number",
+        "_round_end",
+        "_round_shortest",
+        "_sent",
+        "_sent_at_mark",
+        "_shortest",
+        "_since",
+        "limit",
+    )
+
+    def __init__(self) -> None:
+        self.limit = 4 * STEP
+        """Bytes that may be on the way."""
+        self._sent = 0  # bytes, since ever
+        self._sent_at_mark = 0  # bytes sent when a mark last became due
+        self._marked = 0  # bytes that have arrived
+        self._number = 0  # of the last mark
+        self._marks: deque[tuple[int, int, int, float]] = deque()  # number, bytes before it, those on the way, when
+        self._shortest = self._former = float("inf")  # since _since, and in the time before that
+        self._since = 0.0
+        self._round_end = 0  # the round ends with the mark of this number
+        self._round_shortest = float("inf")
+        self._fast = True  # double the limit in each round, until there is a queue for the first time
+        self._blocked: dict[Blocked, None] = {}
+
+    @property
+    def on_the_way(self) -> int:
+        """Bytes that have not arrived, as far as is known."""
+        return self._sent - self._marked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more data may leave."""
+        return self._sent - self._marked < self.limit
+
+    def add(self, size: int) -> bool:
+        """Count data that leaves now; tell whether it has to carry a mark."""
+        self._sent += size
+        return self._sent - self._sent_at_mark >= STEP
+
+    def mark(self, now: float) -> int:
+        """Return the mark that leaves now, with the data counted last."""
+        self._sent_at_mark = self._sent
+        self._number += 1
+        self._marks.append((self._number, self._sent, self._sent - self._marked, now))
+        return self._number
+
+    def arrived(self, number: int, now: float) -> None:
+        """Take note that a mark is back; those before it were lost or are late, which is all the same."""
+        while self._marks and self._marks[0][0] <= number:
+            mark, sent, flight, left = self._marks.popleft()
+            if mark == number:
+                self._marked = sent
+                self._learn(number, flight, max(now - left, 1e-6), now)
+        self._unblock()
+
+    def reset(self) -> None:
+        """Nothing is on the way any more, or nobody knows: marks that were lost must not hold anybody up."""
+        self._marked = self._sent_at_mark = self._sent
+        self._marks.clear()
+        self._round_end = self._number
+        self._unblock()
+
+    def expire(self, now: float, patience: float) -> None:
+        """Do as after a reset if the last mark has been away for ``patience`` seconds."""
+        if self._marks and now - self._marks[-1][3] > patience:
+            self.reset()
+
+    def _learn(self, number: int, flight: int, time: float, now: float) -> None:
+        if now - self._since > _MEMORY:
+            self._former, self._shortest, self._since = self._shortest, float("inf"), now
+        self._shortest = min(self._shortest, time)
+        self._round_shortest = min(self._round_shortest, time)
+        if number < self._round_end:
+            return
+        queued = flight * (1 - min(self._shortest, self._former) / self._round_shortest)
+        self._round_end = self._number
+        self._round_shortest = float("inf")
+        if queued > _MUCH:
+            self._fast = False
+            self.limit = max(LEAST, self.limit - max(STEP, int(queued - _MUCH) // 2))
+        elif queued < _LITTLE and flight * 2 > self.limit:
+            self.limit = min(MOST, self.limit * 2 if self._fast else self.limit + STEP)
+
+    # -- those who wait -------------------------------------------------------------------------------------
+
+    def block(self, one: Blocked) -> None:
+        """Have ``one`` told when there is room."""
+        self._blocked[one] = None
+
+    def forget(self, one: Blocked) -> None:
+        """Do not tell ``one`` any more."""
+        self._blocked.pop(one, None)
+
+    def _unblock(self) -> None:
+        """Tell as many as the room may suffice for; each of them that needs little makes way for another."""
+        for _ in range((self.limit - self.on_the_way) // (STEP // 2) + 1):
+            self.unblock_one()
+
+    def unblock_one(self) -> None:
+        """Tell the one who has waited longest, if there is room."""
+        if self._blocked and self.has_room:
+            one = next(iter(self._blocked))
+            del self._blocked[one]
+            one.offer()
