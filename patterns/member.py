@@ -182,7 +182,8 @@ class Membership:
             self._workers += 1
             self._queue.append(job)
             self._nursery.start_soon(self._work)
-        elif len(self._queue) < self._queue_limit:
+        elif len(self._running) + len(self._queue) < self._concurrency + self._queue_limit:
+            # Counted together, because requests whose worker has not begun yet are still in the queue.
             self._queue.append(job)
         else:
             self._refused += 1
@@ -205,6 +206,9 @@ class Membership:
             self._running.add(job)
             try:
                 await self._run(job)
+            except BaseException:  # the membership ends while the handler runs
+                self._cancelled += 1
+                raise
             finally:
                 self._running.discard(job)
                 self._forget(job)

@@ -1,0 +1,394 @@
+"""Requests as callers and handlers see them: what goes through, what comes back, and what every failure looks like."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import open_stage
+
+
+def make_store() -> iris.Service:
+    """A service that gives back, tells of itself, sleeps and fails."""
+    store = iris.Service("store")
+
+    @store.request
+    async def give_back(request: iris.Request) -> object:
+        return request.payload
+
+    @store.request("tell")
+    async def tell(request: iris.Request) -> object:
+        left = request.deadline - trio.current_time()
+        return [request.cluster, request.operation, dict(request.headers), request.sender.cluster, left]
+
+    @store.request("sleep")
+    async def sleep(request: iris.Request) -> object:
+        await trio.sleep(request.payload)
+        return "slept"
+
+    @store.request("fail")
+    async def fail(request: iris.Request) -> object:
+        match request.payload:
+            case "value":
+                raise ValueError("nothing there")
+            case "remote":
+                raise iris.RemoteError("out_of_stock", "come back tomorrow")
+            case "iris":
+                raise iris.NotAllowed("not you")
+            case "group":
+                raise ExceptionGroup("several", [KeyError("a"), KeyError("b")])
+            case "unencodable":
+                return object()
+            case "large":
+                return bytes(2 * 1024 * 1024)
+            case _:
+                return math.nan
+
+    assert (store.requests[None], store.requests["tell"], store.requests["sleep"]) == (give_back, tell, sleep)
+    assert store.requests["fail"] is fail
+    return store
+
+
+class Hanging:
+    """A service whose handler waits until it is let go, and notes when each run began and ended."""
+
+    def __init__(self, name: str = "store") -> None:
+        self.service = iris.Service(name)
+        self.began: list[float] = []
+        self.ended: list[float] = []
+        self.released = trio.Event()
+        self.service.request(self.hang)
+
+    async def hang(self, request: iris.Request) -> object:
+        self.began.append(trio.current_time())
+        try:
+            await self.released.wait()
+        finally:
+            self.ended.append(trio.current_time())
+        return request.payload
+
+
+async def test_a_payload_of_every_type_arrives_as_itself(autojump_clock: MockClock) -> None:
+    payloads: list[object] = [
+        b"", b"\x00\xff", None, True, False, 0, -1, 2**63 - 1, -(2**63), 0.5, math.inf, "", "Grüße", [],
+        [1, [2, [b"3"]]], {}, {"a": {"b": [None]}}, bytes(1024 * 1024),
+    ]  # fmt: skip
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        for payload in payloads:
+            reply = await shop.request("store", payload)
+            assert (type(reply), reply) == (type(payload), payload)
+        assert shop.statistics().requests.delivered == len(payloads)
+
+
+async def test_a_handler_sees_who_asks_what_and_how_long(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        headers = {"trace": "00-ab", "ü": ""}
+        *told, left = await shop.request("store", operation="tell", headers=headers, timeout=2.5)
+        assert told == ["store", "tell", headers, "shop"]
+        assert 2.4 < left <= 2.501
+
+
+async def test_a_key_stays_with_its_member_until_that_one_is_gone(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        for index in range(3):
+            named = iris.Service("store")
+
+            @named.request
+            async def which(_: iris.Request, host: str = f"store-{index}") -> object:
+                await trio.lowlevel.checkpoint()
+                return host
+
+            assert named.requests[None] is which
+            await stage.member(named, f"store-{index}")
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=3)
+        keys = [f"customer {number}" for number in range(30)]
+        before = {key: {await shop.request("store", key=key) for _ in range(4)} for key in keys}
+        assert all(len(hosts) == 1 for hosts in before.values())
+        homes = {key: hosts.pop() for key, hosts in before.items()}
+        assert set(homes.values()) == {"store-0", "store-1", "store-2"}
+        stage.crash("store-1")
+        for key in keys:
+            host = await shop.request("store", key=key, idempotent=True)
+            assert host != "store-1" if homes[key] == "store-1" else host == homes[key]
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "text"),
+    [
+        ("value", "error", "ValueError: nothing there"),
+        ("remote", "out_of_stock", "come back tomorrow"),
+        ("iris", "NotAllowed", "not you"),
+        ("group", "error", "several"),
+        ("unencodable", "LocalProtocolError", "object"),
+        ("large", "PayloadTooLarge", "2097152"),
+    ],
+)
+async def test_what_goes_wrong_in_a_handler_reaches_the_caller_without_a_traceback(
+    autojump_clock: MockClock, payload: str, code: str, text: str
+) -> None:
+    async with open_stage() as stage:
+        member, shop = await stage.pair(make_store())
+        with pytest.raises(iris.RemoteError) as caught:
+            await shop.request("store", payload, operation="fail")
+        assert caught.value.code == code
+        assert text in caught.value.message
+        assert "Traceback" not in str(caught.value)
+        assert member.statistics().services["store"].failed == 1
+        assert await shop.request("store", 1) == 1
+
+
+async def test_an_unknown_operation_is_the_callers_error(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        with pytest.raises(iris.RemoteError, match="does not serve the operation 'fly'"):
+            await shop.request("store", operation="fly")
+
+
+@pytest.mark.parametrize(
+    ("payload", "headers", "error"),
+    [
+        (bytes(1024 * 1024 + 1), None, iris.PayloadTooLarge),
+        ("x" * (1024 * 1024 + 1), None, iris.PayloadTooLarge),
+        (b"", {"a": "x" * 9000}, iris.PayloadTooLarge),
+        (b"", {"a": 1}, iris.LocalProtocolError),
+        (object(), None, iris.LocalProtocolError),
+        ({1: 2}, None, iris.LocalProtocolError),
+        (2**64, None, iris.LocalProtocolError),
+        ("\ud800", None, iris.LocalProtocolError),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_before_it_is_sent(
+    autojump_clock: MockClock, payload: object, headers: dict[str, str] | None, error: type[Exception]
+) -> None:
+    async with open_stage() as stage:
+        member, shop = await stage.pair(make_store())
+        with pytest.raises(error):
+            await shop.request("store", payload, headers=headers)
+        assert shop.statistics().requests.sent == 0
+        assert member.statistics().services["store"].received == 0
+
+
+async def test_at_the_deadline_the_caller_gets_an_error_and_the_handler_is_cancelled(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage() as stage:
+        member, shop = await stage.pair(hanging.service)
+        began = trio.current_time()
+        with pytest.raises(iris.RequestTimeout, match=r"'store' within 0\.3 s"):
+            await shop.request("store", timeout=0.3)
+        assert trio.current_time() == pytest.approx(began + 0.3)
+        await trio.sleep(0.01)
+        assert [moment - began for moment in hanging.ended] == [pytest.approx(0.3, abs=0.002)]
+        service = member.statistics().services["store"]
+        assert service.expired + service.cancelled == 1
+        assert shop.statistics().requests.expired == 1
+
+
+async def test_without_end_means_as_long_as_it_takes(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        assert await shop.request("store", 60, operation="sleep", timeout=math.inf) == "slept"
+
+
+async def test_a_request_that_expired_in_the_queue_is_never_run(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage() as stage:
+        member, shop = await stage.pair(hanging.service, limits=iris.Limits(concurrency=1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shop.request, "store", 1)
+            await trio.sleep(0.01)
+            with pytest.raises(iris.RequestTimeout):
+                await shop.request("store", 2, timeout=0.1)
+            await trio.sleep(0.01)
+            hanging.released.set()
+        assert len(hanging.began) == 1
+        assert member.statistics().services["store"].received == 2
+
+
+async def test_cancelling_the_caller_stops_the_handler_within_two_round_trips(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage(latency=(0.001, 0.001)) as stage:
+        member, shop = await stage.pair(hanging.service)
+        with trio.move_on_after(0.1) as scope:
+            await shop.request("store", timeout=math.inf)
+        assert scope.cancelled_caught
+        cancelled = trio.current_time()
+        await trio.sleep(0.05)
+        assert len(hanging.ended) == 1
+        assert hanging.ended[0] <= cancelled + 0.004
+        assert shop.statistics().requests.expired == 1
+        assert member.statistics().services["store"].cancelled == 1
+
+
+async def test_a_nested_request_has_what_is_left_and_stops_with_the_first_caller(autojump_clock: MockClock) -> None:
+    hanging = Hanging("back")
+    front = iris.Service("front")
+    lefts: list[float] = []
+    async with open_stage(latency=(0.001, 0.001)) as stage:
+        await stage.member(hanging.service)
+        middle = await stage.node("front")
+        shop = await stage.node("shop")
+
+        @front.request
+        async def pass_on(request: iris.Request) -> object:
+            lefts.append(request.deadline - trio.current_time())
+            await trio.sleep(0.1)
+            return await middle.request("back", request.payload, timeout=60)
+
+        assert front.requests[None] is pass_on
+        async with middle.join("front", front):
+            await shop.wait_for("front")
+            began = trio.current_time()
+            with pytest.raises(iris.RequestTimeout):
+                await shop.request("front", timeout=0.3)
+            await trio.sleep(0.01)
+            assert hanging.ended[0] - began <= 0.306
+            with trio.move_on_after(0.2):
+                await shop.request("front", timeout=60)
+            cancelled = trio.current_time()
+            await trio.sleep(0.05)
+            assert hanging.ended[1] <= cancelled + 0.004
+            assert lefts[0] < 0.302
+            await trio.sleep(0.2)
+            assert middle.statistics().requests.waiting == 0
+
+
+async def test_beyond_its_queue_a_member_refuses_at_once_and_says_when_to_come_back(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    outcomes: Counter[str] = Counter()
+    async with open_stage() as stage:
+        member, shop = await stage.pair(hanging.service, limits=iris.Limits(concurrency=2, queue=3))
+
+        async def ask() -> None:
+            began = trio.current_time()
+            try:
+                await shop.request("store")
+            except iris.Overloaded as error:
+                outcomes["refused"] += error.retry_after >= 0.1 and trio.current_time() - began < 0.01
+            else:
+                outcomes["served"] += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(9):
+                nursery.start_soon(ask)
+            await trio.sleep(1)
+            assert outcomes == {"refused": 4}
+            statistics = member.statistics().services["store"]
+            assert (statistics.running, statistics.queued, statistics.refused) == (2, 3, 4)
+            hanging.released.set()
+        assert outcomes == {"refused": 4, "served": 5}
+        assert shop.statistics().requests.refused == 4
+        await shop.request("store")
+
+
+async def test_an_overloaded_member_is_passed_over(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage() as stage:
+        busy = await stage.member(hanging.service, "busy", limits=iris.Limits(concurrency=1, queue=1))
+        free = await stage.node("store", "free")
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(shop.request, "store")
+            await trio.sleep(0.1)
+            async with free.join("store", make_store()):
+                await shop.wait_for("store", members=2)
+                for number in range(50):
+                    assert await shop.request("store", number) == number
+            hanging.released.set()
+        assert busy.statistics().services["store"].served == 2
+        assert shop.statistics().requests.refused == 0
+
+
+async def test_idempotent_requests_through_a_lossy_network_have_one_effect_each(autojump_clock: MockClock) -> None:
+    effects: Counter[int] = Counter()
+    store = iris.Service("store")
+
+    @store.request
+    async def add(request: iris.Request) -> object:
+        effects[request.payload] += 1
+        await trio.sleep(0.01)
+        return request.payload
+
+    assert store.requests[None] is add
+    async with open_stage(seed=11) as stage:
+        member, shop = await stage.pair(store)
+        stage.network.memory.loss = 0.1
+        async with trio.open_nursery() as nursery:
+
+            async def ask(first: int) -> None:
+                for number in range(first, first + 25):
+                    assert await shop.request("store", number, idempotent=True, timeout=60) == number
+
+            for first in range(0, 200, 25):
+                nursery.start_soon(ask, first)
+        stage.network.memory.loss = 0
+        assert effects == dict.fromkeys(range(200), 1)
+        service = member.statistics().services["store"]
+        assert service.served == 200
+        assert service.repeated > 0, "nothing was lost: the test shows nothing"
+        assert shop.statistics().requests.delivered == 200
+
+
+async def test_a_crash_leaves_the_outcome_of_other_requests_unknown(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage() as stage:
+        _, shop = await stage.pair(hanging.service)
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(iris.Unknown, match="never or once"):
+                    await shop.request("store", timeout=60)
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            stage.crash("store")
+        assert len(hanging.began) == 1
+        assert shop.statistics().requests.lost == {"Unknown": 1}
+        with pytest.raises(iris.NoSuchCluster):
+            await shop.request("store")
+        assert shop.statistics().requests.sent == 1
+
+
+async def test_a_member_that_has_just_left_did_not_run_the_request(autojump_clock: MockClock) -> None:
+    async with open_stage(latency=(0.05, 0.05)) as stage:
+        leaving = await stage.node("store")
+        shop = await stage.node("shop")
+        async with leaving.join("store", make_store()):
+            await shop.wait_for("store")
+        assert shop.members("store"), "the news has come already: the test shows nothing"
+        with pytest.raises(iris.NotSent, match="no longer serves"):
+            await shop.request("store")
+        assert shop.statistics().requests.refused == 1
+
+
+async def test_a_handler_that_outlives_the_draining_is_cut_off_and_counted(autojump_clock: MockClock) -> None:
+    hanging = Hanging()
+    async with open_stage() as stage:
+        leaving = await stage.node("store", config=iris.Config(drain_timeout=0.5))
+        shop = await stage.node("shop")
+        async with trio.open_nursery() as nursery:
+            async with leaving.join("store", hanging.service, limits=iris.Limits(concurrency=1)) as membership:
+                await shop.wait_for("store")
+
+                async def ask(error: type[Exception]) -> None:
+                    with pytest.raises(error):
+                        await shop.request("store", timeout=60)
+
+                nursery.start_soon(ask, iris.Unknown)
+                await trio.sleep(0.01)
+                nursery.start_soon(ask, iris.NotSent)
+                await trio.sleep(0.01)
+                began = trio.current_time()
+            assert trio.current_time() - began == pytest.approx(0.5, abs=0.01)
+        service = membership.statistics()
+        assert (service.received, service.cancelled, service.running, service.queued) == (2, 2, 0, 0)
+        assert (len(hanging.began), len(hanging.ended)) == (1, 1)

@@ -1,0 +1,89 @@
+"""Whole nodes for tests of what users call, whose counters have to add up when the test is over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import trio
+
+import iris
+import iris.testing
+from iris.testing import Network
+
+IN_FLIGHT = 0.2
+"""Seconds, of the virtual clock, after which nothing is on its way any more in a network without faults."""
+
+
+class Stage:
+    """Nodes that stay up until the test is over.  Use it in the task that opened it."""
+
+    def __init__(self, network: Network, stack: AsyncExitStack) -> None:
+        self.network = network
+        self._stack = stack
+        self._nodes: dict[str, iris.Node] = {}
+
+    async def node(self, name: str, host: str | None = None, **options: Any) -> iris.Node:
+        """Bring up a node that speaks for a cluster; its host has the same name unless told otherwise."""
+        host = host or name
+        node = await self._stack.enter_async_context(self.network.open_node(name, host=host, **options))
+        self._nodes[host] = node
+        return node
+
+    async def member(
+        self, service: iris.Service, host: str | None = None, *, limits: iris.Limits | None = None, **options: Any
+    ) -> iris.Node:
+        """Bring up a node that is a member of the service's cluster."""
+        node = await self.node(service.name, host, **options)
+        await self._stack.enter_async_context(node.join(service.name, service, limits=limits))
+        return node
+
+    async def pair(self, service: iris.Service, **options: Any) -> tuple[iris.Node, iris.Node]:
+        """Bring up one member of the service's cluster, and a node ``shop`` that knows of it."""
+        member = await self.member(service, **options)
+        shop = await self.node("shop")
+        await shop.wait_for(service.name)
+        return member, shop
+
+    def crash(self, host: str) -> None:
+        """Kill a host; the counters of its node are nobody's business any more."""
+        self.network.memory.crash(host)
+        self._nodes.pop(host, None)
+
+    def check_accounts(self) -> None:
+        """Assert that every message of every living node is accounted for, and none is under way."""
+        for node in self._nodes.values():
+            check_accounts(node)
+
+
+def check_accounts(node: iris.Node) -> None:
+    """Assert that the counters of a node add up, and that nothing is under way."""
+    statistics = node.statistics()
+    for pattern in (statistics.requests, statistics.broadcasts, statistics.events):
+        ended = pattern.delivered + pattern.expired + pattern.refused + sum(pattern.lost.values())
+        assert pattern.sent == ended, pattern
+        assert pattern.waiting == 0, pattern
+    for service in statistics.services.values():
+        ended = service.served + service.failed + service.expired + service.cancelled + service.refused
+        assert service.received == ended, service
+        assert (service.running, service.queued) == (0, 0), service
+    for subscriptions in statistics.subscriptions.values():
+        for subscription in subscriptions:
+            taken = subscription.delivered + subscription.dropped
+            assert subscription.received == taken + subscription.waiting, subscription
+            assert subscription.waiting >= 0, subscription
+            assert subscription.waiting_bytes >= 0, subscription
+    assert not statistics.refusals
+
+
+@asynccontextmanager
+async def open_stage(
+    *, seed: int = 3, latency: tuple[float, float] = (0.0001, 0.0005), loss: float = 0.0
+) -> AsyncIterator[Stage]:
+    """Open a network; in the end, the counters of all its nodes are checked."""
+    async with iris.testing.open_network(seed=seed, latency=latency, loss=loss) as network, AsyncExitStack() as stack:
+        stage = Stage(network, stack)
+        yield stage
+        await trio.sleep(IN_FLIGHT)
+        stage.check_accounts()
