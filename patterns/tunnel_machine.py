@@ -1,7 +1,7 @@
 """One end of a tunnel, without clock, link or tasks: what to say, what was heard, and when to give up.
 
-Plain calls instead of effect objects, as this is done for every chunk: with one effect object per chunk the two
-halves of a transfer in memory took a third longer.  After every call the shell looks at what has become true:
+Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
+100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
 ``has_output`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``, ``is_flushed``, and
 ``ending`` once the tunnel has ended, with the ``farewell`` to post.
 

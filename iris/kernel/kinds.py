@@ -47,7 +47,7 @@ HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wa
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)
 TUNNEL_ACCEPT: Final = 0x51  # (id: int, window: int, limit: int): window in cost, limit in bytes of one message
 TUNNEL_REFUSE: Final = 0x52  # (id: int, code: str, text: str, retry_after_ms: int)
-TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes, mark: int): flags 1 message ends, 2 packed
+TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes, mark: int): flags 1 end, 2 packed value
 TUNNEL_EOF: Final = 0x54  # (id: int, sequence: int): nothing follows
 TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, flags: int): flags 1 answer, 2 resend
 TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel

@@ -203,8 +203,8 @@ async def test_a_thousand_idle_tunnels_are_small_and_stay(autojump_clock: MockCl
         tracemalloc.stop()
         assert used < 1000 * 2 * 5 * 1024, "both ends of one tunnel take less than 10 KiB"
         frames = near.mesh.frames
-        await trio.sleep(600)
-        assert near.mesh.frames - frames < 600, "keep-alives share frames"
+        await trio.sleep(60)
+        assert near.mesh.frames - frames < 60, "keep-alives share frames"
         for one, other in pairs[::100]:
             await one.send(b"still here")
             assert await other.receive() == b"still here"
