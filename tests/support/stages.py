@@ -74,7 +74,8 @@ def check_accounts(node: iris.Node) -> None:
             assert subscription.received == taken + subscription.waiting, subscription
             assert subscription.waiting >= 0, subscription
             assert subscription.waiting_bytes >= 0, subscription
-    assert not statistics.refusals
+    # After a crash, handshakes with what is gone are refused; messages never are.
+    assert not [reason for reason in statistics.refusals if "handshake" not in reason], statistics.refusals
 
 
 @asynccontextmanager

@@ -1,0 +1,407 @@
+"""Publish and subscribe between whole nodes: who gets what, in which order, and what is said of losses."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.patterns.subscription import Overflow
+from tests.support.stages import IN_FLIGHT, open_stage
+
+
+async def take_waiting(events: iris.Subscription) -> list[iris.Event]:
+    """Return what waits after everything in flight has arrived."""
+    await trio.sleep(IN_FLIGHT)
+    waiting = events.statistics().waiting
+    return [await anext(events) for _ in range(waiting)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "heard"),
+    [
+        ("orders.created", ["orders.created"]),
+        ("orders.*", ["orders.created", "orders.paid"]),
+        ("*.created", ["orders.created", "users.created"]),
+        ("orders.>", ["orders.created", "orders.paid", "orders.paid.twice"]),
+        (">", ["orders.created", "orders.paid", "orders.paid.twice", "users.created"]),
+        ("orders.*.twice", ["orders.paid.twice"]),
+        ("order", []),
+    ],
+)
+async def test_a_subscriber_hears_the_topics_of_its_pattern(
+    autojump_clock: MockClock, pattern: str, heard: list[str]
+) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        async with reader.subscribe(pattern) as events:
+            for topic in ("orders.created", "orders.paid", "orders.paid.twice", "users.created"):
+                await writer.publish(topic, {"of": topic}, headers={"h": topic})
+            taken = await take_waiting(events)
+        assert [event.topic for event in taken] == heard
+        for event in taken:
+            assert (event.payload, event.headers["h"], event.sender.cluster) == (
+                {"of": event.topic},
+                event.topic,
+                "writer",
+            )
+        statistics = writer.statistics()
+        assert (statistics.published, statistics.unheard) == (4, 4 - len(heard))
+
+
+async def test_each_publishers_events_come_in_its_order(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader = await stage.node("reader")
+        writers = [await stage.node("writer", f"writer-{index}") for index in range(2)]
+        numbers: dict[str, list[int]] = defaultdict(list)
+        async with reader.subscribe("count.*") as events, trio.open_nursery() as nursery:
+
+            async def write(node: iris.Node) -> None:
+                for number in range(2000):
+                    await node.publish(f"count.{number % 3}", number)
+                    if number % 100 == 0:
+                        await trio.sleep(0.001)
+
+            for node in writers:
+                nursery.start_soon(write, node)
+            for _ in range(4000):
+                event = await anext(events)
+                assert event.missed == 0
+                numbers[event.sender.node].append(event.payload)
+        assert numbers == {node.id: list(range(2000)) for node in writers}
+
+
+@pytest.mark.parametrize(
+    ("overflow", "kept", "missed"), [("drop_oldest", range(90, 100), 90), ("drop_newest", range(10), 0)]
+)
+@pytest.mark.parametrize("burst", [100, 7, 1])
+async def test_what_a_slow_subscriber_loses_is_counted_and_shown(
+    autojump_clock: MockClock, overflow: Overflow, kept: range, missed: int, burst: int
+) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        limits = iris.SubscriptionLimits(events=10)
+        async with reader.subscribe("t", overflow=overflow, limits=limits) as events:
+            for number in range(100):
+                await writer.publish("t", number)
+                if number % burst == 0:
+                    await trio.sleep(0.01)
+            taken = await take_waiting(events)
+            assert [event.payload for event in taken] == list(kept)
+            assert [event.missed for event in taken] == [missed] + [0] * 9
+            await writer.publish("t", 100)
+            last = await anext(events)
+            assert (last.payload, last.missed) == (100, 90 - missed)
+            statistics = events.statistics()
+            assert (statistics.received, statistics.delivered, statistics.dropped) == (101, 11, 90)
+
+
+async def test_a_limit_in_bytes_holds_as_well(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        async with reader.subscribe("t", limits=iris.SubscriptionLimits(bytes=1000)) as events:
+            for number in range(50):
+                await writer.publish("t", bytes([number]) * 100)
+            taken = await take_waiting(events)
+            assert [event.payload[0] for event in taken] == list(range(40, 50))
+            assert taken[0].missed == 40
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5])
+def test_a_limit_that_makes_no_sense_is_refused(limit: int) -> None:
+    with pytest.raises(iris.ConfigError, match="limits"):
+        iris.SubscriptionLimits(events=limit)
+    with pytest.raises(iris.ConfigError, match="limits"):
+        iris.SubscriptionLimits(bytes=limit)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 60])
+async def test_what_a_partition_swallows_is_shown_as_missed(autojump_clock: MockClock, seconds: float) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        async with reader.subscribe("t") as events:
+            await writer.publish("t", 0)
+            assert (await anext(events)).payload == 0
+            stage.network.memory.partition(["reader"], ["writer"])
+            for number in range(1, 11):
+                await writer.publish("t", number)
+                await trio.sleep(seconds / 10)
+            stage.network.memory.heal()
+            taken: list[iris.Event] = []
+            number = 11
+            while not taken:
+                await writer.publish("t", number)
+                number += 1
+                taken += await take_waiting(events)
+            taken += await take_waiting(events)
+            assert sum(event.missed for event in taken) + len(taken) == number - 1
+            payloads = [event.payload for event in taken]
+            assert payloads == sorted(set(payloads))
+            assert events.statistics().missed == sum(event.missed for event in taken)
+
+
+async def test_a_publisher_that_crashes_and_comes_again_begins_anew(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader = await stage.node("reader")
+        writer = await stage.node("writer", "first")
+        async with reader.subscribe("t") as events:
+            for number in range(5):
+                await writer.publish("t", number)
+            taken = await take_waiting(events)
+            stage.crash("first")
+            await trio.sleep(5)
+            async with stage.network.open_node("writer", host="second") as again:
+                await again.publish("t", 5)
+                taken += await take_waiting(events)
+            assert [event.payload for event in taken] == list(range(6))
+            assert len({event.publisher for event in taken}) == 2
+            assert sum(event.missed for event in taken) == 0
+
+
+async def test_a_subscriber_that_makes_publishers_wait_slows_only_those_of_its_topics(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_stage() as stage:
+        reader, slowed, free = await stage.node("reader"), await stage.node("slowed"), await stage.node("free")
+        done: dict[str, float] = {}
+        async with (
+            reader.subscribe("slow.>", overflow="wait", limits=iris.SubscriptionLimits(events=20)) as slow,
+            reader.subscribe("fast") as fast,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def write(node: iris.Node, topic: str) -> None:
+                for number in range(100):
+                    await node.publish(topic, number)
+                    await trio.sleep(0.001)
+                done[topic] = trio.current_time()
+
+            began = trio.current_time()
+            nursery.start_soon(write, slowed, "slow.a")
+            nursery.start_soon(write, free, "fast")
+            await trio.sleep(1)
+            assert done.keys() == {"fast"}
+            assert slow.statistics().waiting <= 20
+            assert [(await anext(fast)).payload for _ in range(100)] == list(range(100))
+            taken: list[iris.Event] = []
+            for _ in range(100):
+                taken.append(await anext(slow))
+                await trio.sleep(0.01)
+            assert [event.payload for event in taken] == list(range(100))
+            assert sum(event.missed for event in taken) == 0
+            assert slow.statistics().dropped == 0
+            assert done["fast"] - began < 0.2 < 1 < done["slow.a"] - began
+
+
+async def test_leaving_a_subscription_lets_its_publishers_go_on(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        async with reader.subscribe("t", overflow="wait", limits=iris.SubscriptionLimits(events=4)):
+            with trio.move_on_after(1) as scope:
+                for number in range(100):
+                    await writer.publish("t", number)
+                    await trio.sleep(0.001)
+            assert scope.cancelled_caught
+        with trio.fail_after(1):
+            await trio.sleep(0.01)
+            await writer.publish("t", 100)
+
+
+async def test_each_event_goes_to_one_of_a_group_and_each_key_to_the_same_one(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        first, second, third = [await stage.node("worker", f"worker-{index}") for index in range(3)]
+        writer = await stage.node("writer")
+        async with (
+            first.subscribe("work.*", group="workers") as one,
+            second.subscribe("work.*", group="workers") as two,
+            third.subscribe("work.*", group="workers") as three,
+            first.subscribe("work.*") as everything,
+        ):
+            for number in range(90):
+                await writer.publish("work.a", number)
+            shares = [[event.payload for event in await take_waiting(events)] for events in (one, two, three)]
+            assert sorted(itertools.chain(*shares)) == list(range(90))
+            assert all(len(share) == 30 for share in shares)
+            homes: dict[str, set[int]] = defaultdict(set)
+            for number in range(90):
+                await writer.publish(f"work.{number % 2}", number, key=f"key {number % 30}")
+            for index, events in enumerate((one, two, three)):
+                for event in await take_waiting(events):
+                    homes[str(event.key)].add(index)
+            assert len(homes) == 30
+            assert all(len(places) == 1 for places in homes.values())
+            assert {place for places in homes.values() for place in places} == {0, 1, 2}
+            assert len(await take_waiting(everything)) == 180
+
+
+async def test_a_group_shares_fairly_whatever_is_published_in_between(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        workers = [await stage.node("worker", f"worker-{index}") for index in range(2)]
+        writer = await stage.node("writer")
+        async with (
+            workers[0].subscribe("work", group="workers") as one,
+            workers[1].subscribe("work", group="workers") as two,
+        ):
+            for number in range(40):
+                await writer.publish("work", number)
+                await writer.publish("log", number)
+            assert [len(await take_waiting(events)) for events in (one, two)] == [20, 20]
+        assert writer.statistics().unheard == 40
+
+
+async def test_two_of_a_group_on_one_node_share_its_events(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        worker, writer = await stage.node("worker"), await stage.node("writer")
+        async with worker.subscribe("t", group="g") as one, worker.subscribe("t", group="g") as two:
+            for number in range(20):
+                await writer.publish("t", number)
+            shares = [[event.payload for event in await take_waiting(events)] for events in (one, two)]
+            assert sorted(itertools.chain(*shares)) == list(range(20))
+            assert all(shares)
+
+
+async def test_what_is_published_right_after_subscribing_is_not_missed(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        for trial in range(500):
+            async with reader.subscribe(f"trial.{trial % 7}") as events:
+                await writer.publish(f"trial.{trial % 7}", trial)
+                with trio.fail_after(1):
+                    assert (await anext(events)).payload == trial
+        assert writer.statistics().unheard == 0
+
+
+async def test_a_node_hears_itself(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node = await stage.node("alone")
+        async with node.subscribe("t") as one, node.subscribe(">") as two:
+            for number in range(10):
+                await node.publish("t", number)
+            for events in (one, two):
+                assert [event.payload for event in await take_waiting(events)] == list(range(10))
+        await trio.sleep(IN_FLIGHT)
+        await node.publish("t", 10)
+        assert node.statistics().unheard == 1
+
+
+async def test_cancelling_the_iteration_loses_nothing(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        taken: list[object] = []
+        cancelled = 0
+        async with reader.subscribe("t") as events, trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                for number in range(200):
+                    await writer.publish("t", number)
+                    await trio.sleep(0.001)
+
+            nursery.start_soon(write)
+            while len(taken) < 200:
+                with trio.move_on_after(0.0007) as scope:
+                    taken.append((await anext(events)).payload)
+                cancelled += scope.cancelled_caught
+        assert taken == list(range(200))
+        assert cancelled > 100
+
+
+async def test_a_confirmed_event_is_on_disk_when_publish_returns(autojump_clock: MockClock) -> None:
+    disk: list[object] = []
+    async with open_stage() as stage:
+        bridge, writer = await stage.node("bridge"), await stage.node("writer")
+        async with bridge.subscribe("t", durable=True) as events, trio.open_nursery() as nursery:
+
+            async def store() -> None:
+                while True:
+                    batch = await events.receive_batch()
+                    await trio.sleep(0.05)
+                    disk.extend(event.payload for event in batch)
+                    await events.confirm(batch)
+
+            nursery.start_soon(store)
+            for number in range(20):
+                began = trio.current_time()
+                await writer.publish("t", number, confirm=True)
+                assert disk[-1] == number
+                assert trio.current_time() - began >= 0.05
+            nursery.cancel_scope.cancel()
+        assert disk == list(range(20))
+
+
+async def test_without_a_durable_subscriber_nothing_is_confirmed(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        async with reader.subscribe("t") as events:
+            with pytest.raises(iris.NotSent, match="durable"):
+                await writer.publish("t", 1, confirm=True)
+            assert await take_waiting(events) == []
+        async with reader.subscribe("t", durable=True):
+            began = trio.current_time()
+            with pytest.raises(iris.RequestTimeout, match=r"confirmed within 0\.5 s"):
+                await writer.publish("t", 1, confirm=True, timeout=0.5)
+            assert trio.current_time() - began == pytest.approx(0.5)
+
+
+async def test_what_a_crashed_bridge_had_not_confirmed_goes_to_the_next_one(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        bridge = await stage.node("bridge", "bridge-1")
+        again = await stage.node("bridge", "bridge-2")
+        writer = await stage.node("writer")
+        async with bridge.subscribe("t", durable=True) as lost, trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                await writer.publish("t", "precious", confirm=True, timeout=60)
+
+            nursery.start_soon(write)
+            assert [event.payload for event in await lost.receive_batch()] == ["precious"]
+            stage.crash("bridge-1")
+            await trio.sleep(5)
+            async with again.subscribe("t", durable=True) as events:
+                batch = await events.receive_batch()
+                assert [event.payload for event in batch] == ["precious"]
+                await events.confirm(batch)
+                with trio.fail_after(1):
+                    await trio.sleep(0.1)
+            assert not nursery.child_tasks
+
+
+async def test_events_nobody_subscribes_to_are_counted(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        outcomes: Counter[str] = Counter()
+        for number in range(30):
+            if number % 3 == 0:
+                async with reader.subscribe("t"):
+                    await writer.publish("t", number)
+                outcomes["heard"] += 1
+            else:
+                await trio.sleep(0.01)
+                await writer.publish("t", number)
+                outcomes["unheard"] += 1
+        statistics = writer.statistics()
+        assert statistics.events.delivered == outcomes["heard"]
+        assert statistics.unheard == outcomes["unheard"]
+        assert statistics.published == 30
+
+
+@pytest.mark.parametrize("topic", ["", "a..b", "a.*", ">", "a b", ".a", "a."])
+async def test_a_malformed_topic_is_refused(autojump_clock: MockClock, topic: str) -> None:
+    async with open_stage() as stage:
+        node = await stage.node("writer")
+        with pytest.raises(iris.ConfigError):
+            await node.publish(topic, b"")
+        assert node.statistics().published == 0
+
+
+@pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", "a*", ">a", "a b"])
+async def test_a_malformed_pattern_is_refused(autojump_clock: MockClock, pattern: str) -> None:
+    async with open_stage() as stage:
+        node = await stage.node("reader")
+        with pytest.raises(iris.ConfigError):
+            async with node.subscribe(pattern):
+                pass
+        assert not node.statistics().subscriptions
