@@ -1,14 +1,24 @@
-"""What holds for every test: the order in which trio runs its tasks comes from one seed."""
+"""What holds for every test: trio runs its tasks in an order that comes from one seed, and no secret shows anywhere."""
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 
+from tests.support.canaries import CanaryWatch
 from tests.support.scheduling import seed_scheduler
+
+# How long an example takes says more about what else the machine is doing.
+hypothesis.settings.register_profile("iris", deadline=None)
+hypothesis.settings.load_profile("iris")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the order in which trio runs tasks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CanaryWatch(), "canaries")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
