@@ -17,10 +17,12 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name
 from iris.patterns.topics import check_pattern
 from iris.spark_bridge.group import GroupLimits
+from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.operations import Operations
 from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.staging import Staging
 
 MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
@@ -81,17 +83,27 @@ async def open_bridge(
         bridge = BridgeMember(
             store,
             shards=shards,
+            node=node.id,
             limits=group or GroupLimits(),
             retention=retention or Retention(),
             wall_clock=wall_clock,
         )
-        operations = Operations(bridge, bridge=name, address=address, readers=readers)
+        intake = Intake(
+            store,
+            Staging(Path(directory) / "staged"),
+            bridge.sharding,
+            publish=node.publish,
+            refresh=bridge.refresh,
+            wall_clock=wall_clock,
+        )
+        operations = Operations(bridge, intake, bridge=name, address=address, readers=readers)
         subscriptions = [
             (topic, await stack.enter_async_context(node.subscribe(topic, durable=True, overflow="wait")))
             for topic in dict.fromkeys(topics)
         ]
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
+        nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
             await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
         yield bridge

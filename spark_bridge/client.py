@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, Final, TypeVar, cast, final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import IO, Any, Final, TypeVar, cast, final
 
 import trio
 
 from iris._node import Node
+from iris.kernel.config import KIB
 from iris.kernel.errors import (
     DeliveryError,
     IrisError,
@@ -25,12 +27,23 @@ from iris.kernel.errors import (
 )
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
+from iris.spark_bridge.schema import header_texts, key_text
+from iris.spark_bridge.staging import StagedPart
 
 _ERRORS: Final[Mapping[str, type[IrisError]]] = {
     error.__name__: error for error in (DataLost, LogDamaged, StoreFull, NotAllowed)
 }
 _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
 _PAUSE: Final = 0.1
+
+_PIECE: Final = 128 * KIB
+"""Bytes of one message in a writer's tunnel."""
+
+_COMMIT: Final = 60.0
+"""Seconds that one attempt to commit may take: the member writes the whole batch into its log."""
+
+_UNCONFIRMED: Final = 1024
+"""Events that Spark publishes directly and that wait for their confirmation, in each task."""
 
 T = TypeVar("T")
 
@@ -116,6 +129,66 @@ class BridgeClient:
         """Write down how far a group has come."""
         await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
 
+    async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
+        """Send what a task of Spark has written; it is on the member's disk when this returns.
+
+        Args:
+            address: of the member.
+            part: what it is.
+            file: an Arrow IPC stream; read from its beginning, again after a loss of the member.
+        """
+
+        async def send() -> None:
+            file.seek(0)
+            async with self._node.open_tunnel(address, operation="stage") as tunnel:
+                await tunnel.send(dataclasses.asdict(part))
+                while piece := file.read(_PIECE):
+                    await tunnel.send(piece)
+                await tunnel.send_eof()
+                answer = await tunnel.receive()
+                if answer != file.tell():
+                    raise _told(answer)
+
+        await self._retry(send)
+
+    async def commit(self, address: str, query: str, batch: int, parts: Sequence[StagedPart]) -> int | None:
+        """Let staged parts become part of the log; None if the batch is part of it already."""
+        pairs = [[part.partition, part.attempt] for part in parts]
+        payload = {"query": query, "batch": batch, "parts": pairs}
+        committed: int | None = await self._ask(address, "commit", payload, timeout=_COMMIT)
+        return committed
+
+    async def abort(self, address: str, query: str, batch: int) -> None:
+        """Forget what was staged of a batch."""
+        await self._ask(address, "abort", {"query": query, "batch": batch})
+
+    async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Publish rows of SINK_SCHEMA, each confirmed by every durable subscriber."""
+        room = trio.Semaphore(_UNCONFIRMED)
+
+        async def one(topic: str, value: bytes, key: str | None, headers: Mapping[str, str]) -> None:
+            try:
+                await self._retry(
+                    partial(
+                        self._node.publish,
+                        topic,
+                        value,
+                        key=key,
+                        headers=headers or None,
+                        confirm=True,
+                        timeout=self._patience,
+                    )
+                )
+            finally:
+                room.release()
+
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                for row in rows:
+                    await room.acquire()
+                    texts = key_text(row["key"]), header_texts(row["headers"])
+                    nursery.start_soon(one, row["topic"], row["value"], *texts)
+
     async def ask(self, address: str, operation: str, payload: Any = None) -> Any:
         """Ask one member anything; see ``iris.spark_bridge.operations``."""
         return await self._ask(address, operation, payload)
@@ -194,8 +267,7 @@ class BridgeClient:
                     if chunks:
                         yield chunks
                 else:
-                    fields = cast("dict[str, Any]", payload)
-                    raise RemoteError(str(fields.get("error")), str(fields.get("message")))
+                    raise _told(payload)
 
 
 @final
@@ -228,6 +300,27 @@ class FrameBuffer:
         self._parts, self._size = [rest], len(rest)
         self._needed = frame_size(rest) if len(rest) >= HEADER_SIZE else HEADER_SIZE
         return list(decode_frames(memoryview(stream)[:position]))
+
+
+@contextmanager
+def one_error() -> Generator[None]:
+    """Let errors of Iris out of a group of exceptions, the first of them alone."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found = group.subgroup(IrisError)
+        if found is None:
+            raise
+        error: BaseException = found
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def _told(answer: object) -> RemoteError:
+    """Return the error that a member tells through a tunnel."""
+    fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
+    return RemoteError(str(fields.get("error")), str(fields.get("message", "")))
 
 
 def _translate(code: str, message: str) -> IrisError:

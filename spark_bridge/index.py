@@ -34,6 +34,7 @@ _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
 _SHARD: Final = struct.Struct(">8sQQqQ")
 _SEEN: Final = struct.Struct(">q")
+_SINK: Final = struct.Struct(">Qq")
 _BLOCK: Final = struct.Struct(">Q")
 
 
@@ -234,6 +235,24 @@ class IndexView:
             self.delete_publisher_block(publisher, block)
         self._transaction.delete(publisher, db=self._tables.seen)
 
+    # -- sinks ----------------------------------------------------------------------------------------------
+
+    def sink(self, query: bytes) -> tuple[int, int] | None:
+        """Return the last batch of a query that was committed, and when."""
+        value = self._transaction.get(query, db=self._tables.sinks)
+        return None if value is None else _SINK.unpack(value)
+
+    def put_sink(self, query: bytes, batch: int, timestamp: int) -> None:
+        """Write that a batch of a query is part of the log."""
+        self._transaction.put(query, _SINK.pack(batch, timestamp), db=self._tables.sinks)
+
+    def delete_sinks(self, prefix: bytes, before: int) -> None:
+        """Forget the queries whose id begins with ``prefix`` and that were last heard before ``before``."""
+        with self._transaction.cursor(self._tables.sinks) as cursor:
+            found = [key for key, value in cursor if key.startswith(prefix) and _SINK.unpack(value)[1] < before]
+        for key in found:
+            self._transaction.delete(key, db=self._tables.sinks)
+
     # -- cursors --------------------------------------------------------------------------------------------
 
     def cursor(self, name: bytes) -> bytes | None:
@@ -263,6 +282,7 @@ class _Tables:
     publishers: lmdb._Database
     seen: lmdb._Database
     cursors: lmdb._Database
+    sinks: lmdb._Database
 
 
 @final
@@ -279,7 +299,7 @@ class Index:
             self._environment = lmdb.open(
                 str(path),
                 map_size=map_bytes,
-                max_dbs=8,
+                max_dbs=16,
                 max_readers=512,
                 mode=0o600,
                 readonly=readonly,
@@ -291,7 +311,7 @@ class Index:
                 self._tables = _Tables(
                     *(
                         self._environment.open_db(name.encode(), create=not readonly)
-                        for name in ("shards", "chunks", "segments", "publishers", "seen", "cursors")
+                        for name in ("shards", "chunks", "segments", "publishers", "seen", "cursors", "sinks")
                     )
                 )
         except BaseException:

@@ -8,10 +8,12 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
+
+import pyarrow as pa
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
@@ -21,9 +23,12 @@ from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.frame import Chunk, decode_frames
 from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
-from iris.spark_bridge.schema import Arrival, encode_events
+from iris.spark_bridge.schema import Arrival, encode_events, place_rows
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
 from iris.spark_bridge.store import Appended, Cursor, ShardState
+
+JOB_PREFIX: Final = "job-"
+"""How the ids of Spark's batch jobs begin; a job never comes back, unlike a streaming query."""
 
 _WINDOWS: Final = 4096
 """Publishers whose windows stay in memory; those of others are read again when they publish."""
@@ -78,8 +83,7 @@ class LmdbStore:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
                 raise
-            for shard, epoch, first, size in finished:
-                self._files.finish(shard, epoch, first, size)
+            self._finish_segments(finished)
             while len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)
             return appended
@@ -119,6 +123,56 @@ class LmdbStore:
         for part in cut_events(events):
             append.add(len(part), partial(encode_events, part, shard=number))
         append.finish()
+
+    def append_batch(
+        self,
+        query: str,
+        batch: int,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        sender: str,
+        split: Callable[[pa.RecordBatch], Mapping[int, pa.RecordBatch]],
+        now: int,
+    ) -> int | None:
+        """Store a batch that Spark has written, once: with it goes the note that it is in the log.
+
+        Args:
+            query: Spark's id of the query.
+            batch: number of the batch; they grow.
+            rows: of SINK_SCHEMA, each small enough for a chunk.
+            sender: the cluster that wrote them.
+            split: divides rows by number of shard.
+            now: microseconds since 1970.
+
+        Returns:
+            How many rows were stored; None if this batch of the query, or a later one, was in the log already.
+
+        Raises:
+            StoreFull: there is no room; nothing was stored.
+        """
+        with self._writing:
+            finished: list[FinishedSegment] = []
+            count = 0
+            with self._index.write() as view:
+                last = view.sink(query.encode())
+                if last is not None and batch <= last[0]:
+                    return None
+                appends: dict[int, ShardAppend] = {}
+                for part in rows:
+                    for number, own in split(part).items():
+                        if number not in appends:
+                            appends[number] = ShardAppend(view, self._files, number, now=now, finished=finished)
+                        appends[number].add(own.num_rows, partial(place_rows, own, sender=sender, shard=number))
+                        count += own.num_rows
+                for append in appends.values():
+                    append.finish()
+                view.put_sink(query.encode(), batch, now)
+            self._finish_segments(finished)
+            return count
+
+    def _finish_segments(self, finished: Iterable[FinishedSegment]) -> None:
+        for shard, epoch, first, size in finished:
+            self._files.finish(shard, epoch, first, size)
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)
@@ -302,8 +356,12 @@ class LmdbStore:
         return sum(self.trim(shard, before) for shard, before in expired.items())
 
     def forget_publishers(self, before: int) -> int:
-        """Forget the windows of publishers that were last heard before ``before``; return how many."""
+        """Forget the windows of publishers that were last heard before ``before``; return how many.
+
+        So it does with Spark's jobs; streaming queries are remembered for ever.
+        """
         with self._writing, self._index.write() as view:
+            view.delete_sinks(JOB_PREFIX.encode(), before)
             publishers = view.publishers_seen_before(before)
             for publisher in publishers:
                 view.delete_publisher(publisher)

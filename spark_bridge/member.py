@@ -13,6 +13,7 @@ from typing import Final, final
 
 import trio
 
+from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import payload_size
 from iris.patterns.subscription import Event, Subscription
@@ -63,12 +64,14 @@ class BridgeMember:
         store: LmdbStore,
         *,
         shards: Sequence[int],
+        node: NodeId,
         limits: GroupLimits,
         retention: Retention,
         wall_clock: Callable[[], float],
     ) -> None:
         self.store: Final = store
-        self._sharding = Sharding(shards)
+        self.sharding: Final = Sharding(shards)
+        self._node = node
         self._own = frozenset(shards)
         self._retention = retention
         self._wall_clock = wall_clock
@@ -142,10 +145,12 @@ class BridgeMember:
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
             batch = await subscription.receive_batch(_TAKEN_AT_ONCE)
-            if wanted is not None:
-                batch = [event for event in batch if wanted(event.topic)]
-                if not batch:
-                    continue
+            # What this node publishes, it has stored before: Spark wrote it.
+            batch = [
+                event for event in batch if event.publisher != self._node and (wanted is None or wanted(event.topic))
+            ]
+            if not batch:
+                continue
             size = 0
             for event in batch:
                 payload = event.raw_payload
@@ -176,7 +181,7 @@ class BridgeMember:
         batches = self._group.take()
         self._room.unpark_all()
         events = [event for _, batch in batches for event in batch]
-        parts = self._sharding.split(events)
+        parts = self.sharding.split(events)
         appended = await self._append(parts)
         while appended is None:
             if not retry:

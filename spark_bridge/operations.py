@@ -13,27 +13,36 @@ cursors   None                               a list of cursors: group, start, of
 drop      {group: name}                      whether there was such a group; only for nodes of the bridge's cluster
 trim      {shard: id, before: offset}        number of events removed; only for nodes of the bridge's cluster
 status    None                               the counters of ``BridgeStatistics``
+commit    {query, batch: number,             number of rows, or None if the batch was committed before
+          parts: [[partition, attempt], ...]}
+abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
 Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset}; bytes follow that are, put together, whole
 frames (``iris.spark_bridge.frame``) which hold at least the range, and then the end; or {error: code, message: text}.
+
+Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
+``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast, final
 
 import trio
 
 from iris.kernel.config import KIB, MIB
-from iris.kernel.errors import IrisError, NotAllowed, RemoteError
+from iris.kernel.errors import IrisError, NotAllowed, RemoteError, TunnelBroken
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Request, Sender
+from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.staging import StagedPart
 from iris.spark_bridge.store import ShardState
 
 MAX_POLL: Final = 10.0
@@ -51,14 +60,18 @@ class Operations:
     """The handlers of one member.
 
     Args:
-        member: does the work.
+        member: stores and reads.
+        intake: takes what Spark writes.
         bridge: name of the bridge's cluster; its own nodes may trim.
         address: name of the cluster at which this member's shards are found.
         readers: clusters that may read; None: every node of the realm.
     """
 
-    def __init__(self, member: BridgeMember, *, bridge: str, address: str, readers: Collection[str] | None) -> None:
+    def __init__(
+        self, member: BridgeMember, intake: Intake, *, bridge: str, address: str, readers: Collection[str] | None
+    ) -> None:
         self._member = member
+        self._intake = intake
         self._bridge = bridge
         self._address = address
         self._readers = None if readers is None else {bridge, *readers}
@@ -76,9 +89,12 @@ class Operations:
             ("drop", self._drop),
             ("trim", self._trim),
             ("status", self._status),
+            ("commit", self._commit),
+            ("abort", self._abort),
         ):
             service.request(name)(handler)
         service.tunnel("read")(self._read)
+        service.tunnel("stage")(self._stage)
         return service
 
     def _check_reader(self, sender: Sender) -> None:
@@ -172,7 +188,7 @@ class Operations:
     # -- reading --------------------------------------------------------------------------------------------
 
     async def _read(self, tunnel: Tunnel) -> None:
-        try:
+        async with _answering(tunnel):
             self._check_reader(tunnel.sender)
             fields = _fields(await tunnel.receive())
             state = self._state(_text(fields, "shard"))
@@ -184,15 +200,49 @@ class Operations:
                 for position in range(0, len(frames), _PIECE):
                     await tunnel.send(frames[position : position + _PIECE])
                 at = chunks[-1].end
-        except RemoteError as error:
-            await tunnel.send({"error": error.code, "message": error.message})
-        except ValueError as error:
-            await tunnel.send({"error": "bad_request", "message": str(error)})
-        except IrisError as error:
-            if tunnel.is_closed:
-                raise
-            await tunnel.send({"error": type(error).__name__, "message": str(error)})
-        await tunnel.send_eof()
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    async def _stage(self, tunnel: Tunnel) -> None:
+        async with _answering(tunnel):
+            self._check_reader(tunnel.sender)
+            await tunnel.send(await self._intake.stage(_part(_fields(await tunnel.receive())), tunnel))
+
+    async def _commit(self, request: Request) -> int | None:
+        self._check_reader(request.sender)
+        fields = _fields(request.payload)
+        given = fields.get("parts")
+        if not isinstance(given, list):
+            raise RemoteError("bad_request", "parts are pairs of partition and attempt")
+        parts: list[StagedPart] = []
+        for pair in cast("list[object]", given):
+            if not isinstance(pair, list) or len(cast("list[object]", pair)) != 2:
+                raise RemoteError("bad_request", "parts are pairs of partition and attempt")
+            partition, attempt = cast("list[object]", pair)
+            parts.append(_part({**fields, "partition": partition, "attempt": attempt}))
+        query, batch = _text(fields, "query"), _number(fields, "batch")
+        return await self._intake.commit(query, batch, parts, sender=request.sender.cluster)
+
+    async def _abort(self, request: Request) -> None:
+        self._check_reader(request.sender)
+        part = _part({**_fields(request.payload), "partition": 0, "attempt": 0})
+        await self._intake.abort(part.query, part.batch)
+
+
+@asynccontextmanager
+async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
+    """Tell the other end of a tunnel what went wrong, and that this is all."""
+    try:
+        yield
+    except RemoteError as error:
+        await tunnel.send({"error": error.code, "message": error.message})
+    except ValueError as error:
+        await tunnel.send({"error": "bad_request", "message": str(error)})
+    except TunnelBroken:
+        raise
+    except IrisError as error:
+        await tunnel.send({"error": type(error).__name__, "message": str(error)})
+    await tunnel.send_eof()
 
 
 # -- payloads of peers -----------------------------------------------------------------------------------------
@@ -224,3 +274,12 @@ def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
         raise RemoteError("bad_request", f"{name} is {value!r}: use offsets by shard id")
     offsets = cast("dict[str, object]", value)
     return {shard: _number(offsets, shard) for shard in offsets}
+
+
+def _part(fields: Mapping[str, object]) -> StagedPart:
+    return StagedPart(
+        query=_text(fields, "query"),
+        batch=_number(fields, "batch"),
+        partition=_number(fields, "partition"),
+        attempt=_number(fields, "attempt"),
+    )

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
-from iris.patterns.topics import check_pattern
+from iris.patterns.topics import check_pattern, check_topic
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -256,3 +256,61 @@ def _json(name: str, value: str, wanted: str) -> Any:
         return json.loads(value)
     except ValueError:
         raise ConfigError(f"option {name} is {value!r}: use {wanted}") from None
+
+
+# -- the sink ------------------------------------------------------------------------------------------------
+
+Delivery = Literal["exactly-once", "at-least-once"]
+
+_DELIVERIES: Final[Mapping[str, Delivery]] = {"exactly-once": "exactly-once", "at-least-once": "at-least-once"}
+
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName", "path")
+"""Spark hands these to every sink."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What is written, as the options say."""
+
+    connection: Connection = Connection()
+    topic: str | None = None
+    """Topic of every row; None: each row has its own."""
+    delivery: Delivery = "exactly-once"
+    query: str | None = None
+    """Of a batch write: what makes it the same when it is repeated, with ``batch``."""
+    batch: int | None = None
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Read the options of a sink.
+
+    Raises:
+        ConfigError: an option is unknown, malformed, or has no place in this kind of write.
+    """
+    names = ("bridge", "credential", "seeds", "bridgeTimeout", "topic", "delivery", "query", "batch")
+    options = _Options(given, (*names, *_SPARKS_OWN))
+    if options.has("path"):
+        raise ConfigError("format iris has no path: call start() or save() without one, and give the option topic")
+    topic = options.text("topic")
+    if topic is not None:
+        try:
+            check_topic(topic)
+        except ConfigError as error:
+            raise ConfigError(f"option topic: {error}") from None
+    named = options.text("delivery") or "exactly-once"
+    delivery = _DELIVERIES.get(named)
+    if delivery is None:
+        raise ConfigError(f"option delivery is {named!r}: use {' or '.join(_DELIVERIES)}")
+    if options.has("query") != options.has("batch"):
+        raise ConfigError("options query and batch name a batch together: give both or none")
+    if streaming and options.has("query"):
+        raise ConfigError("option query is for a batch write (df.write): a stream has an id of its own")
+    query = options.text("query")
+    return SinkOptions(
+        connection=_connection(options),
+        topic=topic,
+        delivery=delivery,
+        query=None if query is None else check_name(query, "query"),
+        batch=options.number("batch", least=0),
+    )

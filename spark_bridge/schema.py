@@ -25,13 +25,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from iris.kernel.config import MIB
+from iris.kernel.errors import ConfigError
+from iris.patterns.topics import check_topic
 from iris.spark_bridge.errors import LogDamaged
 
 HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
+HEADER_SINK: Final = "iris-sink"
+"""On events that a bridge publishes for Spark: the query that wrote them."""
+
 RESERVED: Final = "iris-"
 LOG_APPEND_TIME: Final = 1
+
+MAX_VALUE: Final = MIB
+"""Largest value that Spark may publish: the payload that nodes take by default."""
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -55,6 +65,9 @@ SPARK_SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int, headers array<struct<key: string, value: binary>>"
 )
+
+SINK_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in ("key", "value", "topic", "headers")])
+"""What Spark publishes: the rest is the log's to say."""
 
 COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != "headers")
 SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
@@ -95,7 +108,6 @@ def encode_events(events: Sequence[Arrival], *, shard: int, first: int, timestam
         first: offset of the first event.
         timestamp: microseconds since 1970, one for all of them.
     """
-    count = len(events)
     values: list[bytes] = []
     packed = False
     for event in events:
@@ -104,16 +116,67 @@ def encode_events(events: Sequence[Arrival], *, shard: int, first: int, timestam
             packed = True
             payload = payload.data
         values.append(payload)
+    return _place(
+        _texts_as_bytes([event.key for event in events]),
+        pa.array(values, pa.binary()),
+        pa.array([event.topic for event in events], pa.string()),
+        _headers(events, packed=packed),
+        shard=shard,
+        first=first,
+        timestamp=timestamp,
+    )
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Make sure that rows of SINK_SCHEMA can be published.
+
+    Raises:
+        ConfigError: a value or topic is null, a topic is malformed, or a value is too large for an event.
+    """
+    for name in ("value", "topic"):
+        if rows.column(name).null_count:
+            raise ConfigError(f"column {name} is null in {rows.column(name).null_count} rows: it must not be")
+    for topic in set(rows.column("topic").to_pylist()):
+        check_topic(topic)
+    largest = pc.max(pc.binary_length(rows.column("value"))).as_py() or 0
+    if largest > MAX_VALUE:
+        raise ConfigError(f"column value has {largest} bytes in a row: the limit of an event is {MAX_VALUE}")
+
+
+def place_rows(rows: pa.RecordBatch, *, sender: str, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
+    """Make the columns of rows that Spark publishes (SINK_SCHEMA); as ``encode_events``."""
+    return _place(
+        rows.column("key"),
+        rows.column("value"),
+        rows.column("topic"),
+        _row_headers(rows, sender),
+        shard=shard,
+        first=first,
+        timestamp=timestamp,
+    )
+
+
+def _place(
+    keys: pa.Array[Any],
+    values: pa.Array[Any],
+    topics: pa.Array[Any],
+    headers: pa.Array[Any],
+    *,
+    shard: int,
+    first: int,
+    timestamp: int,
+) -> pa.RecordBatch:
+    count = len(values)
     return pa.RecordBatch.from_arrays(
         [
-            _texts_as_bytes([event.key for event in events]),
-            pa.array(values, pa.binary()),
-            pa.array([event.topic for event in events], pa.string()),
+            keys,
+            values,
+            topics,
             _integers(pa.int32(), array("i", [shard]) * count),
             _integers(pa.int64(), array("q", range(first, first + count))),
             _integers(_TIMESTAMP, array("q", [timestamp]) * count),
             _integers(pa.int32(), array("i", [LOG_APPEND_TIME]) * count),
-            _headers(events, packed=packed),
+            headers,
         ],
         schema=SCHEMA,
     )
@@ -131,7 +194,6 @@ def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
 
 
 def _headers(events: Sequence[Arrival], *, packed: bool) -> pa.Array[Any]:
-    count = len(events)
     if packed or any(event.headers for event in events):
         names: list[str] = []
         texts: list[str] = []
@@ -149,17 +211,45 @@ def _headers(events: Sequence[Arrival], *, packed: bool) -> pa.Array[Any]:
                         texts.append(text)
             ends.append(len(names))
     else:
-        names = [HEADER_SENDER] * count
+        names = [HEADER_SENDER] * len(events)
         texts = [event.sender.cluster for event in events]
-        ends = array("i", range(count + 1))
-    pairs = pa.Array.from_buffers(
-        _HEADER,
-        len(names),
-        [None],
-        0,
-        children=[pa.array(names, pa.string()), _texts_as_bytes(texts)],
-    )
-    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
+        ends = array("i", range(len(events) + 1))
+    return _header_lists(names, _texts_as_bytes(texts), ends)
+
+
+def _row_headers(rows: pa.RecordBatch, sender: str) -> pa.Array[Any]:
+    name = sender.encode()
+    names: list[str] = []
+    values: list[bytes | None] = []
+    ends = array("i", [0])
+    for given in rows.column("headers").to_pylist():
+        names.append(HEADER_SENDER)
+        values.append(name)
+        for pair in given or ():
+            if pair is not None and pair["key"] is not None and not pair["key"].startswith(RESERVED):
+                names.append(pair["key"])
+                values.append(pair["value"])
+        ends.append(len(names))
+    return _header_lists(names, pa.array(values, pa.binary()), ends)
+
+
+def _header_lists(names: Sequence[str], values: pa.Array[Any], ends: array[int]) -> pa.Array[Any]:
+    pairs = pa.Array.from_buffers(_HEADER, len(names), [None], 0, children=[pa.array(names, pa.string()), values])
+    return pa.Array.from_buffers(_HEADERS, len(ends) - 1, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
+
+
+def key_text(key: bytes | None) -> str | None:
+    """Return a key of the log as publishers give it."""
+    return None if key is None else key.decode("utf-8", "replace")
+
+
+def header_texts(pairs: Sequence[Mapping[str, Any] | None] | None) -> dict[str, str]:
+    """Return headers of the log as publishers give them: there values are bytes, here text."""
+    return {
+        pair["key"]: (pair["value"] or b"").decode("utf-8", "replace")
+        for pair in pairs or ()
+        if pair is not None and pair["key"] is not None and not pair["key"].startswith(RESERVED)
+    }
 
 
 def decode_events(data: bytes | memoryview) -> pa.RecordBatch:

@@ -28,15 +28,21 @@ class Sharding:
 
     def split(self, events: Sequence[Arrival]) -> dict[int, list[Arrival]]:
         """Return the events by shard, each in the order given."""
-        if len(self._shards) == 1:
-            return {self._shards[0]: list(events)}
+        if self.only is not None:
+            return {self.only: list(events)}
         parts: dict[int, list[Arrival]] = {}
         for event in events:
-            key = event.key
-            parts.setdefault(self._shard(f"t{event.publisher}.{event.topic}" if key is None else f"k{key}"), []).append(
-                event
-            )
+            parts.setdefault(self.shard_of(event.key, event.publisher, event.topic), []).append(event)
         return parts
+
+    def shard_of(self, key: str | None, publisher: str, topic: str) -> int:
+        """Return the shard of one event."""
+        return self._shard(f"t{publisher}.{topic}" if key is None else f"k{key}")
+
+    @property
+    def only(self) -> int | None:
+        """The shard of every event, if there is one alone."""
+        return self._shards[0] if len(self._shards) == 1 else None
 
     def _shard(self, name: str) -> int:
         shard = self._known.get(name)

@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any, Final, final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -37,10 +44,11 @@ from iris.spark_bridge.offsets import (
     ranges_between,
     split_ranges,
 )
-from iris.spark_bridge.options import SourceOptions, parse_source_options
+from iris.spark_bridge.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
 from iris.spark_bridge.portal import Portal, portal_to
 from iris.spark_bridge.reading import read_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
+from iris.spark_bridge.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.watch import BridgeWatch
 
 _POLL: Final = 1.0
@@ -53,7 +61,6 @@ class IrisSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._given = dict(options)
-        parse_source_options(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -81,6 +88,22 @@ class IrisSource(DataSource):
         options = parse_source_options(self._given, streaming=True)
         _check_schema(schema, options)
         return IrisStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a table; see ``iris.spark_bridge.sink``."""
+        return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
+        """Return the writer of a stream; see ``iris.spark_bridge.sink``."""
+        return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
+
+    def _sink_options(self, schema: StructType, *, streaming: bool, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            how = "outputMode append or update" if streaming else "mode('append')"
+            raise ConfigError(f"events cannot be overwritten: use {how}")
+        options = parse_sink_options(self._given, streaming=streaming)
+        check_columns(schema, options)
+        return options
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:

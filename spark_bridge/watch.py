@@ -7,8 +7,7 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.errors import IrisError
-from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.client import BridgeClient, one_error
 from iris.spark_bridge.offsets import Extent, number_of
 
 _SURVEY: Final = 10.0
@@ -72,17 +71,12 @@ class BridgeWatch:
         if len(members) == 1:
             await self._wait_member(client, *members[0], known, timeout, trio.CancelScope())
             return
-        try:
+        with one_error():
             async with trio.open_nursery() as nursery:
                 for address, extents in members:
                     nursery.start_soon(
                         self._wait_member, client, address, extents, known, timeout, nursery.cancel_scope
                     )
-        except BaseExceptionGroup as group:
-            lost = group.subgroup(IrisError)
-            if lost is None:
-                raise
-            raise lost.exceptions[0] from None
 
     async def _wait_member(
         self,

@@ -62,7 +62,7 @@ class Output:
             .start()
         )
         try:
-            query.awaitTermination(60)
+            assert query.awaitTermination(120)
         finally:
             query.stop()
 

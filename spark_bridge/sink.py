@@ -1,0 +1,194 @@
+"""``format("iris")`` as a sink: Spark publishes rows as events.
+
+Exactly once, which is the default: each task stages its rows on a member of the bridge, under query, batch, partition
+and attempt; the driver's commit makes them part of the log in one step, together with the note that this batch of this
+query is in it.  A batch that Spark repeats after a crash finds the note and changes nothing.  What is committed is also
+published, once, to whoever listens at that time.
+
+At least once: each task publishes its rows itself, confirmed by every durable subscriber.  A batch that Spark repeats
+is published again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from iris.kernel.errors import ConfigError, RemoteError
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.lmdb_store import JOB_PREFIX
+from iris.spark_bridge.options import SinkOptions
+from iris.spark_bridge.portal import portal_to
+from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
+from iris.spark_bridge.staging import StagedPart
+
+_IN_MEMORY: Final = 16 * 1024 * 1024
+"""Bytes of a task's rows that are kept in memory until they are sent; more go through a temporary file."""
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Make sure that rows of this schema can be published.
+
+    Raises:
+        ConfigError: a column is missing, unknown or of another type; the message says which.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    wanted = ("value", "key", "topic", "headers")
+    unknown = [name for name in types if name not in wanted]
+    if unknown:
+        raise ConfigError(f"format iris does not publish the column {unknown[0]}: select value, key, topic, headers")
+    if "value" not in types:
+        raise ConfigError("format iris publishes the column value: select one, binary or string")
+    if ("topic" in types) == (options.topic is not None):
+        raise ConfigError("the topic comes from the option topic or from a column topic: give one of them")
+    for name in ("value", "key", "topic"):
+        if name in types and not isinstance(types[name], BinaryType | StringType):
+            raise ConfigError(f"column {name} is {types[name].simpleString()}: cast it to binary or string")
+    if "headers" in types and not _are_headers(types["headers"]):
+        raise ConfigError(
+            f"column headers is {types['headers'].simpleString()}: use array<struct<key:string,value:binary>>"
+        )
+
+
+def _are_headers(kind: DataType) -> bool:
+    return isinstance(kind, ArrayType) and kind.elementType.simpleString() == "struct<key:string,value:binary>"
+
+
+def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
+    """Return a batch of Spark's as rows of SINK_SCHEMA.
+
+    Raises:
+        ConfigError: rows cannot be published.
+    """
+    columns: list[pa.Array[Any]] = []
+    for field in SINK_SCHEMA:
+        if field.name in batch.schema.names:
+            columns.append(batch.column(field.name).cast(field.type))
+        elif field.name == "topic":
+            columns.append(pa.repeat(options.topic, batch.num_rows).cast(field.type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    rows = pa.RecordBatch.from_arrays(columns, schema=SINK_SCHEMA)
+    check_rows(rows)
+    return rows
+
+
+@final
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: where its rows wait."""
+
+    def __init__(self, address: str, part: StagedPart) -> None:
+        self.address = address
+        self.part = part
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str, batch: int) -> WriterCommitMessage:
+    """Do a task's work."""
+    rows = (to_rows(found, options) for found in iterator if found.num_rows)
+    portal = portal_to(options.connection)
+    if options.delivery == "at-least-once":
+        for found in rows:
+            portal.call(partial(_publish, rows=found))
+        return WriterCommitMessage()
+    task = TaskContext.get()
+    assert task is not None
+    part = StagedPart(query=query, batch=batch, partition=task.partitionId(), attempt=task.taskAttemptId())
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
+        with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
+            for found in rows:
+                stream.write_batch(found)
+        address = portal.call(partial(_stage, part=part, file=file))
+    return Staged(address, part)
+
+
+async def _publish(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
+    await client.publish(rows.to_pylist())
+
+
+async def _stage(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
+    # A batch is committed by one member; which one depends on the query alone.
+    addresses = sorted({shard.address for shard in await client.shards()})
+    address = addresses[hash_of(part.query) % len(addresses)]
+    await client.stage(address, part, file)
+    return address
+
+
+def hash_of(query: str) -> int:
+    """Return a number that is the same in every process."""
+    return int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, query).bytes[:8])
+
+
+def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Do the driver's work: what the tasks staged becomes part of the log."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if not staged:
+        return
+    addresses = {message.address for message in staged}
+    if len(addresses) > 1:
+        raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
+    part = staged[0].part
+    parts = [message.part for message in staged]
+    portal_to(options.connection).call(lambda client: client.commit(staged[0].address, part.query, part.batch, parts))
+
+
+def _abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
+    staged = next((message for message in messages if isinstance(message, Staged)), None)
+    if staged is not None:
+        address, part = staged.address, staged.part
+        portal_to(options.connection).call(lambda client: client.abort(address, part.query, part.batch))
+
+
+@final
+class IrisStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
+        """Write the rows of one task."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        assert query is not None
+        assert batch is not None
+        return _write(iterator, self._options, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+        """Commit a batch."""
+        _commit(messages, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+        """Give a batch up."""
+        _abort(messages, self._options)
+
+
+@final
+class IrisWriter(DataSourceArrowWriter):
+    """Writes a table."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._query = options.query or f"{JOB_PREFIX}{uuid.uuid4().hex}"
+        self._batch = options.batch or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
+        """Write the rows of one task."""
+        return _write(iterator, self._options, self._query, self._batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit all rows."""
+        _commit(messages, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give all rows up."""
+        _abort(messages, self._options)

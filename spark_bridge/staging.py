@@ -1,0 +1,139 @@
+"""What Spark has written and not committed yet: one file for each query, batch, partition and attempt.
+
+Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
+IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA``.  A batch that is committed becomes part of the log in one
+transaction, together with the note that it is; then its files go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+import pyarrow as pa
+
+from iris.kernel.errors import RemoteError
+from iris.spark_bridge.appending import CHUNK_EVENTS, EVENT_OVERHEAD, ROOM
+from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
+from iris.spark_bridge.segment import is_full, sync_directory
+
+_QUERY = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_LARGEST: Final = 2**63
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPart:
+    """What one attempt of one task wrote.
+
+    Raises:
+        RemoteError: a field is not what it should be; they come from peers.
+    """
+
+    query: str
+    batch: int
+    partition: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str) or not _QUERY.match(self.query):
+            raise RemoteError("bad_request", f"query is {self.query!r}: use 1 to 64 letters, digits, '-' and '_'")
+        for name in ("batch", "partition", "attempt"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value < _LARGEST:
+                raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number, 0 or more")
+
+
+@final
+class Staging:
+    """The staged files of one member.  Calls block."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def _batch(self, query: str, batch: int) -> Path:
+        return self._directory / query / str(batch)
+
+    def path(self, part: StagedPart) -> Path:
+        """Return where a part lies."""
+        return self._batch(part.query, part.batch) / f"{part.partition}-{part.attempt}.arrow"
+
+    @contextlib.contextmanager
+    def write(self, part: StagedPart) -> Iterator[BinaryIO]:
+        """Write a part; it is on the disk and in its place at the end of the block, or not at all.
+
+        Raises:
+            StoreFull: there is no room for it.
+        """
+        path = self.path(part)
+        aside = path.with_suffix(".writing")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with aside.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            aside.rename(path)
+            for made in (path.parent, path.parent.parent, self._directory):
+                sync_directory(made)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            if isinstance(error, OSError) and is_full(error):
+                raise StoreFull(f"no room in {self._directory} for what Spark writes: {error.strerror}") from None
+            raise
+
+    def rows(self, parts: Sequence[StagedPart]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of parts in order, in batches that fit into one chunk.
+
+        Raises:
+            LogDamaged: a part is missing or is not what was written.
+            ConfigError: rows cannot be published.
+        """
+        for part in parts:
+            path = self.path(part)
+            try:
+                with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
+                    if not stream.schema.equals(SINK_SCHEMA):
+                        raise LogDamaged(f"{path} holds other columns: {', '.join(stream.schema.names)}")
+                    for batch in stream:
+                        batch.validate()
+                        check_rows(batch)
+                        yield from _cut(batch)
+            except FileNotFoundError:
+                raise LogDamaged(f"the staged file {path} is missing") from None
+            except (pa.ArrowException, EOFError) as error:
+                raise LogDamaged(f"the staged file {path} is damaged: {error}") from None
+
+    def discard(self, query: str, batch: int) -> None:
+        """Delete the parts of a batch, and of those before it."""
+        home = self._directory / query
+        for path in home.glob("*"):
+            if path.name.isdigit() and int(path.name) <= batch:
+                shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            home.rmdir()
+
+    def discard_older(self, seconds: float) -> None:
+        """Delete what was last touched before a time, in seconds since 1970: its query will not come back."""
+        for path in self._directory.glob("*/*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < seconds:
+                    shutil.rmtree(path, ignore_errors=True)
+                    path.parent.rmdir()
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    each = batch.nbytes // batch.num_rows + EVENT_OVERHEAD
+    rows = max(1, min(CHUNK_EVENTS, ROOM // each))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
