@@ -7,6 +7,7 @@ interrupted by Ctrl-C or SIGTERM before it was done.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -55,15 +56,21 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="iris-mesh", message="iris %(version)s")
-def iris() -> None:
+@click.option("-v", "--verbose", count=True, help="Tell more of what goes on; twice: everything.")
+def iris(verbose: int) -> None:
     """Talk to services by their name: clusters are addressed, never hosts.
 
     With no credential, nodes of this user on this machine find each other and nothing has to be set up.
     """
+    if verbose:
+        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("iris: %(message)s"))
+    logging.getLogger("iris").addHandler(handler)
     sys.exit(run_command(sys.argv[1:]))
 
 

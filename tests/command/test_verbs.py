@@ -156,6 +156,13 @@ def test_a_subscriber_that_is_interrupted_has_status_0(terminal: Terminal, numbe
         assert interrupt(subscriber, number) == 0
 
 
+def test_a_seed_that_does_not_answer_is_told_in_one_line(terminal: Terminal) -> None:
+    done = terminal.run("nodes", "--seeds", "tcp://127.0.0.1:1")
+    assert done.returncode == 0
+    assert done.stderr.startswith(b"iris: ")
+    assert b"tcp://127.0.0.1:1" in done.stderr
+
+
 def test_an_address_that_cannot_be_used_is_one_line(terminal: Terminal) -> None:
     for url in ("tcp://127.0.0.1:1x", "nonsense", "tcp://192.0.2.1:4000"):
         done = terminal.run("nodes", "--listen", url)
