@@ -238,8 +238,6 @@ class PubSub:
         self._table.forget(node)
         self._known.pop(node, None)
         self._senders.pop(node, None)
-        for subscription in self._every:
-            subscription.forget(node)
         self.publishing.peer_gone(node)
         self.confirming.lost(node)
         self.confirming.interest_changed()

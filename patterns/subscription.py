@@ -7,6 +7,7 @@ Fast path, plain calls: a run of events of one topic is one entry here from the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast, final
@@ -14,19 +15,35 @@ from typing import Any, Final, Literal, cast, final
 import trio
 
 from iris.kernel import wire
+from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
+from iris.patterns.topics import MAX_TOPIC
 from iris.patterns.values import Sender
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
+
+IN_FLIGHT_EVENTS: Final = 1_000_000
+IN_FLIGHT_BYTES: Final = 64 * MIB
+"""What may come after publishers were asked to wait: it was on its way.  Beyond the limits and this, events are
+dropped even with overflow="wait", so that a publisher which does not listen cannot fill the memory."""
+
+_MAX_NUMBERINGS: Final = 262_144
+"""Publishers and topics whose numbering one subscription follows; the oldest half goes when there are more."""
+
+_TURN: Final = 0.0005
+"""Seconds for which a subscriber that always finds events may go on without a checkpoint."""
+
+_TURN_EVENTS: Final = 32
+"""Events between two looks at the clock, which cost as much as an event."""
 
 
 @final
 class _Run:
     """Consecutive events of one topic from one publisher, as they came over the wire."""
 
-    __slots__ = ("confirm", "first", "headers", "key", "next", "payloads", "sender", "size", "topic")
+    __slots__ = ("confirm", "first", "headers", "key", "missed", "next", "payloads", "sender", "size", "topic")
 
     def __init__(
         self,
@@ -48,6 +65,12 @@ class _Run:
         self.payloads = payloads
         self.size = size
         self.next = 0
+        self.missed = 0
+
+    @property
+    def left(self) -> int:
+        """How many events have not been taken."""
+        return len(self.payloads) - self.next
 
 
 @final
@@ -178,6 +201,7 @@ class Subscription:
         self._refused = self._received = self._delivered = self._dropped = self._missed = 0
         self._arrived: dict[tuple[NodeId, str], int] = {}
         self._expected: dict[tuple[NodeId, str], int] = {}
+        self._turn_began = 0.0
         self._news = Wakeup()
         self._closed = False
 
@@ -219,43 +243,78 @@ class Subscription:
         if self.group is None:  # members of a group get parts of the numbering by design
             arrived = self._arrived.get(numbering)
             if arrived is None:
-                self._expected[numbering] = first
+                self._follow(numbering, first)
+                arrived = first
             elif first > arrived:
                 self._missed += first - arrived
-            self._arrived[numbering] = first + count
+            if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
+                self._arrived[numbering] = first + count
         run = _Run(sender, topic, first, confirm, headers, key, payloads, size)
         if self.overflow == "wait":
             # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
-            self._runs.append(run)
-            self._waiting += count
-            self._waiting_bytes += size
+            self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
             if not self._holding and (
                 self._waiting * 2 > self._max_events or self._waiting_bytes * 2 > self._max_bytes
             ):
                 self._holding = True
                 self._hold(True)
-        elif self._waiting + count > self._max_events or self._waiting_bytes + size > self._max_bytes:
-            self._overflow(run)
-        else:
+        elif self._waiting + count <= self._max_events and self._waiting_bytes + size <= self._max_bytes:
             self._runs.append(run)
             self._waiting += count
             self._waiting_bytes += size
+        elif self.overflow == "drop_newest":
+            self._keep_first(run, self._max_events, self._max_bytes)
+        else:
+            self._keep_last(run)
         self._news.wake()
 
-    def _overflow(self, run: _Run) -> None:
+    def _follow(self, numbering: tuple[NodeId, str], first: int) -> None:
+        """Begin to follow a numbering: what came before is not missed."""
+        if len(self._arrived) >= _MAX_NUMBERINGS:
+            for oldest in list(itertools.islice(self._arrived, _MAX_NUMBERINGS // 2)):
+                del self._arrived[oldest]
+            self._expected = {kept: self._expected.get(kept, at) for kept, at in self._arrived.items()}
+        self._expected[numbering] = first
+
+    def _keep_first(self, run: _Run, max_events: int, max_bytes: int) -> None:
+        """Take as much of a run as there is room for."""
         count = len(run.payloads)
-        if self.overflow == "drop_newest":
-            self._dropped += count
-            return
+        if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
+            room = max_bytes - self._waiting_bytes
+            size = kept = 0
+            for payload in run.payloads[: max(0, max_events - self._waiting)]:
+                more = _size(payload)
+                if size + more > room:
+                    break
+                size += more
+                kept += 1
+            self._dropped += count - kept
+            if not kept:
+                return
+            run.payloads, run.size, count = run.payloads[:kept], size, kept
         self._runs.append(run)
         self._waiting += count
         self._waiting_bytes += run.size
+
+    def _keep_last(self, run: _Run) -> None:
+        """Take a run, and throw out as much of what waits longest as is too much."""
+        self._runs.append(run)
+        self._waiting += len(run.payloads)
+        self._waiting_bytes += run.size
         while self._runs and (self._waiting > self._max_events or self._waiting_bytes > self._max_bytes):
-            oldest = self._runs.popleft()
-            left = len(oldest.payloads) - oldest.next
-            self._waiting -= left
-            self._waiting_bytes -= oldest.size
-            self._dropped += left
+            oldest = self._runs[0]
+            left = oldest.left
+            if self._waiting - left >= self._max_events or self._waiting_bytes - oldest.size >= self._max_bytes:
+                count, size = left, oldest.size
+            else:
+                count, size = 1, _size(oldest.payloads[oldest.next])
+            oldest.next += count
+            oldest.size -= size
+            self._waiting -= count
+            self._waiting_bytes -= size
+            self._dropped += count
+            if count == left:
+                self._runs.popleft()
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -263,18 +322,35 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
+        if not self._delivered % _TURN_EVENTS:
+            await self._pass_turn()
         run = self._current
         if run is None:
             while not self._runs:
                 if self._closed:
                     raise StopAsyncIteration
                 await self._news.wait()
-            run = self._current = self._runs.popleft()
+                self._turn_began = trio.current_time()
+            run = self._begin_run()
         return self._take(run)
+
+    async def _pass_turn(self) -> None:
+        """Let other tasks run, and cancellation through, if this one has gone on for long."""
+        if trio.current_time() - self._turn_began > _TURN:
+            await trio.lowlevel.checkpoint()
+            self._turn_began = trio.current_time()
+
+    def _begin_run(self) -> _Run:
+        run = self._current = self._runs.popleft()
+        if self.group is None:
+            run.missed = self._gap(run)
+        return run
 
     def _take(self, run: _Run) -> Event:
         index = run.next
-        missed = self._gap(run) if index == 0 else 0
+        missed = run.missed
+        if missed:
+            run.missed = 0
         event = Event(run, index, missed)
         run.next = index + 1
         self._waiting -= 1
@@ -289,12 +365,12 @@ class Subscription:
 
     def _gap(self, run: _Run) -> int:
         """Return how many events are missing before the run, and expect what follows it."""
-        if self.group is not None:
-            return 0
         numbering = (run.sender.node, run.topic)
-        expected = self._expected.get(numbering, run.first)
-        self._expected[numbering] = run.first + len(run.payloads)
-        return max(0, run.first - expected)
+        first, end = run.first + run.next, run.first + len(run.payloads)
+        expected = self._expected.get(numbering, first)
+        if end > expected:
+            self._expected[numbering] = end
+        return max(0, first - expected)
 
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """Wait for at least one event and return what waits, up to ``max_events``.
@@ -302,15 +378,13 @@ class Subscription:
         Raises:
             trio.EndOfChannel: the subscription was closed.
         """
+        await self._pass_turn()
         try:
             batch = [await self.__anext__()]
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
         while len(batch) < max_events and (self._current is not None or self._runs):
-            run = self._current
-            if run is None:
-                run = self._current = self._runs.popleft()
-            batch.append(self._take(run))
+            batch.append(self._take(self._current or self._begin_run()))
         return batch
 
     async def confirm(self, batch: Sequence[Event]) -> None:
@@ -330,13 +404,6 @@ class Subscription:
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
-    def forget(self, node: NodeId) -> None:
-        """A publisher is gone: its numbering will not be continued."""
-        for table in (self._arrived, self._expected):
-            for numbering in [numbering for numbering in table if numbering[0] == node]:
-                if table is self._arrived or not any(run.sender.node == node for run in self._runs):
-                    del table[numbering]
-
     def release(self) -> None:
         """Ask publishers to pause no longer."""
         if self._holding:
@@ -349,6 +416,10 @@ class Subscription:
         self._news.wake()
 
 
+def _size(payload: wire.Payload) -> int:
+    return len(payload) if type(payload) is bytes else wire.payload_size(payload)
+
+
 def check_run_untrusted(message: wire.Message) -> None:
     """Check an EVENTS message from a peer.
 
@@ -358,6 +429,7 @@ def check_run_untrusted(message: wire.Message) -> None:
     _, topic, sequence, confirm, group, _, key, payloads = message
     if (
         type(topic) is not str
+        or len(topic) > MAX_TOPIC
         or type(sequence) is not int
         or sequence < 1
         or type(confirm) is not int
