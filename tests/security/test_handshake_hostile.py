@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import struct
+from collections.abc import Callable
 
 import pytest
 
 from benchmarks.mutation import damaged
 from iris.kernel.errors import AuthenticationError
+from iris.kernel.wire import HANDSHAKE_RESPONSE, HEADER
 from iris.security import noise
-from iris.security.handshake import Initiator, Responder, prologue
+from iris.security.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
 from iris.security.noise import HandshakeState
 from iris.security.suite import Suite
 from tests.support.realms import WALL, TestRealm, seeded_entropy
@@ -239,3 +242,56 @@ def test_without_the_key_encapsulation_the_session_keys_are_others() -> None:
     with pytest.raises(AuthenticationError):
         responder.receive_last_untrusted(last + message, now=0.0, wall_now=WALL)
     assert answered.session.open_untrusted(dialled.session.seal(b"x")) == b"x"
+
+
+def answered_by_insider(make_payload: Callable[[bytes, Responder], bytes]) -> Initiator:
+    """Answer a first frame as a node of the realm that puts into the payload what it likes."""
+    initiator, responder = start(ORDERS, BILLING)
+    responder.receive_first_untrusted(initiator.frame)
+    state = responder._noise
+    assert state is not None
+    message = state.write_message(make_payload(bytes(CIPHERTEXT_SIZE), responder))
+    header = HEADER.pack(HANDSHAKE_RESPONSE, 1, 0, INITIATOR_INDEX, RESPONDER_INDEX)
+    with pytest.raises(AuthenticationError):
+        initiator.receive_untrusted(header + message, now=0.0, wall_now=WALL)
+    return initiator
+
+
+def test_a_response_without_room_for_what_belongs_there_ends_the_handshake() -> None:
+    genuine = BILLING.certificate.signed + BILLING.delegation.signed
+
+    def cut_ciphertext(ciphertext: bytes, _: Responder) -> bytes:
+        return ciphertext[:-1]
+
+    def no_papers(ciphertext: bytes, _: Responder) -> bytes:
+        return ciphertext + bytes(23)
+
+    def cut_papers(ciphertext: bytes, responder: Responder) -> bytes:
+        return ciphertext + responder._papers(WALL)[:-1]
+
+    def sizes_that_lie(ciphertext: bytes, _: Responder) -> bytes:
+        return ciphertext + struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + genuine
+
+    def sizes_swapped(ciphertext: bytes, responder: Responder) -> bytes:
+        papers = responder._papers(WALL)
+        return ciphertext + papers[:20] + papers[22:24] + papers[20:22] + papers[24:]
+
+    for make_payload in (cut_ciphertext, no_papers, cut_papers, sizes_that_lie, sizes_swapped):
+        assert answered_by_insider(make_payload).over
+
+
+def test_surplus_bytes_in_the_last_frame_end_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    initiator, responder = start(ORDERS, BILLING)
+    responder.receive_first_untrusted(initiator.frame)
+    response = responder.respond(b"", wall_now=WALL)
+    papers = Initiator._papers
+
+    def longer(side: Initiator, wall_now: float) -> bytes:
+        return papers(side, wall_now) + b"\0"
+
+    monkeypatch.setattr(Initiator, "_papers", longer)
+    last = initiator.receive_untrusted(response, now=0.0, wall_now=WALL).frame
+    assert last is not None
+    with pytest.raises(AuthenticationError, match="surplus bytes"):
+        responder.receive_last_untrusted(last, now=0.0, wall_now=WALL)
+    assert responder.over
