@@ -87,6 +87,9 @@ class Ground:
 
     def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
         """Send a message whose last field is what waits to be told to everybody, after ``first``."""
+        if first is None and not len(self.dissemination):
+            self.send(node, *message, ())
+            return
         taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
         if first is not None and first not in taken:
             taken.insert(0, first)

@@ -14,6 +14,7 @@ import enum
 from random import Random
 from typing import final
 
+from iris.cluster.timers import Timer
 from iris.kernel.ids import NodeId
 
 
@@ -30,7 +31,7 @@ class Verdict(enum.IntEnum):
 class Probe:
     """A probe under way."""
 
-    __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "widened")
+    __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
 
     def __init__(self, target: NodeId, now: float, timeout: float, *, alone: bool = False) -> None:
         self.target = target
@@ -38,6 +39,7 @@ class Probe:
         self.timeout = timeout
         self.alone = alone
         """Only to learn whether the direct way works: nobody is asked to help, and failing means nothing new."""
+        self.timer: Timer | None = None
         self.widened = False
         self.helpers: list[NodeId] = []
         self.reports: list[NodeId] = []

@@ -192,7 +192,7 @@ class Prober:
         self._probes[sequence] = probe
         self._probing[node] = sequence
         self._ping(member, sequence)
-        ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
 
     def _ping(self, member: Member, sequence: int) -> None:
         self._ground.send_with_updates(
@@ -202,14 +202,16 @@ class Prober:
     def _end(self, node: NodeId) -> None:
         sequence = self._probing.pop(node, None)
         if sequence is not None:
-            del self._probes[sequence]
+            probe = self._probes.pop(sequence)
+            if probe.timer is not None:
+                probe.timer.cancel()
 
     def _due(self, sequence: int) -> None:
         probe = self._probes.get(sequence)
         if probe is None:
             return
         if probe.deadline > self._ground.now:
-            self._ground.timers.at(probe.deadline, lambda: self._due(sequence))
+            probe.timer = self._ground.timers.at(probe.deadline, lambda: self._due(sequence))
         elif probe.widened or probe.alone:
             self._over(probe)
         else:
@@ -227,7 +229,9 @@ class Prober:
         for helper in probe.helpers:
             ground.send_with_updates(helper, kinds.PROBE_REQUEST, sequence, target)
         self._ping(member, sequence)
-        ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        if probe.timer is not None:
+            probe.timer.cancel()
+        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
 
     def _helpers(self, target: NodeId) -> list[NodeId]:
         """Draw members that can be expected to answer: those heard lately, then any.

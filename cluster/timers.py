@@ -1,4 +1,4 @@
-"""What is due when: a heap of callbacks that notices when this process was not run for a while."""
+"""What is due when: a heap of callbacks that can be moved as a whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,27 @@ Action = Callable[[], None]
 
 
 @final
+class Timer:
+    """A callback that waits for its time; ``cancel`` lets it wait for ever."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Action) -> None:
+        self.action: Action | None = action
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self.action = None
+
+
+@final
 class Timers:
-    """Callbacks by time.  There is no cancelling: a callback that is no longer needed returns at once."""
+    """Callbacks by time."""
 
     __slots__ = ("_count", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Action]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -26,23 +40,27 @@ class Timers:
     @property
     def deadline(self) -> float:
         """When the next callback is due; infinite if none."""
-        return self._heap[0][0] if self._heap else math.inf
+        heap = self._heap
+        while heap:
+            first = heap[0]
+            if first[2].action is not None:
+                return first[0]
+            heapq.heappop(heap)
+        return math.inf
 
-    def at(self, when: float, action: Action) -> None:
+    def at(self, when: float, action: Action) -> Timer:
         """Call ``action`` at ``when``; of equal times the earlier request first."""
         self._count += 1
-        heapq.heappush(self._heap, (when, self._count, action))
+        timer = Timer(action)
+        heapq.heappush(self._heap, (when, self._count, timer))
+        return timer
 
     def postpone(self, seconds: float) -> None:
         """Move everything by ``seconds``: time in which this process could not act does not count."""
-        self._heap = [(when + seconds, count, action) for when, count, action in self._heap]
+        self._heap = [(when + seconds, count, timer) for when, count, timer in self._heap]
 
     def pop(self, now: float) -> Action | None:
         """Return a callback that is due, or None."""
-        if self._heap and self._heap[0][0] <= now:
-            return heapq.heappop(self._heap)[2]
-        return None
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._heap.clear()
+        if self.deadline > now:
+            return None
+        return heapq.heappop(self._heap)[2].action if self._heap else None

@@ -246,7 +246,10 @@ class Realm:
             self._at(stalled, self._expire, node)
             return
         self._armed[node] = math.inf
-        self.perform(node, machine.expire(self.now))
+        if machine.deadline > self.now:
+            self._arm(node)
+        else:
+            self.perform(node, machine.expire(self.now))
 
     # -- messages -------------------------------------------------------------------------------------------
 

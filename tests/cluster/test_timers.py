@@ -34,3 +34,18 @@ def test_postponing_moves_everything() -> None:
     timers.postpone(5.0)
     assert timers.deadline == 6.0
     assert timers.pop(5.9) is None
+
+
+def test_what_is_cancelled_is_neither_due_nor_called() -> None:
+    timers = Timers()
+    done: list[str] = []
+    first = timers.at(1.0, partial(done.append, "a"))
+    timers.at(2.0, partial(done.append, "b"))
+    first.cancel()
+    assert timers.deadline == 2.0
+    assert timers.pop(1.5) is None
+    while (action := timers.pop(3.0)) is not None:
+        action()
+    assert done == ["b"]
+    first.cancel()
+    assert timers.deadline == math.inf
