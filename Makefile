@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers coverage bench simulate docs clean
+.PHONY: help demo test check lint types layers coverage bench faults simulate docs clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -16,6 +16,7 @@ help:
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
 	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
 	@echo "make simulate  membership under faults, thousands of nodes on one heap"
+	@echo "make faults    real faults between network namespaces (Linux, root)"
 	@echo "make docs      the reference pages, links and examples"
 	@echo "make clean     remove what the other verbs have made"
 
@@ -45,6 +46,9 @@ coverage: $(VENV)/.ready-test
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+faults: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m faults $(ARGS)
 
 simulate: $(VENV)/.ready-test
 	$(BIN)/python -m benchmarks.membership $(ARGS)

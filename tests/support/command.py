@@ -21,9 +21,15 @@ COMMAND = (sys.executable, "-m", "iris")
 
 @final
 class Terminal:
-    """A directory and a local realm of their own, in which ``iris`` is run."""
+    """A directory and a local realm of their own, in which ``iris`` is run.
 
-    def __init__(self, parent: Path) -> None:
+    Args:
+        parent: the directory.
+        prefix: a command that runs the command that follows it.
+    """
+
+    def __init__(self, parent: Path, prefix: Sequence[str] = ()) -> None:
+        self._command = (*prefix, *COMMAND)
         self.directory = parent / "work"
         self.environment = {
             **os.environ,
@@ -35,7 +41,7 @@ class Terminal:
     def run(self, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Run ``iris`` with ``arguments`` to its end, with ``given`` as its standard input."""
         return subprocess.run(
-            [*COMMAND, *arguments],
+            [*self._command, *arguments],
             cwd=self.directory,
             env=self.environment,
             input=given or b"",
@@ -48,7 +54,7 @@ class Terminal:
     def started(self, *arguments: str, announces: str | None = None) -> Generator[subprocess.Popen[bytes]]:
         """Run ``iris`` for the length of the block, which begins when it has said ``announces`` on standard error."""
         with subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*self._command, *arguments],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -81,11 +87,11 @@ def _wait_for_line(process: subprocess.Popen[bytes], text: str, arguments: Seque
 
 
 @contextmanager
-def open_terminal() -> Generator[Terminal]:
+def open_terminal(prefix: Sequence[str] = ()) -> Generator[Terminal]:
     """Open a terminal; what it writes has a short path, because those of ipc sockets end at 107 bytes."""
     parent = Path(tempfile.mkdtemp(prefix="iris-"))
     try:
         (parent / "work").mkdir()
-        yield Terminal(parent)
+        yield Terminal(parent, prefix)
     finally:
         shutil.rmtree(parent)

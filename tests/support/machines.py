@@ -1,0 +1,80 @@
+"""Two machines on one: network namespaces with a cable between them that can be cut.  Linux, root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import final
+
+from tests.support.command import Terminal, open_terminal
+
+NETWORK = "10.77.0"
+
+
+def why_not() -> str:
+    """Return why there can be no namespaces here; empty if there can."""
+    if os.name != "posix" or os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need the program ip (Debian: apt install iproute2)"
+    return ""
+
+
+@final
+class Machine:
+    """One end of the cable."""
+
+    def __init__(self, namespace: str, number: int, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self.address = f"{NETWORK}.{number}"
+        self.url = f"tcp://{self.address}:7000"
+        self._namespace = namespace
+        self._interface = f"v{number}"
+
+    def connect(self) -> None:
+        """Bring this end up."""
+        _ip("-n", self._namespace, "link", "set", "lo", "up")
+        _ip("-n", self._namespace, "addr", "replace", f"{self.address}/24", "dev", self._interface)
+        self.plug()
+
+    def plug(self) -> None:
+        """Plug the cable in."""
+        _ip("-n", self._namespace, "link", "set", self._interface, "up")
+
+    def unplug(self) -> None:
+        """Pull the cable out: nothing passes in either direction, and nobody is told."""
+        _ip("-n", self._namespace, "link", "set", self._interface, "down")
+
+    def silence(self, towards: Machine) -> None:
+        """Lose everything that this machine sends to the other one, and go on receiving."""
+        _ip("-n", self._namespace, "route", "replace", "blackhole", f"{towards.address}/32")
+
+    def unsilence(self, towards: Machine) -> None:
+        """Undo ``silence``."""
+        _ip("-n", self._namespace, "route", "del", "blackhole", f"{towards.address}/32")
+
+
+@contextmanager
+def open_machines() -> Generator[tuple[Machine, Machine]]:
+    """Make two machines, and remove them at the end of the block."""
+    with ExitStack() as stack:
+        machines: list[Machine] = []
+        names = [f"iris-{os.getpid()}-{number}" for number in (1, 2)]
+        for number, name in enumerate(names, 1):
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "del", name)
+            terminal = stack.enter_context(open_terminal(("ip", "netns", "exec", name)))
+            machines.append(Machine(name, number, terminal))
+        _ip("link", "add", "v1", "netns", names[0], "type", "veth", "peer", "name", "v2", "netns", names[1])
+        for machine in machines:
+            machine.connect()
+        yield machines[0], machines[1]
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
