@@ -1,0 +1,214 @@
+"""Broadcasts and surveys of whole clusters: everybody once, and who has not answered is known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import IN_FLIGHT, Stage, open_stage
+
+
+class Caches:
+    """A cluster that notes what its members are told, and answers in ways that its hosts are set to."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[iris.Message]] = defaultdict(list)
+        self.behaviour: dict[str, str] = {}
+        self.ended: list[str] = []
+
+    async def start(self, stage: Stage, count: int) -> dict[str, iris.Node]:
+        """Bring up members on the hosts ``cache-0`` and so on."""
+        hosts = [f"cache-{index}" for index in range(count)]
+        return {host: await stage.member(self.service(host), host) for host in hosts}
+
+    def service(self, host: str) -> iris.Service:
+        service = iris.Service("cache")
+
+        async def note(message: iris.Message) -> None:
+            if self.behaviour.get(host) == "fail":
+                raise ValueError("full")
+            if self.behaviour.get(host) == "slow":
+                await trio.sleep(0.1)
+            self.told[host].append(message)
+
+        async def answer(request: iris.Request) -> object:
+            try:
+                match self.behaviour.get(host):
+                    case "fail":
+                        raise ValueError("empty")
+                    case "hang":
+                        await trio.sleep_forever()
+                    case _:
+                        return [host, request.payload]
+            finally:
+                self.ended.append(host)
+
+        service.broadcast(note)
+        service.request(answer)
+        service.request("named")(answer)
+        return service
+
+    def numbers(self, host: str) -> list[object]:
+        return [message.payload for message in self.told[host]]
+
+
+async def test_every_member_gets_each_broadcast_once_and_in_order(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 5)
+        senders = [await stage.node("shop", f"shop-{index}") for index in range(2)]
+        caches.behaviour["cache-1"] = "slow"
+        async with trio.open_nursery() as nursery:
+
+            async def send(sender: iris.Node) -> None:
+                await sender.wait_for("cache", members=5)
+                for number in range(30):
+                    await sender.broadcast("cache", number, headers={"n": str(number)})
+
+            for sender in senders:
+                nursery.start_soon(send, sender)
+        await trio.sleep(7)
+        for host, member in members.items():
+            for sender in senders:
+                told = [message for message in caches.told[host] if message.sender.node == sender.id]
+                assert [message.payload for message in told] == list(range(30))
+                assert [dict(message.headers) for message in told] == [{"n": str(number)} for number in range(30)]
+            assert member.statistics().services["cache"].broadcasts == 60
+        for sender in senders:
+            assert sender.statistics().broadcasts.delivered == 150
+
+
+async def test_a_member_that_broadcasts_to_its_cluster_is_told_as_well(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 2)
+        await members["cache-0"].wait_for("cache", members=2)
+        await members["cache-0"].broadcast("cache", "flush")
+        await trio.sleep(IN_FLIGHT)
+        assert caches.numbers("cache-0") == caches.numbers("cache-1") == ["flush"]
+
+
+async def test_a_handler_that_fails_is_counted_and_hears_the_next_one(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 2)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=2)
+        caches.behaviour["cache-0"] = "fail"
+        await shop.broadcast("cache", 1)
+        await trio.sleep(IN_FLIGHT)
+        del caches.behaviour["cache-0"]
+        await shop.broadcast("cache", 2)
+        await trio.sleep(IN_FLIGHT)
+        assert (caches.numbers("cache-0"), caches.numbers("cache-1")) == ([2], [1, 2])
+        service = members["cache-0"].statistics().services["cache"]
+        assert (service.broadcasts, service.broadcasts_failed) == (1, 1)
+
+
+async def test_who_joins_later_is_not_told(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 1)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache")
+        await shop.broadcast("cache", 1)
+        await stage.member(caches.service("late"), "late")
+        await shop.wait_for("cache", members=2)
+        await shop.broadcast("cache", 2)
+        await trio.sleep(IN_FLIGHT)
+        assert (caches.numbers("cache-0"), caches.numbers("late")) == ([1, 2], [2])
+
+
+async def test_what_cannot_be_broadcast_is_refused_before_anybody_is_told(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 1)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache")
+        with pytest.raises(iris.PayloadTooLarge):
+            await shop.broadcast("cache", bytes(1024 * 1024 + 1))
+        with pytest.raises(iris.LocalProtocolError):
+            await shop.broadcast("cache", object())
+        for payload, error in ((bytes(1024 * 1024 + 1), iris.PayloadTooLarge), (object(), iris.LocalProtocolError)):
+            with pytest.raises(error):
+                async with shop.survey("cache", payload):
+                    pass
+        assert shop.statistics().broadcasts.sent == shop.statistics().requests.sent == 0
+
+
+@pytest.mark.parametrize("operation", [None, "named"])
+async def test_a_survey_gathers_the_answers_of_all_members(autojump_clock: MockClock, operation: str | None) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 5)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=5)
+        began = trio.current_time()
+        async with shop.survey("cache", "how full?", operation=operation) as answers:
+            gathered = {answer.member: answer.payload async for answer in answers}
+        assert gathered == {member.id: [host, "how full?"] for host, member in members.items()}
+        assert set(answers.asked) == gathered.keys()
+        assert (answers.missing, answers.errors) == ((), {})
+        assert trio.current_time() - began < 0.1
+
+
+async def test_a_survey_ends_with_its_time_and_tells_who_is_missing_and_why(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 4)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=4)
+        caches.behaviour |= {"cache-0": "hang", "cache-1": "fail"}
+        began = trio.current_time()
+        async with shop.survey("cache", 1, timeout=0.5) as answers:
+            hosts = sorted([answer.payload[0] async for answer in answers])
+        assert trio.current_time() - began == pytest.approx(0.5)
+        assert hosts == ["cache-2", "cache-3"]
+        assert set(answers.missing) == {members["cache-0"].id, members["cache-1"].id}
+        assert isinstance(answers.errors[members["cache-0"].id], iris.RequestTimeout)
+        with pytest.raises(iris.RemoteError, match="ValueError: empty"):
+            raise answers.errors[members["cache-1"].id]
+        await trio.sleep(0.01)
+        assert "cache-0" in caches.ended
+
+
+async def test_leaving_a_survey_early_stops_the_members_that_are_at_work(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 3)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=3)
+        caches.behaviour |= {"cache-0": "hang", "cache-1": "hang"}
+        async with shop.survey("cache", 1, timeout=60) as answers:
+            assert (await anext(answers)).payload == ["cache-2", 1]
+        left = trio.current_time()
+        await trio.sleep(0.01)
+        assert sorted(caches.ended) == ["cache-0", "cache-1", "cache-2"]
+        assert trio.current_time() - left < 0.02
+        assert len(answers.missing) == 2
+        assert members["cache-0"].statistics().services["cache"].cancelled == 1
+        assert shop.statistics().requests.expired == 2
+
+
+async def test_a_member_that_crashes_during_a_survey_is_missing_and_the_survey_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 3)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=3)
+        caches.behaviour["cache-0"] = "hang"
+        began = trio.current_time()
+        async with shop.survey("cache", 1, timeout=60) as answers:
+            first = [(await anext(answers)).payload[0] for _ in range(2)]
+            stage.crash("cache-0")
+            assert [answer async for answer in answers] == []
+        assert sorted(first) == ["cache-1", "cache-2"]
+        assert answers.missing == (members["cache-0"].id,)
+        assert isinstance(answers.errors[members["cache-0"].id], iris.Unknown)
+        assert trio.current_time() - began < 5

@@ -1,0 +1,209 @@
+"""Who serves what, as a program sees it: members, changes, waiting, draining, sites, several services on one node."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import open_stage
+
+
+def make_service(name: str, answer: object = None, *, seconds: float = 0.0) -> iris.Service:
+    service = iris.Service(name)
+
+    async def reply(_: iris.Request) -> object:
+        await trio.sleep(seconds)
+        return answer
+
+    service.request(reply)
+    return service
+
+
+async def test_members_say_who_and_where_they_are(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        one = await stage.member(make_service("store"), "one", site="berlin")
+        two = await stage.member(make_service("store"), "two")
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=2)
+        members = {member.node: member for member in shop.members("store")}
+        assert members.keys() == {one.id, two.id}
+        first = members[one.id]
+        assert (first.speaks_for, first.site, first.status) == ("store", "berlin", "alive")
+        assert first.addresses == one.addresses == ("mem://one",)
+        assert (members[two.id].site, one.site, two.site) == ("", "berlin", "")
+        assert shop.members("nobody") == ()
+
+
+async def test_clusters_come_and_go_with_their_members(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node, shop = await stage.node("store"), await stage.node("shop")
+        assert shop.clusters() == ()
+        async with node.join("store", make_service("store")), node.join("archive", make_service("archive")):
+            await shop.wait_for("store")
+            await shop.wait_for("archive")
+            assert shop.clusters() == ("archive", "store")
+        await trio.sleep(1)
+        assert shop.clusters() == ()
+
+
+async def test_a_watch_tells_of_joining_draining_and_leaving(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node, shop = await stage.node("store"), await stage.node("shop")
+        async with shop.watch("store") as changes, trio.open_nursery() as nursery:
+            async with node.join("store", make_service("store", seconds=1)):
+                joined = await anext(changes)
+                assert (joined.kind, joined.cluster, joined.member.node) == ("joined", "store", node.id)
+                nursery.start_soon(shop.request, "store")
+                await trio.sleep(0.1)
+            kinds = [(await anext(changes)).kind, (await anext(changes)).kind]
+            assert kinds == ["draining", "left"]
+
+
+async def test_a_watch_begins_with_those_present_and_misses_nothing_when_cancelled(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        one = await stage.member(make_service("store"), "one")
+        node, shop = await stage.node("store", "two"), await stage.node("shop")
+        await shop.wait_for("store")
+        async with shop.watch("store") as changes:
+            assert (await anext(changes)).member.node == one.id
+            with trio.move_on_after(0.5) as scope:
+                await anext(changes)
+            assert scope.cancelled_caught
+            for _ in range(3):
+                async with node.join("store", make_service("store")):
+                    await shop.wait_for("store", members=2)
+                await trio.sleep(1)  # whoever comes back before the news of the leaving has arrived was never away
+            kinds: Counter[str] = Counter()
+            while kinds["left"] < 3:
+                change = await anext(changes)
+                assert change.member.node == node.id
+                kinds[change.kind] += 1
+            assert kinds["joined"] == 3
+
+
+async def test_a_draining_member_gets_no_new_work_and_finishes_what_it_has(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        leaving = await stage.node("store", "leaving")
+        shop = await stage.node("shop")
+        replies: list[object] = []
+
+        async def ask() -> None:
+            replies.append(await shop.request("store"))
+
+        async with (
+            trio.open_nursery() as nursery,
+            leaving.join("store", make_service("store", "old", seconds=2)) as membership,
+        ):
+            await shop.wait_for("store")
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            nursery.start_soon(observe_draining, shop, leaving)
+        assert replies == ["old"]
+        assert (membership.cluster, membership.statistics().served) == ("store", 1)
+
+
+async def observe_draining(shop: iris.Node, leaving: iris.Node) -> None:
+    """See a member drain, and nobody else there to ask."""
+    await trio.sleep(1)
+    assert [(member.node, member.status) for member in shop.members("store")] == [(leaving.id, "draining")]
+    with pytest.raises(iris.NoSuchCluster):
+        await shop.request("store")
+
+
+async def test_waiting_ends_when_enough_have_come(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        one, two, shop = await stage.node("store", "one"), await stage.node("store", "two"), await stage.node("shop")
+        waited: list[float] = []
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                await shop.wait_for("store", members=2, timeout=60)
+                waited.append(trio.current_time() - began)
+
+            nursery.start_soon(wait)
+            async with one.join("store", make_service("store")):
+                await trio.sleep(5)
+                assert not waited
+                async with two.join("store", make_service("store")):
+                    await trio.sleep(1)
+        assert 5 <= waited[0] < 5.5
+
+
+async def test_two_services_on_one_node_have_limits_and_counters_of_their_own(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node, shop = await stage.node("store"), await stage.node("shop")
+        refused = 0
+        async with (
+            node.join("store", make_service("store", "s", seconds=1), limits=iris.Limits(concurrency=1, queue=1)),
+            node.join("archive", make_service("archive", "a")) as archive,
+        ):
+            await shop.wait_for("store")
+            await shop.wait_for("archive")
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    nonlocal refused
+                    try:
+                        assert await shop.request("store") == "s"
+                    except iris.Overloaded:
+                        refused += 1
+
+                for _ in range(4):
+                    nursery.start_soon(ask)
+                await trio.sleep(0.1)
+                for _ in range(10):
+                    assert await shop.request("archive") == "a"
+            services = node.statistics().services
+            assert services.keys() == {"store", "archive"}
+            assert (services["store"].served, services["store"].refused, refused) == (2, 2, 2)
+            assert services["archive"].served == 10
+            assert services["archive"] == archive.statistics()
+        assert not node.statistics().services
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 0.5])
+def test_limits_that_make_no_sense_are_refused(limit: int) -> None:
+    with pytest.raises(iris.ConfigError, match="concurrency"):
+        iris.Limits(concurrency=limit)
+    with pytest.raises(iris.ConfigError, match="queue"):
+        iris.Limits(queue=limit)
+
+
+async def test_statistics_are_nested_by_pattern_and_do_not_change_afterwards(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node = await stage.member(make_service("store"))
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        async with shop.subscribe("t"), shop.subscribe("t") as second, shop.subscribe("u"):
+            before = shop.statistics()
+            await shop.request("store")
+            await shop.publish("t", 1)
+            await anext(second)
+            after = shop.statistics()
+        assert (before.requests.sent, after.requests.sent) == (0, 1)
+        assert {pattern: len(found) for pattern, found in after.subscriptions.items()} == {"t": 2, "u": 1}
+        assert [found.delivered for found in after.subscriptions["t"]] == [0, 1]
+        assert (before.published, after.published) == (0, 1)
+        assert after.links.keys() == {node.id}
+        assert after.tunnels.opened == 0
+
+
+async def test_members_of_the_own_site_are_asked_first_and_others_when_there_are_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_stage() as stage:
+        await stage.member(make_service("store", "berlin"), "berlin", site="berlin")
+        await stage.member(make_service("store", "paris-1"), "paris-1", site="paris")
+        await stage.member(make_service("store", "paris-2"), "paris-2", site="paris")
+        shop = await stage.node("shop", site="paris")
+        await shop.wait_for("store", members=3)
+        asked = Counter([await shop.request("store") for _ in range(100)])
+        assert asked.keys() == {"paris-1", "paris-2"}
+        stage.crash("paris-1")
+        stage.crash("paris-2")
+        assert await shop.request("store", idempotent=True) == "berlin"
