@@ -11,6 +11,7 @@ from iris.cluster.peer import Peer
 from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId
+from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.wire import Message
 
 _PING_AGAIN: Final = 0.25
@@ -36,7 +37,7 @@ class Barriers:
         try:
             while self._peers.get(node) is peer and not done.is_set():
                 try:
-                    peer.link.post((kinds.PING, token), 0)
+                    peer.link.post((kinds.PING, token), 0, CONTROL_RESERVE)
                 except NotSent:
                     await peer.link.wait_room()
                     continue
@@ -56,7 +57,7 @@ class Barriers:
         _, token = message
         if type(token) is not int:
             raise RemoteProtocolError("a ping carries a number")
-        peer.link.post((kinds.PONG, token), 0)
+        peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
 
     def receive_pong(self, peer: Peer, message: Message) -> None:
         """Take an answer."""

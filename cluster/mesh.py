@@ -30,7 +30,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId
-from iris.kernel.link import BulkSource
+from iris.kernel.link import CONTROL_RESERVE, BulkSource
 from iris.kernel.transport import Outgoing, Transport
 from iris.kernel.wire import Message
 from iris.security.handshake import Established
@@ -130,8 +130,8 @@ class Mesh:
         """Tell ``observer`` of peers from now on."""
         self._observers.append(observer)
 
-    def post(self, node: NodeId, message: Message, size: int) -> None:
-        """Append a message to the link to ``node``.
+    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+        """Append a message to the link to ``node``; see ``Link.post``.
 
         Raises:
             NotSent: no link to that node, or its buffer is full.
@@ -139,7 +139,7 @@ class Mesh:
         peer = self.peer(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
-        peer.link.post(message, size)
+        peer.link.post(message, size, reserve)
 
     def ready(self, node: NodeId, source: BulkSource) -> None:
         """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
@@ -345,12 +345,15 @@ class Mesh:
         raise NotSent(f"no answer within {self.config.handshake_timeout:g} s")
 
     def _notice_loss(self, peer: Peer) -> None:
-        """Frames to or from a peer may be lost: what depended on them is repeated, at both ends."""
-        self._tell_reset(peer)
+        """Frames to or from a peer may be lost: what depended on them is repeated, at both ends.
+
+        The other end is told first: it then forgets what this one is about to say anew.
+        """
         try:
-            peer.link.post((kinds.RESET,), 0)
+            peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
         except NotSent:
             self.refusals["answer without room on the link"] += 1
+        self._tell_reset(peer)
 
     def _tell_reset(self, peer: Peer) -> None:
         for observer in self._observers:
@@ -384,7 +387,7 @@ class Mesh:
         peer.leaving = True
         if not self.closing:
             with contextlib.suppress(NotSent):
-                peer.link.post((kinds.GOODBYE, "goodbye"), 0)
+                peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
             await self._let_flushers_run()
         if self._peers.get(peer.node) is peer:
             self.drop(peer.node, f"it said goodbye: {reason}")
@@ -438,7 +441,7 @@ class Mesh:
                     nursery.start_soon(self.barrier, node)
             for peer in self._peers.values():
                 with contextlib.suppress(NotSent):
-                    peer.link.post((kinds.GOODBYE, reason), 0)
+                    peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
             while self._peers:
                 await self._dropped.park()
         await self._let_flushers_run()

@@ -6,6 +6,7 @@ member was lost goes to whoever stands in for it, under the same number, so that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -16,9 +17,9 @@ from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, check_key
 from iris.patterns.interest import InterestTable
-from iris.patterns.publishing import Publishing, stable_hash
+from iris.patterns.publishing import Publishing, envelope_size, stable_hash
 
 REPEATED: Final = ""
 """In the place of a group: for durable subscriptions only, because the others have had the event already."""
@@ -60,14 +61,24 @@ class Confirming:
         """See ``Node.publish`` with ``confirm=True``."""
         encoded = wire.encode_payload(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
+        check_key(key)
         publishing = self._publishing
         state = publishing.look_up(topic)
         if not self._subscribers(topic) and topic not in self._had_durable:
             raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        if state.held:
+            with trio.move_on_at(deadline) as scope:
+                await publishing.wait_released(topic)
+            if scope.cancelled_caught:
+                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {timeout:g} s")
+            state = publishing.look_up(topic)
+        publishing.interrupt()
         publishing.published += 1
         self._number += 1
         state.sequence += 1
-        number, sequence, size = self._number, state.sequence, wire.payload_size(encoded)
+        number, sequence = self._number, state.sequence
+        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
 
         def run(group: str | None) -> wire.Message:
             return (kinds.EVENTS, topic, sequence, number, group, flat, key, (encoded,))
@@ -75,7 +86,7 @@ class Confirming:
         confirmed: set[str] = set()
         asked: dict[str, NodeId] = {}
         waiting = self._waiting[number] = _Waiting()
-        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        attempts: Counter[str] = Counter()
         try:
             subscribers = self._subscribers(topic)
             groups = {name for name, members in subscribers.items() if members[0] != name}
@@ -92,7 +103,8 @@ class Confirming:
                     members = subscribers[name]
                     member = asked.get(name)
                     if member not in waiting.pending or member not in members:
-                        member = _choose(members, key, number)
+                        member = _choose(members, key, number + attempts[name])
+                        attempts[name] += 1
                         if publishing.post_to(member, run(REPEATED if member == name else name), size):
                             asked[name] = member
                             waiting.pending.add(member)

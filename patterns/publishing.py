@@ -21,9 +21,9 @@ import trio
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
-from iris.kernel.config import Config
+from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, check_key
 from iris.kernel.link import Link
 from iris.patterns.counters import Tally
 from iris.patterns.interest import InterestTable, Terms
@@ -36,23 +36,49 @@ _YIELD_EVENTS: Final = 512
 _YIELD_BYTES: Final = 64 * 1024
 """A publisher that never waits yields to the other tasks after so much: about every 300 us."""
 
+_MAX_GROWTH: Final = 16 * KIB
+"""Larger payloads begin a run of their own: a batch and what it grows by fit into one frame of the transport."""
+
 _MAX_TOPICS: Final = 1_000_000
 
 
 @final
 class Topic:
-    """What is known of one topic: its numbering, its ways, and the run that is still growing."""
+    """What is known of one topic: its numbering, its ways, and the run that is still growing.
 
-    __slots__ = ("generations", "grouped", "held", "links", "payloads", "sequence", "version")
+    Attributes:
+        links: to the nodes that get every event.
+        grouped: for each group, the nodes of which one gets each event.
+        every: all of these links.
+        payloads: of the run that is still growing, if there is one.
+        taking: the links that took the run, with their generations in ``generations``.
+        skipped: how many links did not take it.
+    """
+
+    __slots__ = (
+        "every",
+        "generations",
+        "grouped",
+        "held",
+        "links",
+        "payloads",
+        "sequence",
+        "skipped",
+        "taking",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.sequence = 0
         self.version = -1
         self.links: tuple[Link, ...] = ()
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
+        self.every: tuple[Link, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.payloads: list[wire.Payload] | None = None
+        self.taking: tuple[Link, ...] = ()
         self.generations: tuple[int, ...] = ()
+        self.skipped = 0
 
     def choose(self, key: str | None, turn: int) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
@@ -89,6 +115,8 @@ class Publishing:
         """The topic that was published on last: an older run must not grow, or its events would overtake others."""
         self._since_yield = 0
         self._bytes_since_yield = 0
+        self._crowded = False
+        """Whether a link had no room, so that the publisher is to wait."""
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
         self._held: dict[tuple[NodeId, str], tuple[NodeId, str]] = {}
         self._released = trio.lowlevel.ParkingLot()
@@ -119,7 +147,7 @@ class Publishing:
             else wire.encode_payload(payload, self._config.max_payload)
         )
         if state.held:
-            await self._wait_released(topic)
+            await self.wait_released(topic)
             state = self.look_up(topic)
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         size = len(encoded) if type(encoded) is bytes else wire.payload_size(encoded)
@@ -132,20 +160,28 @@ class Publishing:
             and payloads is not None
             and self._growing is state
             and len(payloads) < wire.MAX_ARRAY
+            and size <= _MAX_GROWTH
         ):
-            for link, generation in zip(state.links, state.generations, strict=True):
+            for link, generation in zip(state.taking, state.generations, strict=True):
                 if link.generation != generation:
                     break
             else:
                 payloads.append(encoded)
-                for link in state.links:
+                for link in state.taking:
                     link.grow(size)
-                count = len(state.links)
+                count = len(state.taking)
                 self.tally.sent += count
                 self.tally.delivered += count
+                if state.skipped:
+                    self.tally.sent += state.skipped
+                    self.tally.lost["subscriber stalled"] += state.skipped
                 await self._breathe(state, size)
                 return
+        check_key(key)
         self._post_run(state, topic, key, flat, encoded, size)
+        if self._crowded:
+            self._crowded = False
+            await self._wait_room(state)
         await self._breathe(state, size)
 
     def _post_run(
@@ -153,18 +189,25 @@ class Publishing:
     ) -> None:
         self._growing = state
         payloads = [payload]
+        size += envelope_size(topic, headers, key)
         message = (kinds.EVENTS, topic, state.sequence, 0, None, headers, key, payloads)
-        generations = [self.post(link, message, size) for link in state.links]
+        taken = [
+            (link, generation) for link in state.links if (generation := self.post(link, message, size)) is not None
+        ]
         for node, terms in state.choose(key, state.sequence):
             self.post_to(node, (kinds.EVENTS, topic, state.sequence, 0, terms.group, headers, key, payloads), size)
-        taken = tuple(generation for generation in generations if generation is not None)
-        if headers is None and key is None and not state.grouped and taken and len(taken) == len(generations):
+        if headers is None and key is None and taken and not state.grouped:
             state.payloads = payloads
-            state.generations = taken
+            state.taking, state.generations = zip(*taken, strict=True)
+            state.skipped = len(state.links) - len(taken)
         else:
             state.payloads = None
-        if not state.links and not state.grouped:
+        if not state.every:
             self.unheard += 1
+
+    def interrupt(self) -> None:
+        """Let no run grow any more: what is posted next comes after it."""
+        self._growing = None
 
     def post_to(self, node: NodeId, message: wire.Message, size: int) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
@@ -174,9 +217,11 @@ class Publishing:
     def post(self, link: Link, message: wire.Message, size: int) -> int | None:
         """Post a run to a link, counted; return the link's generation, or None if it did not take it."""
         self.tally.sent += 1
-        if not link.has_room() and link.is_stalled(STALLED):
-            self.tally.lost["subscriber stalled"] += 1
-            return None
+        if not link.has_room():
+            if link.is_stalled(STALLED):
+                self.tally.lost["subscriber stalled"] += 1
+                return None
+            self._crowded = True
         try:
             generation = link.post(message, size)
         except NotSent:
@@ -193,7 +238,10 @@ class Publishing:
             return
         self._since_yield = self._bytes_since_yield = 0
         await trio.lowlevel.checkpoint()
-        for link in state.links:
+        await self._wait_room(state)
+
+    async def _wait_room(self, state: Topic) -> None:
+        for link in state.every:
             while not link.has_room() and not link.is_stalled(STALLED):
                 with trio.move_on_after(STALLED):
                     await link.wait_room()
@@ -220,17 +268,20 @@ class Publishing:
                 raise NotSent(f"this node has published on {_MAX_TOPICS} topics: use fewer, longer-lived topics")
             state = self._topics[topic] = Topic()
         links: dict[NodeId, Link] = {}
+        every: dict[NodeId, Link] = {}
         grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
+            every[node] = peer.link
             if terms.group is None:
                 links[node] = peer.link
             else:
                 grouped.setdefault(terms.group, []).append((node, terms))
         state.links = tuple(links.values())
         state.grouped = tuple(grouped.values())
+        state.every = tuple(every.values())
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.payloads = None
         self._growing = None
@@ -258,17 +309,27 @@ class Publishing:
             self._released.unpark_all()
             self.ways_changed()
 
-    async def _wait_released(self, topic: str) -> None:
+    async def wait_released(self, topic: str) -> None:
+        """Wait until no subscriber of a topic asks for a pause."""
         while self.look_up(topic).held:
             await self._released.park()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_gone(self, node: NodeId) -> None:
-        """A node gets nothing any more, and holds up nobody."""
+    def peer_reset(self, node: NodeId) -> None:
+        """The end of a pause may be lost: a node that still needs one asks again."""
         for entry in [entry for entry in self._held if entry[0] == node]:
             self._release(entry)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """A node gets nothing any more, and holds up nobody."""
+        self.peer_reset(node)
         self.ways_changed()
+
+
+def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
+    """Return what an event weighs besides its payload, in bytes."""
+    return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))
 
 
 def stable_hash(text: str) -> int:

@@ -17,6 +17,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_name
+from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.publishing import Publishing
@@ -116,7 +117,7 @@ class PubSub:
     def _tell(self, peer: Peer, message: wire.Message) -> None:
         size = sum(len(terms[0]) + 8 for terms in (*message[3], *message[4]))
         try:
-            peer.link.post(message, size)
+            peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
             self._mesh.refusals["interest without room on the link"] += 1
 
@@ -136,9 +137,14 @@ class PubSub:
         ]
 
     async def wait_interest_exchanged(self) -> None:
-        """Wait until every present peer has told its interest and knows this node's."""
-        for node in list(self._mesh.peers):
-            await self._mesh.barrier(node)
+        """Wait until every present peer has told its interest and knows this node's.
+
+        Peers that do not answer are passed over after ``Config.subscribe_timeout``.
+        """
+        with trio.move_on_after(self._config.subscribe_timeout):
+            async with trio.open_nursery() as nursery:
+                for node in list(self._mesh.peers):
+                    nursery.start_soon(self._mesh.barrier, node)
         await self._wait_known(self._own.version)
 
     # -- what arrives ---------------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ class PubSub:
         self.publishing.ways_changed()
         self.confirming.interest_changed()
         try:
-            peer.link.post((kinds.INTEREST_KNOWN, version), 0)
+            peer.link.post((kinds.INTEREST_KNOWN, version), 0, CONTROL_RESERVE)
         except NotSent:
             self._mesh.refusals["interest without room on the link"] += 1
 
@@ -193,39 +199,43 @@ class PubSub:
             for start in range(0, len(numbers), wire.MAX_ARRAY):
                 part = tuple(numbers[start : start + wire.MAX_ARRAY])
                 try:
-                    self._mesh.post(node, (kinds.CONFIRMED, part), 9 * len(part))
+                    self._mesh.post(node, (kinds.CONFIRMED, part), 9 * len(part), CONTROL_RESERVE)
                 except NotSent:
-                    return  # the publisher is gone or will ask again
+                    break  # this publisher is gone, or will ask again
 
     def _send_hold(self, pattern: str, held: bool) -> None:
         """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
         self._holding[pattern] += 1 if held else -1
-        if self._holding[pattern] != (1 if held else 0):
-            return
-        for peer in [self._mesh.own, *self._mesh.peers.values()]:
-            try:
-                peer.link.post((kinds.HOLD, pattern, held), len(pattern))
-            except NotSent:
-                self._mesh.refusals["hold without room on the link"] += 1
+        if self._holding[pattern] == (1 if held else 0):
+            for peer in [self._mesh.own, *self._mesh.peers.values()]:
+                self._tell_hold(peer, pattern, held=held)
+        if not self._holding[pattern]:
+            del self._holding[pattern]
+
+    def _tell_hold(self, peer: Peer, pattern: str, *, held: bool) -> None:
+        try:
+            peer.link.post((kinds.HOLD, pattern, held), len(pattern), CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["hold without room on the link"] += 1
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_up(self, peer: Peer) -> None:
         """Tell a new peer everything this node subscribes to."""
-        for message in self._own.whole():
-            self._tell(peer, message)
-        for pattern in +self._holding:
-            try:
-                peer.link.post((kinds.HOLD, pattern, True), len(pattern))
-            except NotSent:
-                self._mesh.refusals["hold without room on the link"] += 1
+        self._tell_everything(peer)
         self.publishing.ways_changed()
 
     def peer_reset(self, peer: Peer) -> None:
-        """Changes and confirmations may be lost: tell the whole interest again, ask for confirmation again."""
+        """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
+        self.publishing.peer_reset(peer.node)
+        self._tell_everything(peer)
+        self.confirming.lost(peer.node)
+
+    def _tell_everything(self, peer: Peer) -> None:
         for message in self._own.whole():
             self._tell(peer, message)
-        self.confirming.lost(peer.node)
+        for pattern in self._holding:
+            self._tell_hold(peer, pattern, held=True)
 
     def peer_refused(self, node: NodeId) -> None:
         """Nobody waits for a peer that cannot be reached."""

@@ -20,7 +20,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.kernel.config import Config
+from iris.kernel.config import MIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Outgoing
@@ -32,6 +32,9 @@ _MESSAGE_OVERHEAD: Final = 32
 
 _PAYLOAD_OVERHEAD: Final = 6
 """What msgpack spends at most on a payload of a message that grows: frames stay within the transport's limit."""
+
+CONTROL_RESERVE: Final = MIB
+"""Room on a full link for what two nodes need to stay in agreement: interest, holds, cancellations, confirmations."""
 
 _QUIET: Final = 0.00005
 """After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller
@@ -164,8 +167,13 @@ class Link:
 
     # -- what patterns call ---------------------------------------------------------------------------------
 
-    def post(self, message: Message, size: int) -> int:
-        """Append a message; it leaves with the next batch.  ``size`` is that of its payload, in bytes.
+    def post(self, message: Message, size: int, reserve: int = 0) -> int:
+        """Append a message; it leaves with the next batch.
+
+        Args:
+            message: a kind and its fields.
+            size: bytes of its payload, headers and names.
+            reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
 
         Returns:
             The ``generation`` of its batch: as long as the link still has that one, the message is not encoded.
@@ -175,7 +183,7 @@ class Link:
         """
         size += _MESSAGE_OVERHEAD
         held = self._open_bytes
-        if self._closed is not None or self._waiting_bytes + held + size > self._limit:
+        if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
             self._refused += 1
             raise NotSent(
                 f"the link to node {self.node} has ended: {self._closed}"

@@ -356,6 +356,11 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     return flat
 
 
+def headers_size(headers: Headers) -> int:
+    """Return how many bytes of a batch headers take."""
+    return 0 if headers is None else sum(len(text.encode()) + 3 for text in headers)
+
+
 def decode_headers_untrusted(field: object) -> dict[str, str]:
     """Return headers as a dict.
 

@@ -17,6 +17,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
 from iris.security.handshake import Initiator
 from iris.security.identity import NodeIdentity
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -374,8 +375,8 @@ async def test_a_ping_that_finds_the_link_full_is_counted(autojump_clock: MockCl
         a, b = fleet["a"], fleet["b"]
         b.transport.pause()
         link = a.peer(b).link
-        while link.waiting_bytes < 2_000_000 - 200:
-            link.post((MARK, 0), 100)
+        while link.waiting_bytes < 2_000_000 + CONTROL_RESERVE - 200:
+            link.post((MARK, 0), 100, CONTROL_RESERVE)
         for _ in range(20):
             b.peer(a).link.post((kinds.PING, 1), 0)
         await trio.sleep(0.1)

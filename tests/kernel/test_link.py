@@ -247,6 +247,17 @@ async def test_a_full_link_refuses_and_says_how_full_it_is(autojump_clock: MockC
         check(link, posted)
 
 
+async def test_a_full_link_has_a_reserve_for_what_keeps_nodes_in_agreement(autojump_clock: MockClock) -> None:
+    async with open_link() as link:
+        fill(link, 500)
+        for _ in range(10):
+            link.post((1,), 500, 5320)
+        with pytest.raises(NotSent):
+            link.post((1,), 500, 5320)
+        with pytest.raises(NotSent):
+            link.post((1,), 0)
+
+
 async def test_empty_messages_are_bounded_too(autojump_clock: MockClock) -> None:
     async with open_link() as link:
         posted = fill(link, 0)
