@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,16 +27,21 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
 from iris.security.credential import Credential
-from iris.security.credential_file import load_credential
+from iris.security.credential_watch import CredentialWatch
 from iris.security.identity import NodeIdentity
 from iris.security.local_realm import iris_home, open_local_realm
 from iris.security.private_files import make_private_directory
+
+_log: Final = logging.getLogger("iris")
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
 
 _GOODBYE: Final = 0.5
 """Seconds that leaving may take: peers that do not answer find out by themselves."""
+
+_LOOK: Final = 1.0
+"""Seconds between looks whether the credential file was replaced."""
 
 _RENEWAL_CHECK: Final = 60.0
 _RENEWAL_MARGIN: Final = 8 * 3600.0
@@ -63,7 +69,8 @@ async def open_node(
 
     Args:
         name: the cluster that this node speaks for; with a credential it is taken from that.
-        credential: a credential, or the path of a credential file: joins the realm that issued it.
+        credential: a credential, or the path of a credential file: joins the realm that issued it.  A file that is
+            replaced while the node runs is taken into use within seconds.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
         seeds: URLs of nodes to join through, besides those in the credential.  Those that do not answer are tried
             again for as long as the node lives.
@@ -85,6 +92,10 @@ async def open_node(
     listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
     if site is not None:
         check_name(site, "site")
+    watch: CredentialWatch | None = None
+    if credential is not None and not isinstance(credential, Credential):
+        watch = await trio.to_thread.run_sync(CredentialWatch, credential)
+        credential = watch.credential
     credential = await _credential(name, credential, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
@@ -119,7 +130,7 @@ async def open_node(
             await discovery.look()
             await node.wait_ready()
             nursery.start_soon(discovery.run)
-            nursery.start_soon(_keep_identity_fresh, credential, mesh, membership, environment)
+            nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, environment)
             yield node
         finally:
             if registry is not None:
@@ -140,7 +151,7 @@ def _revocations_file(given: Path | str | None, fingerprint: str, environment: E
 
 
 async def _credential(
-    name: str | None, given: Credential | Path | str | None, listen: tuple[str, ...], environment: Environment
+    name: str | None, given: Credential | None, listen: tuple[str, ...], environment: Environment
 ) -> Credential:
     if given is None:
         outside = [url for url in listen if not is_loopback(url)]
@@ -152,8 +163,6 @@ async def _credential(
         realm = await trio.to_thread.run_sync(partial(open_local_realm, entropy=environment.entropy))
         wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
         return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
-    if not isinstance(given, Credential):
-        given = await trio.to_thread.run_sync(load_credential, given)
     if name is not None and name != given.name:
         raise ConfigError(f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out")
     return given
@@ -189,12 +198,18 @@ def _membership(
 
 
 async def _keep_identity_fresh(
-    credential: Credential, mesh: Mesh, membership: Membership, environment: Environment
+    credential: Credential, watch: CredentialWatch | None, mesh: Mesh, membership: Membership, environment: Environment
 ) -> None:
-    """Have a fresh delegation in use well before the present one ends."""
+    """Take a credential file that was replaced into use, and have a fresh delegation well before the old one ends."""
     while True:
-        await trio.sleep(_RENEWAL_CHECK)
-        now = environment.wall_clock()
-        if now > mesh.identity.expires - _RENEWAL_MARGIN and not credential.sealed and now < credential.expires:
-            mesh.identity = credential.renew_identity(mesh.identity, now)
-            membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
+        await trio.sleep(_LOOK if watch is not None else _RENEWAL_CHECK)
+        try:
+            changed = watch is not None and await trio.to_thread.run_sync(watch.poll)
+            credential = credential if watch is None else watch.credential
+            now = environment.wall_clock()
+            due = now > mesh.identity.expires - _RENEWAL_MARGIN and not credential.sealed and now < credential.expires
+            if changed or due:
+                mesh.identity = credential.renew_identity(mesh.identity, now)
+                membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
+        except ConfigError as error:
+            _log.warning("%s; going on with the credential that was read before", error)

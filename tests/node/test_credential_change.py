@@ -1,0 +1,39 @@
+"""A credential file that is replaced while a node runs is taken into use, without a restart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+from iris.security.credential_file import save_credential
+from iris.security.keyring import add_gate_secret, issue_cluster, refresh_credential
+from iris.security.realm_root import create_realm
+
+
+async def test_a_second_gate_secret_reaches_a_running_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("iris._opening._LOOK", 0.02)
+    now = iris.Environment().wall_clock()
+    realm, credential = issue_cluster(create_realm(os.urandom), "shop", entropy=os.urandom, wall_now=now)
+    file = tmp_path / "shop.json"
+    save_credential(file, credential)
+    async with iris.open_node(credential=file) as node:
+        before = node._mesh.identity
+        assert len(before.gate_secrets) == 1
+        file.write_text("not a credential")
+        with trio.fail_after(10):
+            while "going on with the credential that was read before" not in caplog.text:  # noqa: ASYNC110 -- by the clock
+                await trio.sleep(0.01)
+        fresh = refresh_credential(add_gate_secret(realm, os.urandom), credential, wall_now=now)
+        save_credential(file, fresh, replace=True)
+        with trio.fail_after(10):
+            while node._mesh.identity is before:  # noqa: ASYNC110 -- by the clock
+                await trio.sleep(0.01)
+        assert len(node._mesh.identity.gate_secrets) == 2
+        assert node._mesh.identity.node_id == before.node_id == node.id
