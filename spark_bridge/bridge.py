@@ -18,11 +18,12 @@ from iris.kernel.ids import Entropy, check_name
 from iris.patterns.topics import check_pattern
 from iris.spark_bridge.group import GroupLimits
 from iris.spark_bridge.intake import Intake
-from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import open_store
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.operations import Operations
 from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.staging import Staging
+from iris.spark_bridge.store import Store
 
 MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
@@ -110,7 +111,7 @@ async def open_bridge(
 
 
 @asynccontextmanager
-async def _closing(store: LmdbStore) -> AsyncIterator[None]:
+async def _closing(store: Store) -> AsyncIterator[None]:
     try:
         yield
     finally:

@@ -12,10 +12,10 @@ import trio
 
 from iris.kernel.errors import RemoteError
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.lmdb_store import LmdbStore
 from iris.spark_bridge.schema import HEADER_SINK, header_texts, key_text
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging
+from iris.spark_bridge.store import Store
 
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a batch that was staged and neither committed nor given up is forgotten."""
@@ -35,7 +35,7 @@ class Intake:
 
     def __init__(
         self,
-        store: LmdbStore,
+        store: Store,
         staging: Staging,
         sharding: Sharding,
         *,
@@ -59,11 +59,11 @@ class Intake:
         """
         size = 0
         with ExitStack() as stack:
-            file = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part))
+            write = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part))
             async for payload in tunnel:
                 if not isinstance(payload, bytes):
                     raise RemoteError("bad_request", "a staged part is bytes")
-                await trio.to_thread.run_sync(file.write, payload)
+                await trio.to_thread.run_sync(write, payload)
                 size += len(payload)
             await trio.to_thread.run_sync(stack.pop_all().close)
         return size

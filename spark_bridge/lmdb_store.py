@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -18,10 +18,11 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
 from iris.spark_bridge.appending import FinishedSegment, ShardAppend, cut_events
+from iris.spark_bridge.chunks import read_places, take_places
 from iris.spark_bridge.dedup import PublisherWindow, admit_events
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
-from iris.spark_bridge.frame import Chunk, decode_frames
-from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.index import MAP_BYTES, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
 from iris.spark_bridge.schema import Arrival, encode_events, place_rows
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
@@ -32,6 +33,8 @@ JOB_PREFIX: Final = "job-"
 
 _WINDOWS: Final = 4096
 """Publishers whose windows stay in memory; those of others are read again when they publish."""
+
+_VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
 _DELETED_AT_ONCE: Final = 20_000
 """Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
@@ -134,22 +137,7 @@ class LmdbStore:
         split: Callable[[pa.RecordBatch], Mapping[int, pa.RecordBatch]],
         now: int,
     ) -> int | None:
-        """Store a batch that Spark has written, once: with it goes the note that it is in the log.
-
-        Args:
-            query: Spark's id of the query.
-            batch: number of the batch; they grow.
-            rows: of SINK_SCHEMA, each small enough for a chunk.
-            sender: the cluster that wrote them.
-            split: divides rows by number of shard.
-            now: microseconds since 1970.
-
-        Returns:
-            How many rows were stored; None if this batch of the query, or a later one, was in the log already.
-
-        Raises:
-            StoreFull: there is no room; nothing was stored.
-        """
+        """See ``Store``."""
         with self._writing:
             finished: list[FinishedSegment] = []
             count = 0
@@ -198,9 +186,9 @@ class LmdbStore:
         """See ``Store``."""
         with self._index.read() as view:
             self._check_range(view, shard, epoch, start, end)
-            places = _take(view, shard, start, end, max_bytes)
+            places = take_places(view, shard, start, end, max_bytes)
         try:
-            return self._read_places(shard, epoch, places)
+            return read_places(self._files, shard, epoch, places)
         except LogDamaged:
             # Trimmed meanwhile?  Then it is not damaged.
             with self._index.read() as view:
@@ -220,33 +208,28 @@ class LmdbStore:
             raise ValueError(f"no events {start} to {end}: shard {number}@{epoch} ends at {shard.next}")
         return shard
 
-    def _read_places(self, shard: int, epoch: str, places: Sequence[ChunkPlace]) -> list[Chunk]:
-        """Read chunks; those that follow each other in a file with one call."""
-        chunks: list[Chunk] = []
-        at = 0
-        while at < len(places):
-            last = at + 1
-            while (
-                last < len(places)
-                and places[last].segment == places[at].segment
-                and places[last].position == places[last - 1].position + places[last - 1].size
-            ):
-                last += 1
-            start, size = places[at].position, places[last - 1].position + places[last - 1].size - places[at].position
-            data = self._files.read(shard, epoch, places[at].segment, start, size)
-            try:
-                chunks += decode_frames(data)
-            except LogDamaged as error:
-                path = self._files.path(shard, epoch, places[at].segment)
-                raise LogDamaged(f"{path}, bytes {start} to {start + size}: {error}") from None
-            at = last
-        for place, chunk in zip(places, chunks, strict=False):
-            if (chunk.shard, chunk.epoch, chunk.first, chunk.count) != (shard, epoch, place.first, place.count):
-                path = self._files.path(shard, epoch, place.segment)
-                raise LogDamaged(f"{path}, byte {place.position}: the chunk there is not the one that the index names")
-        if len(chunks) != len(places):
-            raise LogDamaged(f"shard {shard}@{epoch} holds {len(chunks)} chunks where the index names {len(places)}")
-        return chunks
+    def verify(self) -> Iterator[tuple[int, int, str | None]]:
+        """See ``Store``."""
+        for state in self.shards():
+            at = state.earliest
+            while at < state.next:
+                begin = at
+                try:
+                    at = self.read(state.number, state.epoch, at, state.next, max_bytes=_VERIFIED_AT_ONCE)[-1].end
+                    yield state.number, begin, None
+                except LogDamaged:
+                    # Somewhere in this stretch: chunk by chunk.
+                    with self._index.read() as view:
+                        places = [place for place, _ in zip(view.chunks(state.number, at), range(64), strict=False)]
+                    if not places or places[0].first > at:
+                        at = places[0].first if places else state.next
+                        yield state.number, begin, f"the index names no chunk for offsets {begin} to {at}"
+                    for place in places:
+                        try:
+                            read_places(self._files, state.number, state.epoch, [place])
+                        except LogDamaged as error:
+                            yield state.number, place.first, str(error)
+                        at = place.end
 
     def offset_at(self, shard: int, timestamp: int) -> int:
         """See ``Store``."""
@@ -340,7 +323,7 @@ class LmdbStore:
         return earliest - shard.earliest
 
     def retain(self, retention: Retention, *, now: int) -> int:
-        """Remove what ``retention`` no longer wants; return how many events are gone now."""
+        """See ``Store``."""
         with self._index.read() as view:
             shards = view.shards()
             segments = {shard.number: view.segments(shard.number) for shard in shards}
@@ -356,10 +339,7 @@ class LmdbStore:
         return sum(self.trim(shard, before) for shard, before in expired.items())
 
     def forget_publishers(self, before: int) -> int:
-        """Forget the windows of publishers that were last heard before ``before``; return how many.
-
-        So it does with Spark's jobs; streaming queries are remembered for ever.
-        """
+        """See ``Store``."""
         with self._writing, self._index.write() as view:
             view.delete_sinks(JOB_PREFIX.encode(), before)
             publishers = view.publishers_seen_before(before)
@@ -459,24 +439,6 @@ def _make_reserve(path: Path) -> None:
             os.close(FileSystem().create(path, _RESERVE))
         except OSError:
             return
-
-
-def _take(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
-    """Return the places of the chunks from ``start``, at least one, and make sure that they leave nothing out."""
-    places: list[ChunkPlace] = []
-    expected = start
-    size = 0
-    for place in view.chunks(shard, start):
-        if place.first > expected:
-            break
-        if places and (expected >= end or size + place.size > max_bytes):
-            return places
-        places.append(place)
-        expected = place.end
-        size += place.size
-    if expected < end:
-        raise LogDamaged(f"the index of shard {shard} names no chunk for offset {expected}")
-    return places
 
 
 def _unpack_cursor(group: str, record: bytes) -> Cursor:

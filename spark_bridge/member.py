@@ -20,11 +20,10 @@ from iris.patterns.subscription import Event, Subscription
 from iris.patterns.topics import Matcher
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
-from iris.spark_bridge.lmdb_store import LmdbStore
 from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.schema import Arrival
 from iris.spark_bridge.sharding import Sharding
-from iris.spark_bridge.store import Appended, ShardState
+from iris.spark_bridge.store import Appended, ShardState, Store
 
 _TAKEN_AT_ONCE: Final = 4096
 _RETENTION_INTERVAL: Final = 30.0
@@ -61,7 +60,7 @@ class BridgeMember:
 
     def __init__(
         self,
-        store: LmdbStore,
+        store: Store,
         *,
         shards: Sequence[int],
         node: NodeId,

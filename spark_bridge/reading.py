@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 
 import pyarrow as pa
 
@@ -48,9 +49,10 @@ async def _read_what_is_left(
     at = start
     while at < end:
         try:
-            async for part in client.read(address, shard, at, end):
-                yield part
-                at = part[-1].end
+            async with aclosing(client.read(address, shard, at, end)) as parts:
+                async for part in parts:
+                    yield part
+                    at = part[-1].end
         except DataLost:
             extents = await client.wait_offsets(address, {}, 0)
             earliest = extents.get(shard, (end, end))[0]

@@ -1,8 +1,8 @@
 """What Spark has written and not committed yet: one file for each query, batch, partition and attempt.
 
 Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
-IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA``.  A batch that is committed becomes part of the log in one
-transaction, together with the note that it is; then its files go.
+IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the log
+in one transaction, together with the note that it is; then its files go.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
 import pyarrow as pa
 
+from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError
 from iris.spark_bridge.appending import CHUNK_EVENTS, EVENT_OVERHEAD, ROOM
 from iris.spark_bridge.errors import LogDamaged, StoreFull
@@ -26,6 +28,7 @@ from iris.spark_bridge.segment import is_full, sync_directory
 
 _QUERY = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _LARGEST: Final = 2**63
+_CHECKSUM: Final = 4
 
 
 @final
@@ -66,8 +69,8 @@ class Staging:
         return self._batch(part.query, part.batch) / f"{part.partition}-{part.attempt}.arrow"
 
     @contextlib.contextmanager
-    def write(self, part: StagedPart) -> Iterator[BinaryIO]:
-        """Write a part; it is on the disk and in its place at the end of the block, or not at all.
+    def write(self, part: StagedPart) -> Iterator[Callable[[bytes], None]]:
+        """Write a part with the function that is given; at the end of the block it is on the disk, or not at all.
 
         Raises:
             StoreFull: there is no room for it.
@@ -76,8 +79,17 @@ class Staging:
         aside = path.with_suffix(".writing")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            checksum = 0
+
             with aside.open("wb") as file:
-                yield file
+
+                def write(data: bytes) -> None:
+                    nonlocal checksum
+                    checksum = zlib.crc32(data, checksum)
+                    file.write(data)
+
+                yield write
+                file.write(checksum.to_bytes(_CHECKSUM))
                 file.flush()
                 os.fsync(file.fileno())
             aside.rename(path)
@@ -100,6 +112,8 @@ class Staging:
         for part in parts:
             path = self.path(part)
             try:
+                with path.open("rb") as file:
+                    _verify(file)
                 with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
                     if not stream.schema.equals(SINK_SCHEMA):
                         raise LogDamaged(f"{path} holds other columns: {', '.join(stream.schema.names)}")
@@ -109,7 +123,7 @@ class Staging:
                         yield from _cut(batch)
             except FileNotFoundError:
                 raise LogDamaged(f"the staged file {path} is missing") from None
-            except (pa.ArrowException, EOFError) as error:
+            except (pa.ArrowException, EOFError, OSError) as error:
                 raise LogDamaged(f"the staged file {path} is damaged: {error}") from None
 
     def discard(self, query: str, batch: int) -> None:
@@ -128,6 +142,16 @@ class Staging:
                 if path.stat().st_mtime < seconds:
                     shutil.rmtree(path, ignore_errors=True)
                     path.parent.rmdir()
+
+
+def _verify(file: BinaryIO) -> None:
+    size = file.seek(0, os.SEEK_END) - _CHECKSUM
+    file.seek(0)
+    checksum = 0
+    while file.tell() < size:
+        checksum = zlib.crc32(file.read(min(MIB, size - file.tell())), checksum)
+    if size < 0 or file.read() != checksum.to_bytes(_CHECKSUM):
+        raise OSError("its checksum does not fit")
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

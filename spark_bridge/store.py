@@ -8,10 +8,13 @@ read from a position that no longer means the same.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, final
 
+import pyarrow as pa
+
 from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.schema import Arrival
 
 
@@ -118,6 +121,52 @@ class Store(Protocol):
 
     def trim(self, shard: int, before: int) -> int:
         """Remove the events of a shard below offset ``before``; return how many are gone now."""
+        ...
+
+    def append_batch(
+        self,
+        query: str,
+        batch: int,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        sender: str,
+        split: Callable[[pa.RecordBatch], Mapping[int, pa.RecordBatch]],
+        now: int,
+    ) -> int | None:
+        """Store a batch that Spark has written, once: with it goes the note that it is in the log.
+
+        Args:
+            query: Spark's id of the query.
+            batch: number of the batch; they grow.
+            rows: of SINK_SCHEMA, each small enough for a chunk.
+            sender: the cluster that wrote them.
+            split: divides rows by number of shard.
+            now: microseconds since 1970.
+
+        Returns:
+            How many rows were stored; None if this batch of the query, or a later one, was in the log already.
+
+        Raises:
+            StoreFull: there is no room; nothing was stored.
+        """
+        ...
+
+    def retain(self, retention: Retention, *, now: int) -> int:
+        """Remove what ``retention`` no longer wants; return how many events are gone now."""
+        ...
+
+    def forget_publishers(self, before: int) -> int:
+        """Forget the publishers that were last heard before ``before``; return how many.
+
+        Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
+        """
+        ...
+
+    def verify(self) -> Iterator[tuple[int, int, str | None]]:
+        """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
+
+        Damage ends nothing: verifying goes on behind the chunk that has it.
+        """
         ...
 
     def close(self) -> None:

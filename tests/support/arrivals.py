@@ -14,6 +14,7 @@ from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk
+from iris.spark_bridge.store import Store
 
 PUBLISHER = "ab" * 16
 
@@ -60,7 +61,7 @@ def payloads(chunks: Sequence[Chunk]) -> list[bytes]:
     return [value for chunk in chunks for value in decode_events(chunk.data).column("value").to_pylist()]
 
 
-def stored(store: LmdbStore, shard: int = 0) -> list[bytes]:
+def stored(store: Store, shard: int = 0) -> list[bytes]:
     """Return the payloads of every event of a shard."""
     state = store.shards()[shard]
     found: list[bytes] = []

@@ -1,0 +1,140 @@
+"""Looking at a bridge: status, events as objects, trimming and verifying."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from iris._node import Node
+from iris.kernel.errors import ConfigError, NotAllowed
+from iris.spark_bridge.bridge import open_bridge
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.errors import StoreBusy
+from iris.spark_bridge.inspection import read_events, read_status, trim, verify_log
+from iris.testing import Network, open_network
+from tests.support.arrivals import FakeEvent, make_store
+
+
+@asynccontextmanager
+async def open_pair(
+    network: Network, directory: Path, *, reader: str = "reader"
+) -> AsyncIterator[tuple[Node, BridgeClient]]:
+    """A bridge, and a node that publishes to it and reads from it."""
+    async with (
+        network.open_node("bridge") as member,
+        open_bridge(member, topics=["t.>"], directory=directory),
+        network.open_node(reader) as node,
+    ):
+        yield node, BridgeClient(node, "bridge", patience=5)
+
+
+async def all_events(client: BridgeClient, **options: Any) -> list[dict[str, Any]]:
+    return [event async for event in read_events(client, **options)]
+
+
+async def test_status_tells_sizes_counters_and_lag(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (node, client):
+        for number in range(5):
+            await node.publish("t.x", b"%d" % number, confirm=True)
+        (shard,) = await client.shards()
+        await client.pin("bridge", "g", {shard.id: 0})
+        await client.move("bridge", "g", {shard.id: 3})
+        status = await read_status(client)
+        assert [(s.number, s.earliest, s.next) for s in status.shards] == [(0, 0, 5)]
+        assert [(g.group, g.lag) for g in status.groups] == [("g", 2)]
+        assert status.counters["bridge"]["stored"] == 5
+
+
+async def test_events_are_objects_that_json_can_write(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (node, client):
+        for payload in (b"text", b"\xff\x00", {"n": [1, b"\x01"]}, None):
+            await node.publish("t.x", payload, confirm=True, key="k", headers={"h": "x"})
+        text, binary, packed, none = await all_events(client)
+        json.dumps([text, binary, packed, none])
+        assert (text["value"], text["key"], text["topic"], text["offset"]) == ("text", "k", "t.x", 0)
+        assert text["headers"] == {"iris-sender": "reader", "h": "x"}
+        assert binary["value_base64"] == "/wA="
+        assert packed["value"] == {"n": [1, "AQ=="]}
+        assert none["value"] is None
+
+
+async def test_events_are_chosen_by_topic_and_place(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (node, client):
+        for number in range(10):
+            await node.publish(f"t.{number % 2}", b"%d" % number, confirm=True)
+
+        async def values(**options: Any) -> list[str]:
+            return [event["value"] for event in await all_events(client, **options)]
+
+        assert await values(topics=["t.1"]) == ["1", "3", "5", "7", "9"]
+        assert await values(last=2) == ["8", "9"]
+        assert await values(start={"0": 3}, end={"0": 5}) == ["3", "4"]
+        assert await values(since=0) == [str(number) for number in range(10)]
+        assert await values(since=4_000_000_000_000) == []
+
+
+async def test_following_gives_what_arrives(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (node, client):
+        await node.publish("t.x", b"zero", confirm=True)
+        seen: list[str] = []
+        with trio.fail_after(20):
+            async with aclosing(read_events(client, end=None)) as events:
+                async for event in events:
+                    seen.append(event["value"])
+                    if len(seen) == 3:
+                        break
+                    await node.publish("t.x", b"%d" % len(seen), confirm=True)
+        assert seen == ["zero", "1", "2"]
+
+
+async def test_trimming_is_for_the_bridges_own_nodes(tmp_path: Path) -> None:
+    async with open_network() as network:
+        async with open_pair(network, tmp_path) as (node, client):
+            for number in range(5):
+                await node.publish("t.x", b"%d" % number, confirm=True)
+            with pytest.raises(NotAllowed):
+                await trim(client, 0, 3)
+        async with open_pair(network, tmp_path, reader="bridge") as (_, client):
+            assert await trim(client, 0, 3) == 3
+            assert [event["value"] for event in await all_events(client)] == ["3", "4"]
+            with pytest.raises(ConfigError, match="no shard 7"):
+                await trim(client, 7, 3)
+
+
+def test_a_sound_log_is_verified(tmp_path: Path) -> None:
+    store = make_store(tmp_path, shards=(0, 1))
+    for number in range(20):
+        store.append({number % 2: [FakeEvent(b"x")]}, now=number)
+    store.close()
+    assert {finding.damage for finding in verify_log(tmp_path)} == {None}
+    assert {finding.shard for finding in verify_log(tmp_path)} == {0, 1}
+
+
+def test_every_damaged_place_is_found_and_nothing_else(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    for number in range(200):
+        store.append({0: [FakeEvent(b"x" * 10)] * 10}, now=number)
+    size = store.shards()[0].size // 200
+    store.close()
+    path = next((tmp_path / "segments").iterdir())
+    with path.open("r+b") as file:
+        for chunk in (3, 150):
+            file.seek(chunk * size + 300)
+            file.write(b"damage")
+    damaged = {finding.offset for finding in verify_log(tmp_path) if finding.damage}
+    assert damaged == {30, 1500}
+
+
+def test_a_log_in_use_or_none_is_not_verified(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no log"):
+        list(verify_log(tmp_path))
+    store = make_store(tmp_path)
+    with pytest.raises(StoreBusy):
+        list(verify_log(tmp_path))
+    store.close()
