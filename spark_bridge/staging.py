@@ -1,8 +1,8 @@
 """What Spark has written and not committed yet: one file for each query, batch, partition and attempt.
 
 Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
-IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the log
-in one transaction, together with the note that it is; then its files go.
+IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the
+log in one transaction, together with the note that it is; then its files go.
 """
 
 from __future__ import annotations
