@@ -192,6 +192,20 @@ async def test_a_crash_takes_down_all_of_a_host(autojump_clock: MockClock) -> No
     network.crash("host")
 
 
+async def test_an_oversize_frame_ends_its_own_connection(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    near, far = network.transport("near"), network.transport("far", 1000)
+    await far.listen(["mem://far"])
+    broken: list[int] = []
+    one = await near.dial("mem://far", lambda: broken.append(1))
+    two = await near.dial("mem://far", lambda: broken.append(2))
+    one.send_nowait(bytes(1000))
+    one.send_nowait(bytes(1001))
+    two.send_nowait(b"x")
+    assert await drain(far) == [bytes(1000), b"x"]
+    assert broken == [1]
+
+
 async def test_a_partition_drops_silently_until_it_heals(autojump_clock: MockClock) -> None:
     ends = Ends(MemoryNetwork())
     way = await ends.connect()

@@ -1,0 +1,41 @@
+"""What tests of the mesh share."""
+
+from __future__ import annotations
+
+import trio
+
+from iris.cluster.peer import Peer
+from iris.kernel.wire import Message
+from tests.support.meshes import Fleet, MeshNode
+
+MARK = 0x7E
+"""A kind of message for these tests: (number)."""
+
+
+class Marks:
+    """The numbers that a node has received, by sender."""
+
+    def __init__(self, node: MeshNode) -> None:
+        self.received: list[int] = []
+        self.peers: list[Peer] = []
+        node.mesh.on(MARK, 1, self.receive)
+
+    def receive(self, peer: Peer, message: Message) -> None:
+        self.received.append(message[1])
+        self.peers.append(peer)
+
+
+def mark(node: MeshNode, other: MeshNode, *numbers: int) -> None:
+    for number in numbers:
+        node.mesh.post(other.id, (MARK, number), 0)
+
+
+async def settle() -> None:
+    await trio.sleep(0.1)
+
+
+def fill(fleet: Fleet, node: MeshNode, other: MeshNode) -> None:
+    """Post until the link takes no more."""
+    link = node.peer(other).link
+    while link.waiting_bytes < fleet.config.link_bytes - 200:
+        link.post((MARK, 0), 100)

@@ -1,0 +1,126 @@
+"""Subscriptions without a node."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+from hypothesis import strategies as st
+
+from iris.kernel import kinds, wire
+from iris.kernel.ids import NodeId
+from iris.patterns.subscription import Event, Overflow, Subscription
+from iris.patterns.values import Sender
+from tests.support.meshes import check_subscription
+
+PUBLISHERS = [Sender("shop", NodeId(letter * 32)) for letter in "ab"]
+SENDER = PUBLISHERS[0]
+
+
+class Desk:
+    """A subscription, and what it asks of publishers."""
+
+    def __init__(
+        self,
+        overflow: Overflow = "drop_oldest",
+        *,
+        max_events: int = 10,
+        max_bytes: int = 1000,
+        group: str | None = None,
+        allow: frozenset[str] | None = None,
+    ) -> None:
+        self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
+        self.holds: list[bool] = []
+        self.subscription = Subscription(
+            ">",
+            group=group,
+            overflow=overflow,
+            durable=False,
+            allow=allow,
+            max_events=max_events,
+            max_bytes=max_bytes,
+            confirm=self.confirm,
+            hold=self.holds.append,
+        )
+        self.arrived: Counter[str] = Counter()
+
+    def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        self.confirmed += [(node, tuple(numbers)) for node, numbers in ranges.items()]
+
+    def deliver(
+        self,
+        first: int,
+        payloads: Sequence[wire.Payload],
+        *,
+        topic: str = "t",
+        sender: Sender = SENDER,
+        confirm: int = 0,
+    ) -> None:
+        size = sum(wire.payload_size(payload) for payload in payloads)
+        self.subscription.deliver(sender, topic, first, confirm, {}, None, payloads, size)
+
+    def numbers(self, first: int, count: int, **options: Any) -> None:
+        """Deliver events whose payloads are their numbers."""
+        self.deliver(first, [b"%d" % number for number in range(first, first + count)], **options)
+
+    def take(self) -> list[Event]:
+        """Take everything that waits, without waiting."""
+        taken: list[Event] = []
+        while self.subscription._current is not None or self.subscription._runs:
+            taken.append(self.subscription._take(self.subscription._current or self.subscription._begin_run()))
+        return taken
+
+    def take_numbers(self) -> list[tuple[int, int]]:
+        """Take everything: number and missed of each event."""
+        return [(int(event.payload), event.missed) for event in self.take()]
+
+    @property
+    def statistics(self) -> tuple[int, int, int, int, int]:
+        check_subscription(self.subscription)
+        it = self.subscription.statistics()
+        return it.received, it.delivered, it.dropped, it.missed, it.waiting
+
+
+# -- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Numbering:
+    """One publisher and topic, as the model sees it."""
+
+    next: int = 1
+    first: int | None = None
+    taken: int | None = None
+
+
+run_sizes = st.lists(st.sampled_from([1, 1, 5, 60]), min_size=1, max_size=15)
+steps = st.lists(
+    st.tuples(st.just("run"), st.integers(0, 1), st.sampled_from(["t", "u"]), st.integers(0, 3), run_sizes)
+    | st.tuples(st.just("take"), st.integers(1, 12))
+    | st.tuples(st.just("repeat"), st.integers(0, 1)),
+    max_size=40,
+)
+
+
+class Ticking(trio.abc.Clock):
+    """A clock that moves by itself, a little with each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def start_clock(self) -> None:
+        """It is always running."""
+
+    def current_time(self) -> float:
+        self.now += 0.0001
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0 if deadline < math.inf else 1
+
+
+GOOD = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",))
