@@ -15,6 +15,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport import Refused
+from iris.kernel.wire import MAX_FRAME
 
 _SCHEME: Final = "mem://"
 
@@ -58,9 +59,12 @@ class MemoryNetwork:
         self._cut: set[tuple[str, str]] = set()
         self._names = 0
 
-    def transport(self, host: str) -> MemoryTransport:
-        """Return a new transport on the host ``host``; several may share a host."""
-        transport = MemoryTransport(self, host)
+    def transport(self, host: str, max_frame: int = MAX_FRAME) -> MemoryTransport:
+        """Return a new transport on the host ``host``; several may share a host.
+
+        A frame of more than ``max_frame`` bytes ends the connection that it comes by, as on a real network.
+        """
+        transport = MemoryTransport(self, host, max_frame)
         self._transports.append(transport)
         return transport
 
@@ -117,8 +121,9 @@ class MemoryNetwork:
 class MemoryTransport:
     """One node's end of a ``MemoryNetwork``."""
 
-    def __init__(self, network: MemoryNetwork, host: str) -> None:
+    def __init__(self, network: MemoryNetwork, host: str, max_frame: int) -> None:
         self.host: Final = host
+        self.max_frame: Final = max_frame
         self._network = network
         self._arrived: list[_Arrival] = []
         self._news = trio.Event()
@@ -241,10 +246,17 @@ class MemoryOutgoing:
             return True
         if network.loss and network.random.random() < network.loss:
             return True
+        if len(frame) > self._target.max_frame:
+            self._break_soon()
+            return True
         self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
         self._in_transit += 1
         self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
         return True
+
+    def _break_soon(self) -> None:
+        """Break off from outside of whatever is sending now."""
+        trio.lowlevel.current_trio_token().run_sync_soon(self.break_off)
 
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""
