@@ -118,9 +118,7 @@ class Membership:
     @asynccontextmanager
     async def watch(self, cluster: str) -> AsyncIterator[Watch]:
         """See ``Node.watch``."""
-        present = [
-            Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)
-        ]
+        present = [Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)]
         watch = Watch(cluster, present)
         self._watches.append(watch)
         try:

@@ -471,12 +471,15 @@ async def open_mesh(
     wall_clock: Callable[[], float],
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport."""
-    async with open_background() as nursery:
-        mesh = Mesh(identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
-        nursery.start_soon(mesh.own.link.run)
-        nursery.start_soon(mesh._receive_frames)
-        nursery.start_soon(mesh._keep_sessions_fresh)
-        try:
-            yield mesh
-        finally:
-            mesh.close()
+    try:
+        async with open_background() as nursery:
+            mesh = Mesh(identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
+            nursery.start_soon(mesh.own.link.run)
+            nursery.start_soon(mesh._receive_frames)
+            nursery.start_soon(mesh._keep_sessions_fresh)
+            try:
+                yield mesh
+            finally:
+                mesh.close()
+    finally:
+        transport.close()

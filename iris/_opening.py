@@ -201,15 +201,18 @@ async def _keep_identity_fresh(
     credential: Credential, watch: CredentialWatch | None, mesh: Mesh, membership: Membership, environment: Environment
 ) -> None:
     """Take a credential file that was replaced into use, and have a fresh delegation well before the old one ends."""
+    changed = False
     while True:
         await trio.sleep(_LOOK if watch is not None else _RENEWAL_CHECK)
         try:
-            changed = watch is not None and await trio.to_thread.run_sync(watch.poll)
+            if watch is not None and await trio.to_thread.run_sync(watch.poll):
+                changed = True
             credential = credential if watch is None else watch.credential
             now = environment.wall_clock()
             due = now > mesh.identity.expires - _RENEWAL_MARGIN and not credential.sealed and now < credential.expires
             if changed or due:
                 mesh.identity = credential.renew_identity(mesh.identity, now)
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
+                changed = False
         except ConfigError as error:
             _log.warning("%s; going on with the credential that was read before", error)

@@ -20,10 +20,13 @@ from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
-from iris.patterns.publishing import Publishing
+from iris.patterns.publishing import Publishing, stable_hash
 from iris.patterns.subscription import Overflow, Subscription, check_run_untrusted
 from iris.patterns.topics import Matcher, check_pattern
 from iris.patterns.values import Sender
+
+_NO_MEMBERS: Final = "event for a group without members here"
+"""It was on its way when the last one left."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -170,6 +173,8 @@ class PubSub:
         _, topic, sequence, confirm, group, headers, key, payloads = message
         wanted = self._subscriptions.match(topic)
         if not wanted:
+            if group:
+                self._mesh.refusals[_NO_MEMBERS] += len(payloads)
             return
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
@@ -187,8 +192,11 @@ class PubSub:
             takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
         else:
             takers = [subscription for subscription in wanted if subscription.group == group]
+            if not takers:
+                self._mesh.refusals[_NO_MEMBERS] += len(payloads)
+                return
             self._turn += 1
-            takers = takers and [takers[self._turn % len(takers)]]
+            takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
             subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size)
 

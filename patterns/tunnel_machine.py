@@ -2,8 +2,8 @@
 
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
-``has_output`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``, ``is_flushed``, and
-``ending`` once the tunnel has ended, with the ``farewell`` to post.
+``has_news`` and ``has_data`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``,
+``is_flushed``, and ``ending`` once the tunnel has ended, with the ``farewell`` to post.
 
 How nothing is lost, over links that may lose what was on the way:
 
@@ -216,11 +216,6 @@ class TunnelMachine:
             self._accept_due = self._ask_due = True
 
     # -- what is put on the link ----------------------------------------------------------------------------
-
-    @property
-    def has_output(self) -> bool:
-        """Whether ``take`` would give something."""
-        return self.has_news or self.has_data
 
     @property
     def has_data(self) -> bool:

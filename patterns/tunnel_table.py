@@ -145,12 +145,6 @@ class TunnelTable:
                 end.settle()
             end.due = machine.deadline
 
-    def close(self, reason: str) -> None:
-        """End every tunnel with an error for the other ends."""
-        for end in self:
-            end.machine.close(CloseCode.ABORTED, reason)
-            end.settle()
-
     # -- what the mesh says ---------------------------------------------------------------------------------
 
     def receive(self, sender: NodeId, message: Message) -> None:

@@ -76,10 +76,6 @@ class Tunnels:
             self._table.expire()
             await trio.sleep(self._config.tunnel_retry / 2)
 
-    def close(self, reason: str) -> None:
-        """End every tunnel with an error for the other ends."""
-        self._table.close(reason)
-
     # -- opening --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -136,12 +132,15 @@ class Tunnels:
         machine = end.machine
         started = trio.current_time()
         picker.started(end.node)
+        finished = False
         try:
             with trio.move_on_at(deadline):
                 await end.wait(lambda: machine.state is not State.OPENING)
+            finished = True
         finally:
-            answered = machine.state is not State.OPENING
-            if not answered:
+            # Cancelled just as the acceptance arrives, the tunnel is open and nobody has it.
+            answered = finished and machine.state is not State.OPENING
+            if not answered and machine.ending is None:
                 machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
                 end.settle()
             ok = answered and machine.ending is None

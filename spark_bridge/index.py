@@ -14,16 +14,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import struct
-import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
 import lmdb
 
-from iris.spark_bridge.dedup import BLOCK_BYTES
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.segment import is_full
+from iris.spark_bridge.table import Table
+from iris.spark_bridge.witness import Witness
 
 MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 """Address space, not memory: room for the index of about 100 million chunks."""
@@ -33,9 +33,11 @@ _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
 _SHARD: Final = struct.Struct(">8sQQqQ")
-_SEEN: Final = struct.Struct(">q")
+_PUBLISHER: Final = struct.Struct(">qI")
 _SINK: Final = struct.Struct(">Qq")
-_BLOCK: Final = struct.Struct(">Q")
+_NUMBER: Final = struct.Struct(">Q")
+
+_TABLES: Final = ("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks")
 
 
 @final
@@ -84,205 +86,177 @@ class SegmentRecord:
 
 
 class IndexView:
-    """The index as one transaction sees it."""
+    """The index as one transaction sees it.  Every call may raise LogDamaged."""
 
-    def __init__(self, transaction: lmdb.Transaction[bytes], tables: _Tables) -> None:
-        self._transaction = transaction
-        self._tables = tables
+    def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
+        tables = {name: Table(transaction, database, name) for name, database in databases.items()}
+        self._shards = tables["shards"]
+        self._chunks = tables["chunks"]
+        self._segments = tables["segments"]
+        self._blocks = tables["blocks"]
+        self._publishers = tables["publishers"]
+        self._cursors = tables["cursors"]
+        self._sinks = tables["sinks"]
 
     # -- shards ---------------------------------------------------------------------------------------------
 
     def shard(self, number: int) -> ShardRecord | None:
         """Return a shard, or None if there is none of that number."""
-        value = self._transaction.get(_BLOCK.pack(number), db=self._tables.shards)
-        return None if value is None else _unpack_shard(number, value)
+        return next((shard for shard in self.shards() if shard.number == number), None)
 
     def shards(self) -> list[ShardRecord]:
         """Return every shard by number."""
-        with self._transaction.cursor(self._tables.shards) as cursor:
-            return [_unpack_shard(_BLOCK.unpack(key)[0], value) for key, value in cursor]
+        return [_unpack_shard(key, value) for key, value in self._shards.records()]
 
     def put_shard(self, shard: ShardRecord) -> None:
         """Write a shard."""
-        body = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
-        key = _BLOCK.pack(shard.number)
-        self._transaction.put(key, body + zlib.crc32(key + body).to_bytes(4), db=self._tables.shards)
+        value = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
+        self._shards.put(_NUMBER.pack(shard.number), value)
 
     # -- chunks and segments --------------------------------------------------------------------------------
 
     def chunks(self, shard: int, start: int) -> Iterator[ChunkPlace]:
         """Yield the chunks of a shard in order, beginning with the one that holds the event ``start``."""
         place = _PLACE.pack(shard, start)
-        with self._transaction.cursor(self._tables.chunks) as cursor:
-            found = cursor.set_range(place)
-            if not (found and cursor.key() == place):
-                # No chunk begins with it: the one before may hold it.
-                before = cursor.prev() if found else cursor.last()
-                if not (before and _PLACE.unpack(cursor.key())[0] == shard) and not cursor.set_range(place):
-                    return
-            for key, value in cursor.iternext():
-                number, first = _PLACE.unpack(key)
-                if number != shard:
-                    return
-                segment, position, size, count, timestamp = _CHUNK.unpack(value)
-                if first + count > start:
-                    yield ChunkPlace(
-                        first=first, count=count, timestamp=timestamp, segment=segment, position=position, size=size
-                    )
+        before = self._chunks.last_to(place)
+        if before is not None and _PLACE.unpack(before[0])[0] == shard:
+            place = before[0]
+        for key, value in self._chunks.records_from(place):
+            number, first = _PLACE.unpack(key)
+            if number != shard:
+                return
+            chunk = _unpack_chunk(first, value)
+            if chunk.end > start:
+                yield chunk
 
     def chunk_from(self, shard: int, start: int) -> ChunkPlace | None:
         """Return the first chunk of a shard that begins at or behind ``start``."""
-        with self._transaction.cursor(self._tables.chunks) as cursor:
-            if not cursor.set_range(_PLACE.pack(shard, start)):
-                return None
-            number, first = _PLACE.unpack(cursor.key())
-            if number != shard:
-                return None
-            segment, position, size, count, timestamp = _CHUNK.unpack(cursor.value())
-            return ChunkPlace(
-                first=first, count=count, timestamp=timestamp, segment=segment, position=position, size=size
-            )
+        for key, value in self._chunks.records_from(_PLACE.pack(shard, start)):
+            number, first = _PLACE.unpack(key)
+            return _unpack_chunk(first, value) if number == shard else None
+        return None
 
     def put_chunk(self, shard: int, chunk: ChunkPlace) -> None:
         """Write the place of a chunk."""
-        self._transaction.put(
-            _PLACE.pack(shard, chunk.first),
-            _CHUNK.pack(chunk.segment, chunk.position, chunk.size, chunk.count, chunk.timestamp),
-            db=self._tables.chunks,
-        )
+        value = _CHUNK.pack(chunk.segment, chunk.position, chunk.size, chunk.count, chunk.timestamp)
+        self._chunks.put(_PLACE.pack(shard, chunk.first), value)
 
     def delete_chunks(self, shard: int, before: int, limit: int) -> int:
         """Delete chunks that end at or before ``before``, at most ``limit``; return how many."""
-        deleted = 0
-        with self._transaction.cursor(self._tables.chunks) as cursor:
-            cursor.set_range(_PLACE.pack(shard, 0))
-            while cursor.key() and deleted < limit:
-                number, first = _PLACE.unpack(cursor.key())
-                if number != shard or first + _CHUNK.unpack(cursor.value())[3] > before:
-                    break
-                cursor.delete()
-                deleted += 1
-        return deleted
+        dead: list[bytes] = []
+        for key, value in self._chunks.records_from(_PLACE.pack(shard, 0)):
+            number, first = _PLACE.unpack(key)
+            if number != shard or _unpack_chunk(first, value).end > before or len(dead) == limit:
+                break
+            dead.append(key)
+        for key in dead:
+            self._chunks.delete(key)
+        return len(dead)
 
     def segments(self, shard: int) -> list[SegmentRecord]:
         """Return the segments of a shard, oldest first."""
         found: list[SegmentRecord] = []
-        with self._transaction.cursor(self._tables.segments) as cursor:
-            if cursor.set_range(_PLACE.pack(shard, 0)):
-                for key, value in cursor.iternext():
-                    number, first = _PLACE.unpack(key)
-                    if number != shard:
-                        break
-                    found.append(_unpack_segment(first, value))
+        for key, value in self._segments.records_from(_PLACE.pack(shard, 0)):
+            number, first = _PLACE.unpack(key)
+            if number != shard:
+                break
+            found.append(_unpack_segment(first, value))
         return found
 
     def last_segment(self, shard: int) -> SegmentRecord | None:
         """Return the segment that a shard is appended to."""
-        with self._transaction.cursor(self._tables.segments) as cursor:
-            found = cursor.set_range(_PLACE.pack(shard + 1, 0))
-            if not (cursor.prev() if found else cursor.last()):
-                return None
-            number, first = _PLACE.unpack(cursor.key())
-            return _unpack_segment(first, cursor.value()) if number == shard else None
+        record = self._segments.last_to(_PLACE.pack(shard, 2**64 - 1))
+        if record is None:
+            return None
+        number, first = _PLACE.unpack(record[0])
+        return _unpack_segment(first, record[1]) if number == shard else None
 
     def put_segment(self, shard: int, segment: SegmentRecord) -> None:
         """Write a segment."""
-        self._transaction.put(
-            _PLACE.pack(shard, segment.first),
-            _SEGMENT.pack(segment.end, segment.size, segment.first_timestamp, segment.last_timestamp),
-            db=self._tables.segments,
-        )
+        value = _SEGMENT.pack(segment.end, segment.size, segment.first_timestamp, segment.last_timestamp)
+        self._segments.put(_PLACE.pack(shard, segment.first), value)
 
     def delete_segment(self, shard: int, first: int) -> None:
         """Delete the record of a segment."""
-        self._transaction.delete(_PLACE.pack(shard, first), db=self._tables.segments)
+        self._segments.delete(_PLACE.pack(shard, first))
 
     # -- publishers -----------------------------------------------------------------------------------------
 
     def publisher_blocks(self, publisher: bytes) -> dict[int, bytes]:
         """Return the blocks of a publisher's window."""
-        found: dict[int, bytes] = {}
-        with self._transaction.cursor(self._tables.publishers) as cursor:
-            if cursor.set_range(publisher):
-                for key, value in cursor.iternext():
-                    if not key.startswith(publisher):
-                        break
-                    if len(value) != BLOCK_BYTES:
-                        raise LogDamaged(f"the record of publisher {publisher.hex()} has {len(value)} bytes")
-                    found[_BLOCK.unpack(key[len(publisher) :])[0]] = value
-        return found
+        blocks: dict[int, bytes] = {}
+        for key, value in self._blocks.records_from(publisher):
+            if not key.startswith(publisher):
+                break
+            blocks[_NUMBER.unpack(key[len(publisher) :])[0]] = value
+        known = self._publishers.get(publisher)
+        expected = 0 if known is None else _PUBLISHER.unpack(known)[1]
+        if len(blocks) != expected:
+            raise LogDamaged(
+                f"the index is damaged: of publisher {publisher.hex()} it has {len(blocks)} blocks, not {expected}"
+            )
+        return blocks
+
+    def put_publisher(self, publisher: bytes, blocks: int, timestamp: int) -> None:
+        """Write how many blocks a publisher's window has, and when it was last heard."""
+        self._publishers.put(publisher, _PUBLISHER.pack(timestamp, blocks))
 
     def put_publisher_block(self, publisher: bytes, block: int, bits: bytes) -> None:
         """Write one block of a publisher's window."""
-        self._transaction.put(publisher + _BLOCK.pack(block), bits, db=self._tables.publishers)
+        self._blocks.put(publisher + _NUMBER.pack(block), bits)
 
     def delete_publisher_block(self, publisher: bytes, block: int) -> None:
         """Delete one block of a publisher's window."""
-        self._transaction.delete(publisher + _BLOCK.pack(block), db=self._tables.publishers)
-
-    def put_publisher_seen(self, publisher: bytes, timestamp: int) -> None:
-        """Write when a publisher was last heard."""
-        self._transaction.put(publisher, _SEEN.pack(timestamp), db=self._tables.seen)
+        self._blocks.delete(publisher + _NUMBER.pack(block))
 
     def publishers_seen_before(self, timestamp: int) -> list[bytes]:
         """Return the publishers that were last heard before ``timestamp``."""
-        with self._transaction.cursor(self._tables.seen) as cursor:
-            return [key for key, value in cursor if _SEEN.unpack(value)[0] < timestamp]
+        return [key for key, value in self._publishers.records() if _PUBLISHER.unpack(value)[0] < timestamp]
 
     def delete_publisher(self, publisher: bytes) -> None:
         """Delete all that is known of a publisher."""
         for block in self.publisher_blocks(publisher):
             self.delete_publisher_block(publisher, block)
-        self._transaction.delete(publisher, db=self._tables.seen)
+        self._publishers.delete(publisher)
 
     # -- sinks ----------------------------------------------------------------------------------------------
 
-    def sink(self, query: bytes) -> tuple[int, int] | None:
-        """Return the last batch of a query that was committed, and when."""
-        value = self._transaction.get(query, db=self._tables.sinks)
-        return None if value is None else _SINK.unpack(value)
+    def sink(self, query: bytes) -> int | None:
+        """Return the last batch of a query that was committed."""
+        value = self._sinks.get(query)
+        if value is None:
+            # Before a query is taken for new, the table is read in full: damage could hide it.
+            for _ in self._sinks.records():
+                pass
+            return None
+        batch: int = _SINK.unpack(value)[0]
+        return batch
 
     def put_sink(self, query: bytes, batch: int, timestamp: int) -> None:
         """Write that a batch of a query is part of the log."""
-        self._transaction.put(query, _SINK.pack(batch, timestamp), db=self._tables.sinks)
+        self._sinks.put(query, _SINK.pack(batch, timestamp))
 
     def delete_sinks(self, prefix: bytes, before: int) -> None:
         """Forget the queries whose id begins with ``prefix`` and that were last heard before ``before``."""
-        with self._transaction.cursor(self._tables.sinks) as cursor:
-            found = [key for key, value in cursor if key.startswith(prefix) and _SINK.unpack(value)[1] < before]
+        found = [
+            key for key, value in self._sinks.records() if key.startswith(prefix) and _SINK.unpack(value)[1] < before
+        ]
         for key in found:
-            self._transaction.delete(key, db=self._tables.sinks)
+            self._sinks.delete(key)
 
     # -- cursors --------------------------------------------------------------------------------------------
 
-    def cursor(self, name: bytes) -> bytes | None:
-        """Return a cursor's record."""
-        return self._transaction.get(name, db=self._tables.cursors)
-
     def cursors(self) -> dict[bytes, bytes]:
         """Return every cursor's record by name."""
-        with self._transaction.cursor(self._tables.cursors) as cursor:
-            return dict(cursor)
+        return dict(self._cursors.records())
 
     def put_cursor(self, name: bytes, record: bytes) -> None:
         """Write a cursor's record."""
-        self._transaction.put(name, record, db=self._tables.cursors)
+        self._cursors.put(name, record)
 
     def delete_cursor(self, name: bytes) -> bool:
         """Delete a cursor; tell whether it was there."""
-        return self._transaction.delete(name, db=self._tables.cursors)
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tables:
-    shards: lmdb._Database
-    chunks: lmdb._Database
-    segments: lmdb._Database
-    publishers: lmdb._Database
-    seen: lmdb._Database
-    cursors: lmdb._Database
-    sinks: lmdb._Database
+        return self._cursors.delete(name)
 
 
 @final
@@ -294,7 +268,8 @@ class Index:
         StoreFull: there is no room to make one.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> None:
+    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        self._witness: Witness | None = None
         with _translated():
             self._environment = lmdb.open(
                 str(path),
@@ -302,26 +277,21 @@ class Index:
                 max_dbs=16,
                 max_readers=512,
                 mode=0o600,
-                readonly=readonly,
-                create=not readonly,
             )
         try:
             with _translated():
-                self._check_format(readonly)
-                self._tables = _Tables(
-                    *(
-                        self._environment.open_db(name.encode(), create=not readonly)
-                        for name in ("shards", "chunks", "segments", "publishers", "seen", "cursors", "sinks")
-                    )
-                )
+                self._witness = Witness(path, self._environment.stat()["psize"])
+                self._check_format()
+                self._databases = {name: self._environment.open_db(name.encode()) for name in _TABLES}
+            self._witness.note()
         except BaseException:
-            self._environment.close()
+            self.close()
             raise
 
-    def _check_format(self, readonly: bool) -> None:
-        with self._environment.begin(write=not readonly) as transaction:
+    def _check_format(self) -> None:
+        with self._environment.begin(write=True) as transaction:
             found = transaction.get(b"format")
-            if found is None and not readonly and self._environment.stat()["entries"] == 0:
+            if found is None and self._environment.stat()["entries"] == 0:
                 transaction.put(b"format", _FORMAT)
             elif found != _FORMAT:
                 raise LogDamaged(f"{self._environment.path()} is not the index of a log of this version")
@@ -330,7 +300,7 @@ class Index:
     def read(self) -> Generator[IndexView]:
         """See the index as it is now; later changes do not show."""
         with _translated(), self._environment.begin() as transaction:
-            yield IndexView(transaction, self._tables)
+            yield IndexView(transaction, self._databases)
 
     @contextlib.contextmanager
     def write(self) -> Generator[IndexView]:
@@ -339,22 +309,34 @@ class Index:
         Raises:
             StoreFull: there is no room; nothing was changed.
         """
-        with _translated(), self._environment.begin(write=True) as transaction:
-            yield IndexView(transaction, self._tables)
+        assert self._witness is not None
+        with _translated():
+            with self._environment.begin(write=True) as transaction:
+                yield IndexView(transaction, self._databases)
+            self._witness.note()
 
     def close(self) -> None:
         """Close the index.  No transaction may be open."""
+        if self._witness is not None:
+            self._witness.close()
         self._environment.close()
 
 
-def _unpack_shard(number: int, value: bytes) -> ShardRecord:
-    body, checksum = value[:-4], int.from_bytes(value[-4:])
-    if len(body) != _SHARD.size or zlib.crc32(_BLOCK.pack(number) + body) != checksum:
-        raise LogDamaged(f"the record of shard {number} is damaged")
-    epoch, earliest, following, timestamp, size = _SHARD.unpack(body)
+def _unpack_shard(key: bytes, value: bytes) -> ShardRecord:
+    epoch, earliest, following, timestamp, size = _SHARD.unpack(value)
     return ShardRecord(
-        number=number, epoch=epoch.hex(), earliest=earliest, next=following, timestamp=timestamp, size=size
+        number=_NUMBER.unpack(key)[0],
+        epoch=epoch.hex(),
+        earliest=earliest,
+        next=following,
+        timestamp=timestamp,
+        size=size,
     )
+
+
+def _unpack_chunk(first: int, value: bytes) -> ChunkPlace:
+    segment, position, size, count, timestamp = _CHUNK.unpack(value)
+    return ChunkPlace(first=first, count=count, timestamp=timestamp, segment=segment, position=position, size=size)
 
 
 def _unpack_segment(first: int, value: bytes) -> SegmentRecord:

@@ -143,7 +143,7 @@ class LmdbStore:
             count = 0
             with self._index.write() as view:
                 last = view.sink(query.encode())
-                if last is not None and batch <= last[0]:
+                if last is not None and batch <= last:
                     return None
                 appends: dict[int, ShardAppend] = {}
                 for part in rows:
@@ -178,7 +178,7 @@ class LmdbStore:
             view.delete_publisher_block(key, block)
         window.changed.clear()
         window.expired.clear()
-        view.put_publisher_seen(key, now)
+        view.put_publisher(key, len(window.blocks), now)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class LmdbStore:
         """See ``Store``."""
         with self._writing:
             with self._index.read() as view:
-                record = view.cursor(group.encode())
+                record = view.cursors().get(group.encode())
             if record is not None:
                 return _unpack_cursor(group, record)
             return self._put_cursor(Cursor(group=group, start=start, offsets=start, timestamp=now))
@@ -266,7 +266,7 @@ class LmdbStore:
         """See ``Store``."""
         with self._writing:
             with self._index.read() as view:
-                record = view.cursor(group.encode())
+                record = view.cursors().get(group.encode())
             start = offsets if record is None else _unpack_cursor(group, record).start
             self._put_cursor(Cursor(group=group, start=start, offsets=offsets, timestamp=now))
 

@@ -101,7 +101,9 @@ def arrivals(quick: bool) -> None:
 
 def steady(quick: bool) -> None:
     """Nothing happens."""
-    _heading("Steady state", "members, loss", "messages per second and node", "suspected", "deaths")
+    _heading(
+        "Steady state", "members, loss", "messages per second and node", "suspected (counted at each member)", "deaths"
+    )
     cases = [(10, 0.0), (100, 0.0), (100, 0.05), (1000, 0.0), (1000, 0.05), (10_000, 0.0)]
     for size, loss in cases[:3] if quick else cases:
         rate = scenarios.steady(size, 1, seconds=10.0 if size > 1000 else 60.0, loss=loss)
@@ -228,7 +230,7 @@ def soak(hours: float, size: int, loss: float, jobs: int) -> None:
         "False deaths",
         "members, loss",
         "node-hours",
-        "suspicions begun at a member",
+        "suspected (counted at each member)",
         "false deaths",
         "messages",
         "took",

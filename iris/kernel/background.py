@@ -23,6 +23,8 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
     with _alone():
         async with trio.open_nursery() as around:
             nursery: trio.Nursery = await around.start(_host)
+            # Cancelled while the host started, its nursery takes no tasks any more: the block must not begin.
+            await trio.lowlevel.checkpoint_if_cancelled()
             nursery.cancel_scope.shield = True  # not in the host: cancelled before it starts, it could not be reached
             try:
                 yield nursery

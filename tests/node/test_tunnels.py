@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from iris.kernel.config import Config
 from iris.testing import Network
 
 # Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.
@@ -133,6 +134,40 @@ async def test_names_and_operations_that_nobody_serves_are_errors_at_once(
         await only_open(shop.open_tunnel("store", operation="else"))
     assert caught.value.code == "no_such_operation"
     assert trio.current_time() - started < 0.1
+
+
+async def test_a_member_at_its_limit_of_tunnels_is_overloaded(autojump_clock: MockClock, network: Network) -> None:
+    async with (
+        network.open_node("store", config=Config(tunnels_per_node=1)) as member,
+        member.join("store", Store().service),
+        network.open_node("shop") as shop,
+    ):
+        await shop.wait_for("store")
+        async with shop.open_tunnel("store"):
+            with pytest.raises(iris.Overloaded, match="1 tunnels are open") as caught:
+                await only_open(shop.open_tunnel("store"))
+            assert caught.value.retry_after == 1
+        await trio.sleep(0.1)
+        await only_open(shop.open_tunnel("store"))
+
+
+async def test_headers_that_are_none_are_refused(autojump_clock: MockClock, nodes: Nodes) -> None:
+    shop, member, _ = nodes
+    end = shop._tunnels._table.open(member.id, "store", None, ("a", "b", "c"))
+    await trio.sleep(0.1)
+    assert end.machine.refusal is not None
+    assert end.machine.refusal.code == "malformed"
+
+
+async def test_a_member_that_is_lost_while_it_is_asked_is_an_error(
+    autojump_clock: MockClock, network: Network, nodes: Nodes
+) -> None:
+    shop, _, _ = nodes
+    network.memory.partition(["shop"], ["store"])
+    with pytest.raises(iris.TunnelBroken, match="was lost while a tunnel to it was being opened"):
+        await only_open(shop.open_tunnel("store", timeout=1000))
+    with pytest.raises(iris.NoSuchCluster):
+        await only_open(shop.open_tunnel("store"))
 
 
 async def test_a_handler_that_fails_breaks_the_tunnel_and_keeps_its_secrets(

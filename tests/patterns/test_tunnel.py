@@ -425,3 +425,20 @@ async def test_no_tunnel_is_left_behind(autojump_clock: MockClock) -> None:
         for node in (near, far):
             messages = node.table.statistics().messages
             assert (messages.sent, messages.delivered, dict(messages.lost)) == (20, 20, {})
+
+
+async def test_its_repr_tells_where_it_leads_and_how_it_is(autojump_clock: MockClock) -> None:
+    async with open_pair(SMALL) as (near, _):
+        assert repr(near) == "<Tunnel to cluster 'c', node 66617200: open>"
+        assert repr(near.as_stream()) == f"<TunnelStream over {near!r}>"
+        near.abort()
+        assert repr(near).endswith("closed>")
+
+
+async def test_a_packed_message_that_is_malformed_breaks_the_tunnel(autojump_clock: MockClock) -> None:
+    async with open_pair(SMALL) as (near, far):
+        await near.send_encoded(b"\xc1", packed=True)
+        with pytest.raises(TunnelBroken, match="malformed payload"):
+            await far.receive()
+        with pytest.raises(TunnelBroken, match="malformed payload"):
+            await near.receive()

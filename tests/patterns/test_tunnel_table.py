@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
 from iris.patterns.tunnel import Tunnel
@@ -149,15 +149,26 @@ async def test_a_node_can_have_a_tunnel_to_itself(autojump_clock: MockClock) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_closing_the_table_breaks_every_tunnel_at_both_ends(autojump_clock: MockClock) -> None:
-    async with open_nodes(SMALL) as (near, far):
-        pairs = [await near.open(far) for _ in range(5)]
-        near.table.close("the node is closing")
-        for pair in pairs:
-            for tunnel in pair:
-                with pytest.raises(TunnelBroken, match="the node is closing"):
-                    await tunnel.receive()
-        assert len(near.table) == len(far.table) == 0
+async def test_only_so_many_lost_nodes_are_remembered(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", SMALL)
+    for number in range(1100):
+        peer = NodeId(f"{number:032x}")
+        node.table.receive(peer, opening(1))
+        node.table.node_lost(peer, "gone")
+    assert len(node.table._former) == 1024
+    assert len(node.table) == len(node.table._peers) == 0
+
+
+async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", SMALL)
+    for number in range(1, 1101):
+        node.table.receive(PEER, opening(number))
+        node.accepted.receive_nowait().abort("done")
+    assert len(node.table._peers[PEER].farewells) == 1024
+    node.mesh.posted.clear()
+    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1, 0, 0, 0, 0))
+    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1100, 0, 0, 0, 0))
+    assert [message[2] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
 
 
 async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:

@@ -27,6 +27,7 @@ from iris.patterns.requests import Requests
 from iris.patterns.service import Service
 from iris.patterns.serving import Serving
 from iris.patterns.subscription import Subscription
+from iris.security.rights import Rights
 from tests.support.realms import WALL, TestRealm
 
 
@@ -158,7 +159,7 @@ class Fleet:
 
     @asynccontextmanager
     async def open_node(
-        self, name: str, *, realm: TestRealm | None = None, url: str | None = None
+        self, name: str, *, realm: TestRealm | None = None, rights: Rights | None = None, url: str | None = None
     ) -> AsyncIterator[MeshNode]:
         """Add a node on a host of its own; it speaks for the cluster of its name."""
         began = trio.current_time()
@@ -167,7 +168,7 @@ class Fleet:
         transport = self.network.transport(name, limit)
         listening = await transport.listen([url or f"mem://{name}"])
         async with open_mesh(
-            realm.identity(name),
+            realm.identity(name, rights),
             transport,
             listening,
             config=self.config,

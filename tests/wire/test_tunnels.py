@@ -18,7 +18,7 @@ from tests.support.tunnel_store import make_credentials, open_store
 
 MIB = 2**20
 TRANSFER = int(os.environ.get("IRIS_TRANSFER_MIB", "256")) * MIB
-"""How much the large transfer carries.  10240 takes a minute or two."""
+"""How much the large transfer carries.  10240 takes some minutes."""
 
 
 @asynccontextmanager
