@@ -351,6 +351,8 @@ def _translated() -> Generator[None]:
     """Turn LMDB's errors into the store's."""
     try:
         yield
+    except struct.error as error:
+        raise LogDamaged(f"the index is damaged: a record has the wrong length: {error}") from error
     except lmdb.MapFullError as error:
         raise StoreFull("the index has reached the size that was set for it: open the log with a larger one") from error
     except lmdb.Error as error:

@@ -28,7 +28,7 @@ class FakeEvent:
     sequence: int = 0
     publisher: str = PUBLISHER
     key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     sender: Sender = field(default_factory=lambda: Sender("publishers", NodeId(PUBLISHER)))
 
 
