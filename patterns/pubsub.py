@@ -155,6 +155,8 @@ class PubSub:
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
         version = self._table.receive_untrusted(peer.node, message, peer.identity.certificate.rights.may_subscribe)
         self.publishing.ways_changed()
+        if message[4]:
+            self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
         self.confirming.interest_changed()
         try:
             peer.link.post((kinds.INTEREST_KNOWN, version), 0, CONTROL_RESERVE)
