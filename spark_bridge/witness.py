@@ -25,7 +25,8 @@ from iris.spark_bridge.errors import LogDamaged
 _META_AT: Final = 16
 _META: Final = struct.Struct("=IIQQ48s48sQQ")
 _MAGIC: Final = 0xBEEFC0DE
-_RECORD: Final = struct.Struct(">QII")
+_RECORD: Final = struct.Struct(">QIII")
+"""Number of the last transaction, checksums of its meta page and of the other one, checksum of this record."""
 
 
 @final
@@ -51,7 +52,7 @@ class Witness:
             raise
 
     def _read_pages(self) -> dict[int, int]:
-        """Return the checksums of the meta pages by the number of their transaction."""
+        """Return the checksums of the meta pages, all but that number, by the number of their transaction."""
         pages: dict[int, int] = {}
         for number in (0, 1):
             page = os.pread(self._data, _META.size, number * self._page_size + _META_AT)
@@ -60,7 +61,7 @@ class Witness:
             magic, *_, transaction = _META.unpack(page)
             if magic != _MAGIC or (transaction > 1 and transaction % 2 != number):
                 raise LogDamaged("the index is damaged: one of its first two pages is not what was written")
-            pages[transaction] = zlib.crc32(page)
+            pages[transaction] = zlib.crc32(page[:-8])
         return pages
 
     def _check(self) -> None:
@@ -71,19 +72,20 @@ class Witness:
         record = os.pread(self._file, _RECORD.size, 0)
         if len(record) < _RECORD.size:
             return
-        transaction, checksum, own = _RECORD.unpack(record)
+        transaction, checksum, other, own = _RECORD.unpack(record)
         if zlib.crc32(record[:-4]) != own:
             return  # torn by the death of the machine
         if transaction > newest:
             raise LogDamaged("the index is older than it was: it is damaged, or was put back from a copy")
-        if pages.get(transaction, checksum) != checksum:
+        # A state that is newer than the last one known is not the one before under another number.
+        if pages.get(transaction, checksum) != checksum or (transaction < newest and pages[newest] == other):
             raise LogDamaged("the index is damaged: one of its first two pages is not what was written")
 
     def note(self) -> None:
         """Write down the state of the index as it is now."""
         pages = self._read_pages()
         newest = max(pages)
-        record = _RECORD.pack(newest, pages[newest], 0)[:-4]
+        record = _RECORD.pack(newest, pages[newest], pages[min(pages)], 0)[:-4]
         os.pwrite(self._file, record + zlib.crc32(record).to_bytes(4), 0)
 
     def close(self) -> None:

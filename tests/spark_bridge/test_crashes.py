@@ -1,0 +1,96 @@
+"""Crashes of the log: killed processes, power cuts, flipped bits.
+
+The simulations are in tests/support; docs/spark.md says what ten thousand cases of each showed.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.segment import SegmentFiles
+from tests.support.arrivals import make_store, numbered, stored
+from tests.support.power_cut import cut_power
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.support.arrivals import make_store, numbered
+store = make_store(Path(sys.argv[1]), segment_bytes=32768)
+at = int(sys.argv[2])
+while True:
+    store.append({0: numbered(at, at + 19)}, now=at)
+    at += 20
+    print(at - 1, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    sent = 0
+    for _ in range(20):
+        # Each writer begins with events that the one before may or may not have stored, as publishers do.
+        begin = max(1, sent - 30)
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, tmp_path, str(begin)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            acknowledged = [int(writer.stdout.readline()) for _ in range(chance.randrange(1, 60))][-1]
+            writer.send_signal(signal.SIGKILL)
+            rest = writer.stdout.read().split()
+        acknowledged = max(acknowledged, int(rest[-1]) if rest else 0)
+        store = make_store(tmp_path, segment_bytes=32768)
+        found = [int(value) for value in stored(store)]
+        store.close()
+        assert found == list(range(1, len(found) + 1)), "a hole, a repeat or a wrong order"
+        assert len(found) >= acknowledged
+        sent = len(found)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
+    cut_power(tmp_path, seed)
+
+
+def test_the_simulated_power_cut_notices_a_log_that_does_not_synchronize(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_sync(files: SegmentFiles, shard: int) -> None:
+        """Forget it."""
+
+    monkeypatch.setattr(SegmentFiles, "sync", no_sync)
+    with pytest.raises(AssertionError):
+        [cut_power(tmp_path / str(seed), seed) for seed in range(20)]
+
+
+def test_a_flipped_bit_is_never_silent() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.bit_flips", "150"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "reported" in done.stdout
+
+
+def test_cuts_of_every_kind_are_simulated(tmp_path: Path) -> None:
+    kinds = collections.Counter(cut_power(tmp_path / str(seed), seed) for seed in range(30))
+    assert len(kinds) == 3
+
+
+def test_a_log_that_is_put_back_from_a_copy_is_noticed(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.append({0: numbered(1, 5)}, now=0)
+    copy = (tmp_path / "index" / "data.mdb").read_bytes()
+    store.append({0: numbered(6, 9)}, now=0)
+    store.close()
+    (tmp_path / "index" / "data.mdb").write_bytes(copy)
+    with pytest.raises(LogDamaged, match="older than it was"):
+        make_store(tmp_path)
