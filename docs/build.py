@@ -36,7 +36,7 @@ def pages() -> list[Path]:
 
 def command_reference() -> str:
     """Return docs/command.md."""
-    context = click.Context(iris, info_name="iris")
+    context = click.Context(iris, info_name="iris", **iris.context_settings)
     parts = [
         "# The `iris` command\n",
         "Written by `make docs` from the command itself; do not edit.\n",
@@ -50,7 +50,7 @@ def _references(group: click.Group, context: click.Context) -> Iterator[str]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        inner = click.Context(command, parent=context, info_name=name)
+        inner = click.Context(command, parent=context, info_name=name, **command.context_settings)
         yield f"## {inner.command_path}\n"
         yield f"```\n{_help(command, inner)}\n```\n"
         if isinstance(command, click.Group):
