@@ -95,6 +95,10 @@ class Membership:
         balancer = self._balancers.get(cluster)
         return () if balancer is None else tuple(balancer.nodes)
 
+    def is_suspected(self, node: NodeId) -> bool:
+        """Tell whether a node is to get no new work for now."""
+        return node in self._closed_routes
+
     def on_suspected(self, listener: Callable[[NodeId], None]) -> None:
         """Call ``listener`` with each node that is to get no new work until it is heard of again."""
         self._suspect_listeners.append(listener)

@@ -7,8 +7,9 @@
 """
 
 from iris._environment import Environment
-from iris._node import ClusterMembership, Node, NodeStatistics
+from iris._node import ClusterMembership, Node
 from iris._opening import open_node
+from iris._statistics import NodeStatistics
 from iris.cluster.roster import Change, Member
 from iris.kernel.config import Config
 from iris.kernel.errors import (

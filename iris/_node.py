@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import MappingProxyType
 from typing import Any, Final, final
 
 import trio
 
 from iris._environment import Environment
+from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.papers import proof_of, serves_by_right
@@ -22,40 +22,18 @@ from iris.cluster.watch import Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, RequestTimeout
 from iris.kernel.ids import NodeId, check_name
-from iris.kernel.link import LinkStatistics
 from iris.patterns.broadcast import Broadcasts
-from iris.patterns.counters import PatternStatistics
 from iris.patterns.member import ServiceStatistics
 from iris.patterns.pubsub import PubSub
+from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
-from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.survey import Answers, open_survey
 from iris.patterns.tunnel import Tunnel
-from iris.patterns.tunnel_table import TunnelsStatistics
 from iris.patterns.tunnels import Tunnels
 from iris.security.credential import Credential
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatistics:
-    """A snapshot of every counter of a node, by pattern."""
-
-    requests: PatternStatistics
-    broadcasts: PatternStatistics
-    events: PatternStatistics
-    """One for each event and node it goes to."""
-    published: int
-    unheard: int
-    """Published events that nobody subscribed to."""
-    subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
-    services: Mapping[str, ServiceStatistics]
-    tunnels: TunnelsStatistics
-    links: Mapping[NodeId, LinkStatistics]
-    refusals: Mapping[str, int]
-    """Frames and messages that were refused, by reason."""
 
 
 @final
@@ -93,9 +71,10 @@ class Node:
         self._config = config
         self._environment = environment
         self._requests = Requests(mesh, membership, config)
-        self._broadcasts = Broadcasts(mesh, membership, config)
+        self._relays = Relays(mesh, config, avoid=membership.is_suspected)
+        self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
         self._pubsub = PubSub(mesh, config)
-        self._serving = Serving(mesh, config)
+        self._serving = Serving(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
         membership.on_suspected(self._requests.peer_refused)
@@ -441,24 +420,14 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
-        subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
-        for subscription in self._pubsub.subscriptions:
-            known = subscriptions.get(subscription.pattern, ())
-            subscriptions[subscription.pattern] = (*known, subscription.statistics())
-        publishing = self._pubsub.publishing
-        return NodeStatistics(
-            requests=self._requests.tally.statistics(),
-            broadcasts=self._broadcasts.tally.statistics(),
-            events=publishing.tally.statistics(),
-            published=publishing.published,
-            unheard=publishing.unheard,
-            subscriptions=MappingProxyType(subscriptions),
-            services=MappingProxyType(
-                {name: membership.statistics() for name, membership in self._serving.memberships.items()}
-            ),
-            tunnels=self._tunnels.statistics(),
-            links=MappingProxyType({node: peer.link.statistics() for node, peer in self._mesh.peers.items()}),
-            refusals=MappingProxyType(dict(self._mesh.refusals)),
+        return gather_statistics(
+            self._mesh,
+            self._requests,
+            self._broadcasts,
+            self._relays,
+            self._pubsub,
+            self._serving,
+            self._tunnels,
         )
 
     async def wait_ready(self) -> None:
@@ -467,7 +436,9 @@ class Node:
 
     async def run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
-        await self._tunnels.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._relays.run)
+            nursery.start_soon(self._tunnels.run)
 
 
 @final

@@ -1,8 +1,12 @@
-"""Broadcast: every member of a cluster gets the message at most once, nobody replies."""
+"""Broadcast: every member of a cluster gets the message at most once, nobody replies.
+
+Up to ``Config.relay_above`` members the sender tells each one itself.  Beyond that they tell each other, over a relay
+tree (``iris.patterns.relay``), and the sender's work no longer grows with their number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import trio
@@ -11,20 +15,28 @@ from iris.cluster.mesh import Mesh
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NoSuchCluster, NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.link import Link
 from iris.patterns.counters import Tally
 from iris.patterns.directory import Directory
+from iris.patterns.relays import Relays, Tree
+
+_STALLED: Final = 0.25
+"""Seconds without progress after which a link no longer slows those who broadcast."""
 
 
 @final
 class Broadcasts:
     """The broadcasts that this node sends."""
 
-    def __init__(self, mesh: Mesh, directory: Directory, config: Config) -> None:
+    def __init__(self, mesh: Mesh, directory: Directory, config: Config, relays: Relays) -> None:
         self.tally: Final = Tally()
         """Counts one for each message and member."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
+        self._relays = relays
+        self._trees: dict[str, Tree] = {}
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
         """See ``Node.broadcast``."""
@@ -32,19 +44,43 @@ class Broadcasts:
         flat = wire.encode_headers(headers, self._config.max_headers)
         members = self._directory.member_ids(cluster)
         if not members:
+            self._trees.pop(cluster, None)
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
         message = (kinds.BROADCAST, cluster, flat, encoded)
         size = wire.payload_size(encoded)
+        if len(members) <= self._config.relay_above:
+            self._trees.pop(cluster, None)
+            links = self._tell(members, message, size)
+        else:
+            own = self._mesh.node
+            links = self._tell([own], message, size) if own in members else []
+            links += self._relays.send(self._tree(cluster, members), message, self.tally)
+        await trio.lowlevel.checkpoint()
+        for link in links:
+            if not link.has_room() and not link.is_stalled(_STALLED):
+                await link.wait_room()
+
+    def _tell(self, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
+        links: list[Link] = []
         for member in members:
             self.tally.sent += 1
+            peer = self._mesh.peer(member)
+            if peer is None:
+                self.tally.lost["no link"] += 1
+                continue
             try:
-                self._mesh.post(member, message, size)
+                peer.link.post(message, size)
             except NotSent:
                 self.tally.lost["no room on the link"] += 1
             else:
                 self.tally.delivered += 1
-        await trio.lowlevel.checkpoint()
-        for member in members:
-            peer = self._mesh.peer(member)
-            if peer is not None and not peer.link.has_room() and not peer.link.is_stalled(0.25):
-                await peer.link.wait_room()
+                links.append(peer.link)
+        return links
+
+    def _tree(self, cluster: str, members: Sequence[NodeId]) -> Tree:
+        """Return the tree of a cluster, which stays the same while its members do."""
+        others = tuple(member for member in members if member != self._mesh.node)
+        tree = self._trees.get(cluster)
+        if tree is None or tree.receivers != others:
+            tree = self._trees[cluster] = self._relays.tree(others)
+        return tree

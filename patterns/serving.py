@@ -17,6 +17,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
+from iris.patterns.relays import Relays
 from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
 from iris.patterns.service import Service
 from iris.patterns.values import Message, Sender
@@ -34,7 +35,7 @@ def refusal_text(cluster: str, peer: Peer) -> str:
 class Serving:
     """All memberships of one node."""
 
-    def __init__(self, mesh: Mesh, config: Config) -> None:
+    def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
         self.memberships: dict[str, Membership] = {}
         self._mesh = mesh
         self._config = config
@@ -43,6 +44,7 @@ class Serving:
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
+        relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
 
     @asynccontextmanager
     async def serve(self, cluster: str, service: Service, *, concurrency: int, queue: int) -> AsyncIterator[Membership]:

@@ -122,6 +122,13 @@ class Config:
     service_queue: int = 1024
     """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""
 
+    # -- relay trees -------------------------------------------------------------------------------------
+    relay_above: int = 32
+    """More receivers than this are reached through others.  Up to here one frame each costs less than a second hop."""
+
+    relay_fan_out: int = 10
+    """Nodes to which each node hands a message: 110 receivers are two hops away, 1,110 three."""
+
     # -- publish/subscribe -------------------------------------------------------------------------------
     subscription_messages: int = 65536
     """Events waiting for one subscriber, in number."""

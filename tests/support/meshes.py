@@ -23,6 +23,7 @@ from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics, Tally
 from iris.patterns.member import Membership
 from iris.patterns.pubsub import PubSub
+from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
 from iris.patterns.service import Service
 from iris.patterns.serving import Serving
@@ -111,8 +112,9 @@ class MeshNode:
         self.log: Final = PeerLog()
         mesh.observe(self.log)
         self.requests: Final = Requests(mesh, directory, config)
-        self.serving: Final = Serving(mesh, config)
-        self.broadcasts: Final = Broadcasts(mesh, directory, config)
+        self.relays: Final = Relays(mesh, config)
+        self.serving: Final = Serving(mesh, config, self.relays)
+        self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays)
         self.pubsub: Final = PubSub(mesh, config)
         self.memberships: Final[list[Membership]] = []
 

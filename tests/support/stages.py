@@ -60,7 +60,7 @@ class Stage:
 def check_accounts(node: iris.Node) -> None:
     """Assert that the counters of a node add up, and that nothing is under way."""
     statistics = node.statistics()
-    for pattern in (statistics.requests, statistics.broadcasts, statistics.events):
+    for pattern in (statistics.requests, statistics.broadcasts, statistics.relayed, statistics.events):
         ended = pattern.delivered + pattern.expired + pattern.refused + sum(pattern.lost.values())
         assert pattern.sent == ended, pattern
         assert pattern.waiting == 0, pattern

@@ -1,0 +1,75 @@
+"""Everything that a node counts, in one frozen snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import final
+
+from iris.cluster.mesh import Mesh
+from iris.kernel.ids import NodeId
+from iris.kernel.link import LinkStatistics
+from iris.patterns.broadcast import Broadcasts
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.member import ServiceStatistics
+from iris.patterns.pubsub import PubSub
+from iris.patterns.relays import Relays
+from iris.patterns.requests import Requests
+from iris.patterns.serving import Serving
+from iris.patterns.subscription import SubscriptionStatistics
+from iris.patterns.tunnel_table import TunnelsStatistics
+from iris.patterns.tunnels import Tunnels
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """A snapshot of every counter of a node, by pattern."""
+
+    requests: PatternStatistics
+    broadcasts: PatternStatistics
+    """One for each message and member it goes to."""
+    relayed: PatternStatistics
+    """One for each message that this node took on for others, and node that it was to reach through this one."""
+    events: PatternStatistics
+    """One for each event and node it goes to."""
+    published: int
+    unheard: int
+    """Published events that nobody subscribed to."""
+    subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
+    services: Mapping[str, ServiceStatistics]
+    tunnels: TunnelsStatistics
+    links: Mapping[NodeId, LinkStatistics]
+    refusals: Mapping[str, int]
+    """Frames and messages that were refused, by reason."""
+
+
+def gather_statistics(
+    mesh: Mesh,
+    requests: Requests,
+    broadcasts: Broadcasts,
+    relays: Relays,
+    pubsub: PubSub,
+    serving: Serving,
+    tunnels: Tunnels,
+) -> NodeStatistics:
+    """Return a snapshot of every counter."""
+    subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
+    for subscription in pubsub.subscriptions:
+        known = subscriptions.get(subscription.pattern, ())
+        subscriptions[subscription.pattern] = (*known, subscription.statistics())
+    publishing = pubsub.publishing
+    return NodeStatistics(
+        requests=requests.tally.statistics(),
+        broadcasts=broadcasts.tally.statistics(),
+        relayed=relays.tally.statistics(),
+        events=publishing.tally.statistics(),
+        published=publishing.published,
+        unheard=publishing.unheard,
+        subscriptions=MappingProxyType(subscriptions),
+        services=MappingProxyType({name: member.statistics() for name, member in serving.memberships.items()}),
+        tunnels=tunnels.statistics(),
+        links=MappingProxyType({node: peer.link.statistics() for node, peer in mesh.peers.items()}),
+        refusals=MappingProxyType(dict(mesh.refusals)),
+    )

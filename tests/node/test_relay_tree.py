@@ -1,0 +1,215 @@
+"""Broadcasts over a relay tree: everybody once and in order, whoever dies on the way, whoever lies."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.kernel import kinds, wire
+from iris.kernel.ids import NodeId
+from iris.patterns.relay import Relayed, claim
+from tests.support.meshes import MeshNode, open_meshes
+from tests.support.stages import IN_FLIGHT, Stage, open_stage
+
+NARROW = iris.Config(relay_above=4, relay_fan_out=2)
+"""Trees of three hops with a dozen members."""
+
+
+class Crowd:
+    """A cluster whose members note what they are told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[object]] = defaultdict(list)
+        self.senders: Counter[str] = Counter()
+
+    async def start(self, stage: Stage, count: int, config: iris.Config) -> dict[str, iris.Node]:
+        hosts = [f"member-{index}" for index in range(count)]
+        return {host: await stage.member(self.service(host), host, config=config) for host in hosts}
+
+    def service(self, host: str) -> iris.Service:
+        crowd = iris.Service("crowd")
+
+        async def note(message: iris.Message) -> None:
+            self.told[host].append(message.payload)
+            self.senders[message.sender.cluster] += 1
+
+        crowd.broadcast(note)
+        return crowd
+
+
+async def test_every_member_of_a_large_cluster_is_told_once_in_order_and_by_whom(autojump_clock: MockClock) -> None:
+    crowd = Crowd()
+    async with open_stage() as stage:
+        members = await crowd.start(stage, 12, NARROW)
+        shop = await stage.node("shop", config=NARROW)
+        await shop.wait_for("crowd", members=12)
+        for number in range(50):
+            await shop.broadcast("crowd", number)
+        await trio.sleep(IN_FLIGHT)
+        assert dict(crowd.told) == {host: list(range(50)) for host in members}
+        assert crowd.senders == {"shop": 600}
+        assert shop.statistics().broadcasts.delivered == 600
+        links = shop.statistics().links
+        assert sum(links[member.id].sent > 50 for member in members.values()) == 2, "the sender told others itself"
+        relayed = sum(member.statistics().relayed.delivered for member in members.values())
+        assert relayed == 50 * (10 + 6), "ten are behind the first two, six behind the next four"
+
+
+async def test_a_member_that_broadcasts_to_its_large_cluster_is_told_once_as_well(autojump_clock: MockClock) -> None:
+    crowd = Crowd()
+    async with open_stage() as stage:
+        members = await crowd.start(stage, 9, NARROW)
+        await members["member-4"].wait_for("crowd", members=9)
+        await members["member-4"].broadcast("crowd", "x")
+        await trio.sleep(IN_FLIGHT)
+        assert dict(crowd.told) == {host: ["x"] for host in members}
+
+
+async def test_a_small_cluster_is_told_without_relays(autojump_clock: MockClock) -> None:
+    crowd = Crowd()
+    async with open_stage() as stage:
+        members = await crowd.start(stage, NARROW.relay_above, NARROW)
+        shop = await stage.node("shop", config=NARROW)
+        await shop.wait_for("crowd", members=4)
+        await shop.broadcast("crowd", 1)
+        await trio.sleep(IN_FLIGHT)
+        assert sum(member.statistics().relayed.sent for member in members.values()) == 0
+        last = await stage.member(crowd.service("last"), "last", config=NARROW)
+        await shop.wait_for("crowd", members=5)
+        await shop.broadcast("crowd", 2)
+        await trio.sleep(IN_FLIGHT)
+        assert sum(member.statistics().relayed.sent for member in (*members.values(), last)) == 3
+        assert dict(crowd.told) == {host: [1, 2] for host in members} | {"last": [2]}
+
+
+async def test_a_relay_that_dies_takes_at_most_its_branch_along_and_everything_is_counted(
+    autojump_clock: MockClock,
+) -> None:
+    crowd = Crowd()
+    async with open_stage() as stage:
+        members = await crowd.start(stage, 12, NARROW)
+        shop = await stage.node("shop", config=NARROW)
+        await shop.wait_for("crowd", members=12)
+        await shop.broadcast("crowd", 0)
+        await trio.sleep(IN_FLIGHT)
+        relay = max(members, key=lambda host: members[host].statistics().relayed.sent)
+        for number in range(1, 40):
+            await shop.broadcast("crowd", number)
+            if number == 20:
+                stage.crash(relay)
+        await trio.sleep(3)
+        statistics = shop.statistics().broadcasts
+        assert statistics.waiting == 0
+        assert 0 < statistics.lost["relay lost"] <= 5 * 39
+        for host in members:
+            assert len(set(crowd.told[host])) == len(crowd.told[host]), "told twice"
+        unharmed = [host for host in members if crowd.told[host] == list(range(40))]
+        assert len(unharmed) >= 5, "the other branch is not affected"
+        crowd.told.clear()
+        await shop.wait_for("crowd", members=11)
+        await trio.sleep(2)
+        await shop.broadcast("crowd", "after")
+        await trio.sleep(IN_FLIGHT)
+        assert dict(crowd.told) == {host: ["after"] for host in members if host != relay}
+
+
+async def test_a_lossy_network_loses_broadcasts_but_never_doubles_or_forgets_one(autojump_clock: MockClock) -> None:
+    crowd = Crowd()
+    async with open_stage(seed=5) as stage:
+        members = await crowd.start(stage, 12, NARROW)
+        shop = await stage.node("shop", config=NARROW)
+        await shop.wait_for("crowd", members=12)
+        stage.network.memory.loss = 0.05
+        for number in range(200):
+            await shop.broadcast("crowd", number)
+            await trio.sleep(0.01)
+        stage.network.memory.loss = 0
+        for number in range(200, 210):  # shows every gap
+            await shop.broadcast("crowd", number)
+            await trio.sleep(0.1)
+        await trio.sleep(2)
+        told = [crowd.told[host] for host in members]
+        assert all(len(set(numbers)) == len(numbers) for numbers in told)
+        assert all(set(range(200, 210)) <= set(numbers) for numbers in told)
+        assert sum(map(len, told)) < 210 * 12, "nothing was lost: the test shows nothing"
+        assert shop.statistics().broadcasts.waiting == 0
+
+
+# -- who lies ------------------------------------------------------------------------------------------------
+
+
+def relayed(origin: MeshNode, number: int, cluster: str = "crowd") -> Relayed:
+    """A broadcast of ``origin``, signed by it."""
+    body = wire.pack((kinds.BROADCAST, cluster, None, b"payload"))
+    return Relayed(origin.id, number, (), body, origin.mesh.identity.sign(claim(origin.id, number, body)))
+
+
+@pytest.mark.parametrize(
+    ("lie", "refusal"),
+    [
+        ("body", "relayed message with a wrong signature"),
+        ("number", "relayed message with a wrong signature"),
+        ("origin", "relayed message with a wrong signature"),
+        ("unknown origin", "relayed message of a node that is not linked"),
+        ("own", "relayed message of a node that is not linked"),
+        ("again", "relayed message came again"),
+        ("kind", "message of kind 0x31"),
+        ("junk", "message of kind 0x31"),
+    ],
+)
+async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockClock, lie: str, refusal: str) -> None:
+    told: list[tuple[str, object]] = []
+    crowd = iris.Service("crowd")
+
+    @crowd.broadcast
+    async def note(message: iris.Message) -> None:
+        told.append((message.sender.cluster, message.payload))
+
+    assert note in crowd.broadcasts
+    async with open_meshes("shop", "liar", "member") as fleet:
+        shop, liar, member = fleet["shop"], fleet["liar"], fleet["member"]
+        async with member.serve(crowd):
+            genuine = relayed(shop, 1)
+            match lie:
+                case "body":
+                    forged = genuine._replace(body=wire.pack((kinds.BROADCAST, "crowd", None, b"forged")))
+                case "number":
+                    forged = genuine._replace(number=2)
+                case "origin":
+                    forged = genuine._replace(origin=liar.id)
+                case "unknown origin":
+                    forged = genuine._replace(origin=NodeId(genuine.origin[::-1]))
+                case "own":
+                    forged = relayed(member, 1)
+                case "again":
+                    liar.mesh.post(member.id, *genuine.message(()))
+                    forged = genuine
+                case "kind":
+                    body = wire.pack((kinds.REQUEST, 1, "crowd", None, 1000, 0, None, b"payload"))
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, body))
+                    forged = Relayed(shop.id, 1, (), body, signature)
+                case _:
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, b"\x01"))
+                    forged = Relayed(shop.id, 1, (), b"\x01", signature)
+            liar.mesh.post(member.id, *forged.message(()))
+            await trio.sleep(0.1)
+            assert told == ([("shop", b"payload")] if lie == "again" else [])
+            assert member.mesh.refusals == {refusal: 1}
+            liar.mesh.post(member.id, *relayed(shop, 9).message(()))
+            await trio.sleep(0.1)
+            assert told[-1] == ("shop", b"payload"), "the genuine one is taken"
+
+
+async def test_names_behind_a_node_that_cannot_be_right_are_counted_as_lost(autojump_clock: MockClock) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(iris.Service("crowd")):
+            message, size = relayed(shop, 1).message((member.id, shop.id, NodeId(shop.id[::-1])))
+            shop.mesh.post(member.id, message, size)
+            await trio.sleep(0.1)
+            assert member.relays.tally.lost == {"no link": 1}
+            assert member.relays.tally.sent == 1
