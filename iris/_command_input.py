@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -28,9 +29,10 @@ async def read_chunks() -> AsyncGenerator[bytes]:
 async def read_lines() -> AsyncGenerator[bytes]:
     """Yield each line of standard input without its newline."""
     rest = b""
-    async for chunk in read_chunks():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
+    async with contextlib.aclosing(read_chunks()) as chunks:
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line
     if rest:
         yield rest

@@ -12,6 +12,7 @@ import trio
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_output import Lines, open_lines, write_object
+from iris.kernel.ids import check_name
 
 
 @click.command()
@@ -21,6 +22,8 @@ from iris._command_output import Lines, open_lines, write_object
 @connected
 def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
     """Show the members of each CLUSTER, or of all clusters."""
+    for name in clusters:
+        check_name(name, "cluster")
 
     async def show() -> None:
         async with connection.open() as node:

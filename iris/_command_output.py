@@ -32,12 +32,12 @@ def write_payload(payload: Any) -> None:
 
 def write_object(fields: Mapping[str, Any]) -> None:
     """Write one JSON object on a line of its own."""
-    click.echo(json.dumps(fields, separators=(",", ":")))
+    click.echo(_as_json(fields))
 
 
 def note(text: str) -> None:
-    """Tell people something that does not belong to the output."""
-    click.echo(f"iris: {text}", err=True)
+    """Tell people something that does not belong to the output, in one line."""
+    click.echo(f"iris: {' '.join(text.split())}", err=True)
 
 
 @final
@@ -53,7 +53,7 @@ class Lines:
 
     async def write_object(self, fields: Mapping[str, Any]) -> None:
         """Write one JSON object on a line of its own."""
-        await self.write(json.dumps(fields, separators=(",", ":")))
+        await self.write(_as_json(fields))
 
 
 @contextlib.asynccontextmanager
@@ -68,6 +68,10 @@ async def open_lines() -> AsyncGenerator[Lines]:
         nursery.start_soon(_write_out, receiver)
         async with sender:
             yield Lines(sender)
+
+
+def _as_json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"), default=as_text)
 
 
 async def _write_out(receiver: trio.MemoryReceiveChannel[bytes]) -> None:

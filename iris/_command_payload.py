@@ -61,6 +61,8 @@ def parse_payload(payload: bytes | str, json_payload: bool) -> Any:
         return json.loads(payload)
     except ValueError as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from None
+    except RecursionError:
+        raise click.UsageError("the payload is not JSON that can be read: it is nested too deep") from None
 
 
 def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
@@ -77,13 +79,16 @@ def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
 
 
 def as_text(payload: Any) -> str:
-    """Return ``payload`` as people read it: texts as they are, other values as JSON, bytes as UTF-8 or base64."""
+    """Return ``payload`` as people read it: texts as they are, other values as JSON, bytes as UTF-8 or base64.
+
+    JSON knows no bytes: those inside of other values become texts in the same way.
+    """
     if isinstance(payload, bytes):
         try:
             return payload.decode()
         except UnicodeDecodeError:
             return "base64:" + base64.b64encode(payload).decode()
-    return payload if isinstance(payload, str) else json.dumps(payload)
+    return payload if isinstance(payload, str) else json.dumps(payload, default=as_text)
 
 
 def as_fields(payload: Any) -> dict[str, Any]:

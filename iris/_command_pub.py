@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -51,8 +52,17 @@ def pub(
                 await publish(node, value)
                 return
             with counting("events published") as count:
-                async for line in read_lines():
-                    await publish(node, parse_payload(line.decode(errors="replace"), json_payload))
-                    count(1)
+                async with contextlib.aclosing(read_lines()) as given:
+                    async for line in given:
+                        await publish(node, parse_payload(_text_of(line), json_payload))
+                        count(1)
 
     return run_until_done(publish_all)
+
+
+def _text_of(line: bytes) -> str | bytes:
+    """Return a line as a text; as it is if it is none."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line

@@ -43,7 +43,7 @@ def load_service(target: str) -> iris.Service:
         click.UsageError: there is no such module or service, or the module fails when it is imported.
     """
     module_name, colon, attribute = target.partition(":")
-    if not (module_name and colon and attribute):
+    if not (module_name and colon and attribute) or module_name.startswith("."):
         raise click.UsageError(f"{target!r} names no service: write MODULE:SERVICE, such as app:databases")
     directory = str(Path.cwd())
     if directory not in sys.path:

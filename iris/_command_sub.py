@@ -28,7 +28,7 @@ def sub(
 
     In a pattern, * stands for one word of a topic and > for all that follow.
     """
-    printed = 0
+    taken = printed = 0
 
     async def show(event: iris.Event, lines: Lines) -> None:
         if event.missed:
@@ -41,12 +41,16 @@ def sub(
             await lines.write(f"{event.topic} {as_text(event.payload)}")
 
     async def follow(node: iris.Node, pattern: str, lines: Lines, scope: trio.CancelScope) -> None:
-        nonlocal printed
+        nonlocal taken, printed
         async with node.subscribe(pattern, group=group) as events:
             note(f"subscribed to {pattern}")
             async for event in events:
-                printed += 1
+                # The writing of a line may wait for its reader, while another pattern has an event, too.
+                if taken == count:
+                    return
+                taken += 1
                 await show(event, lines)
+                printed += 1
                 if printed == count:
                     scope.cancel()
                     return

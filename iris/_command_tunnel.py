@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import click
@@ -29,9 +30,10 @@ def tunnel(connection: Connection, cluster: str, operation: str | None, timeout:
 
     async def send_input(channel: iris.Tunnel) -> None:
         with counting("sent", total=input_size(), unit_bytes=True, beside_output=True) as count:
-            async for chunk in read_chunks():
-                await channel.send(chunk)
-                count(len(chunk))
+            async with contextlib.aclosing(read_chunks()) as chunks:
+                async for chunk in chunks:
+                    await channel.send(chunk)
+                    count(len(chunk))
         await channel.send_eof()
 
     async def connect() -> None:

@@ -59,6 +59,11 @@ def test_what_is_not_json_is_refused(text: str | bytes) -> None:
         parse_payload(text, json_payload=True)
 
 
+def test_json_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(click.UsageError, match="nested too deep"):
+        parse_payload("[" * 1_000_000, json_payload=True)
+
+
 def test_a_line_that_begins_with_an_at_sign_is_no_file() -> None:
     assert parse_payload("@/etc/passwd", json_payload=False) == "@/etc/passwd"
 
@@ -81,6 +86,7 @@ def test_a_header_without_name_or_value_is_refused(header: str) -> None:
         (b"text", "text", {"payload": "text", "encoding": "utf-8"}),
         (b"\xff", "base64:/w==", {"payload": "/w==", "encoding": "base64"}),
         (None, "null", {"payload": None}),
+        ([b"text", {"a": b"\xff"}], '["text", {"a": "base64:/w=="}]', {"payload": [b"text", {"a": b"\xff"}]}),
         ({"a": [1, True]}, '{"a": [1, true]}', {"payload": {"a": [1, True]}}),
     ],
 )

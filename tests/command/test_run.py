@@ -36,6 +36,12 @@ def test_a_service_is_found_in_the_current_directory(write: Write) -> None:
     assert load_service("app_found:databases").name == "databases"
 
 
+@pytest.mark.parametrize("target", ["", ":", "app", "app:", ":databases", ".app:databases", "..:databases"])
+def test_what_names_no_service_is_refused_before_anything_is_imported(target: str) -> None:
+    with pytest.raises(click.UsageError, match="names no service: write MODULE:SERVICE"):
+        load_service(target)
+
+
 def test_a_module_that_is_not_there_is_named(write: Write) -> None:
     with pytest.raises(click.UsageError, match="there is no module app_absent in"):
         load_service("app_absent:databases")
