@@ -1,0 +1,88 @@
+"""The benchmark of publish/subscribe and tunnels: a slice of each case, between real processes, with its checks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.streams.fanout import Checked
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Arrived:
+    """What ``Checked`` looks at of an event."""
+
+    def __init__(self, number: int, missed: int) -> None:
+        self.payload = number.to_bytes(8, "little")
+        self.missed = missed
+
+
+@pytest.mark.parametrize(
+    ("numbers", "unexplained", "missed"),
+    [
+        ([(0, 0), (1, 0), (2, 0)], 0, 0),
+        ([(0, 0), (5, 4), (6, 0)], 0, 4),
+        ([(0, 0), (5, 0), (6, 0)], 1, 0),
+        ([(0, 0), (5, 3), (6, 0)], 1, 3),
+        ([(0, 0), (2, 1), (1, 0), (3, 0)], 2, 1),
+        ([(0, 0), (0, 0), (1, 0)], 1, 0),
+    ],
+    ids=["in order", "announced gap", "silent gap", "wrong gap", "out of order", "repeated"],
+)
+def test_the_check_of_the_benchmark_finds_what_is_not_explained(
+    numbers: list[tuple[int, int]], unexplained: int, missed: int
+) -> None:
+    checked = Checked()
+    assert not checked.take([Arrived(*pair) for pair in numbers])  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    assert (checked.unexplained, checked.missed, checked.received) == (unexplained, missed, len(numbers))
+
+
+def run(case: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.streams", "--quick", case],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=_ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_slow_joiner_misses_the_first_event() -> None:
+    assert "| 500 | 0 |" in run("joiner")
+
+
+def test_four_processes_get_every_event_in_order() -> None:
+    said = run("fifo")
+    rows = re.findall(r"^\| (wait|drop_oldest) \| ([^|]*) \| ([^|]*) \| (\d+) \|", said, re.MULTILINE)
+    assert [overflow for overflow, *_ in rows] == ["wait", "drop_oldest"]
+    assert all(unexplained == "0" for *_, unexplained in rows)
+    assert rows[0][1:3] == ("100,000, 100,000, 100,000, 100,000", "0, 0, 0, 0")
+
+
+def test_a_stopped_subscriber_leaves_the_publisher_small() -> None:
+    said = run("stopped")
+    after = [int(size) for size in re.findall(r"(\d+) MiB \|$", said, re.MULTILINE)]
+    before = [int(size) for size in re.findall(r"\| (\d+), \d+ MiB", said)]
+    # What may wait on one link is 16 MiB; encoded frames and the allocator's leftovers come to a little more.
+    assert len(after) == 2
+    assert all(late - early < 48 for early, late in zip(before, after, strict=True)), said
+    assert "unexplained gaps in all: 0" in said
+
+
+def test_tunnels_stay_small_whatever_passes_through() -> None:
+    said = run("memory")
+    rows = re.findall(r"^\| ([^|]*) \| ([\d.-]+) MiB \| ([\d.-]+) MiB \| ([\d.]*)", said, re.MULTILINE)
+    assert len(rows) == 4, said
+    for what, opener, member, _ in rows:
+        limit = 10 if "open tunnels" in what else 64  # 1,000 tunnels in 100 MiB
+        assert float(opener) < limit, said
+        assert float(member) < limit, said
+    assert float(rows[-1][-1]) <= 2.0, "two windows are held for a receiver that stops reading"
