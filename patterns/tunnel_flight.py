@@ -12,7 +12,7 @@ Source: Brakmo, O'Malley and Peterson, "TCP Vegas", SIGCOMM 1994, in bytes and w
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
 STEP: Final = 64 * 1024
@@ -72,7 +72,7 @@ class Flight:
         self._round_end = 0  # the round ends with the mark of this number
         self._round_shortest = float("inf")
         self._fast = True  # double the limit in each round, until there is a queue for the first time
-        self._blocked: dict[Blocked, None] = {}
+        self._blocked: OrderedDict[Blocked, None] = OrderedDict()
 
     @property
     def on_the_way(self) -> int:
@@ -151,6 +151,5 @@ class Flight:
     def unblock_one(self) -> None:
         """Tell the one who has waited longest, if there is room."""
         if self._blocked and self.has_room:
-            one = next(iter(self._blocked))
-            del self._blocked[one]
+            one, _ = self._blocked.popitem(last=False)
             one.offer()
