@@ -6,8 +6,9 @@ member was lost goes to whoever stands in for it, under the same number, so that
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import trio
@@ -19,7 +20,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
 from iris.patterns.interest import InterestTable
-from iris.patterns.publishing import Publishing, envelope_size, stable_hash
+from iris.patterns.publishing import STALLED, Publishing, envelope_size, stable_hash
 
 REPEATED: Final = ""
 """In the place of a group: for durable subscriptions only, because the others have had the event already."""
@@ -29,15 +30,66 @@ _RETRY: Final = 0.05
 
 
 @final
-class _Waiting:
-    """One confirmed publish under way: which nodes have it and have not answered, and which have."""
+class Unconfirmed:
+    """Consecutive events of one topic under way: which nodes have them and have not answered, and which have.
 
-    __slots__ = ("done", "news", "pending")
+    Attributes:
+        first: number of the first event among all that this node wants confirmed.
+        size: bytes on the wire.
+        pending: for each node, the events that it has confirmed, as bits.
+    """
 
-    def __init__(self) -> None:
-        self.pending: set[NodeId] = set()
+    __slots__ = (
+        "asked",
+        "attempts",
+        "confirmed",
+        "done",
+        "everything",
+        "first",
+        "headers",
+        "key",
+        "news",
+        "payloads",
+        "pending",
+        "sequence",
+        "size",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, payloads: Sequence[wire.Payload], key: str | None, headers: wire.Headers, size: int
+    ) -> None:
+        self.topic = topic
+        self.payloads = tuple(payloads)
+        self.key = key
+        self.headers = headers
+        self.size = size + envelope_size(topic, headers, key)
+        self.first = self.sequence = 0
+        self.everything = (1 << len(payloads)) - 1
+        self.pending: dict[NodeId, int] = {}
         self.done: set[NodeId] = set()
+        self.asked: dict[str, NodeId] = {}
+        self.attempts: Counter[str] = Counter()
+        self.confirmed: set[str] = set()
         self.news = trio.Event()
+
+    def message(self, group: str | None) -> wire.Message:
+        """Return the events as they travel."""
+        return (kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads)
+
+    def confirm(self, node: NodeId, first: int, last: int) -> None:
+        """Note that a node has the events of these numbers, as far as they are of this run."""
+        bits = self.pending.get(node)
+        low, high = max(first - self.first, 0), min(last - self.first, len(self.payloads) - 1)
+        if bits is None or low > high:
+            return
+        bits |= ((1 << (high - low + 1)) - 1) << low
+        if bits == self.everything:
+            del self.pending[node]
+            self.done.add(node)
+            self.news.set()
+        else:
+            self.pending[node] = bits
 
 
 @final
@@ -50,7 +102,9 @@ class Confirming:
         self._publishing = publishing
         self._config = config
         self._number = 0
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Unconfirmed] = {}
+        self._firsts: list[int] = []
+        """The keys of ``_waiting``: numbers only grow, so they are in order."""
         self._had_durable: set[str] = set()
         self._interest_changed = trio.lowlevel.ParkingLot()
         mesh.on(kinds.CONFIRMED, 1, self._receive_confirmed)
@@ -62,72 +116,103 @@ class Confirming:
         encoded = wire.encode_payload(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        await self.wait_way(topic, deadline, timeout)
+        run = Unconfirmed(topic, (encoded,), key, flat, wire.payload_size(encoded))
+        try:
+            self.post(run)
+            await self.wait(run, deadline, timeout)
+        finally:
+            self.forget(run)
+
+    async def wait_way(self, topic: str, deadline: float, timeout: float) -> None:
+        """Wait until no subscriber of a topic asks for a pause, and the links that move have room.
+
+        Raises:
+            NotSent: there is no durable subscriber.
+            RequestTimeout: the pause goes on beyond the deadline.
+            ConfigError, NotAllowed: see ``Publishing.look_up``.
+        """
         publishing = self._publishing
         state = publishing.look_up(topic)
         if not self._subscribers(topic) and topic not in self._had_durable:
             raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
-        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         if state.held:
             with trio.move_on_at(deadline) as scope:
                 await publishing.wait_released(topic)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {timeout:g} s")
-            state = publishing.look_up(topic)
-        publishing.interrupt()
-        publishing.published += 1
-        self._number += 1
-        state.sequence += 1
-        number, sequence = self._number, state.sequence
-        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
+        for link in state.every:
+            while not link.has_room() and not link.is_stalled(STALLED) and trio.current_time() < deadline:
+                with trio.move_on_at(min(deadline, trio.current_time() + STALLED)):
+                    await link.wait_room()
 
-        def run(group: str | None) -> wire.Message:
-            return (kinds.EVENTS, topic, sequence, number, group, flat, key, (encoded,))
+    def post(self, run: Unconfirmed) -> None:
+        """Number events and send them out; they are waited for until ``forget``."""
+        publishing = self._publishing
+        count = len(run.payloads)
+        state = publishing.look_up(run.topic)
+        run.first, run.sequence = self._number + 1, publishing.number(state, count)
+        self._number += count
+        self._waiting[run.first] = run
+        self._firsts.append(run.first)
+        subscribers = self._subscribers(run.topic)
+        groups = {name for name, members in subscribers.items() if members[0] != name}
+        for link in state.links:
+            if publishing.post(link, run.message(None), run.size, count) and link.node in subscribers:
+                run.asked[link.node] = link.node
+                run.pending[link.node] = 0
+        for node, terms in state.choose(run.key, run.first):
+            if terms.group not in groups:
+                publishing.post_to(node, run.message(terms.group), run.size, count)
+        self._ask(run, subscribers)
 
-        confirmed: set[str] = set()
-        asked: dict[str, NodeId] = {}
-        waiting = self._waiting[number] = _Waiting()
-        attempts: Counter[str] = Counter()
-        try:
+    def forget(self, run: Unconfirmed) -> None:
+        """Wait for these events no more."""
+        if self._waiting.pop(run.first, None) is not None:
+            del self._firsts[bisect.bisect_left(self._firsts, run.first)]
+
+    async def wait(self, run: Unconfirmed, deadline: float, timeout: float) -> None:
+        """Wait until every durable subscriber has confirmed events that were posted; send them again where needed.
+
+        Raises:
+            RequestTimeout: not by the deadline.
+        """
+        topic = run.topic
+        while True:
             subscribers = self._subscribers(topic)
-            groups = {name for name, members in subscribers.items() if members[0] != name}
-            for link in state.links:
-                if publishing.post(link, run(None), size) is not None and link.node in subscribers:
-                    asked[link.node] = link.node
-                    waiting.pending.add(link.node)
-            for node, terms in state.choose(key, number):
-                if terms.group not in groups:
-                    publishing.post_to(node, run(terms.group), size)
-            while True:
-                subscribers = self._subscribers(topic)
-                for name in subscribers.keys() - confirmed:
-                    members = subscribers[name]
-                    member = asked.get(name)
-                    if member not in waiting.pending or member not in members:
-                        member = _choose(members, key, number + attempts[name])
-                        attempts[name] += 1
-                        if publishing.post_to(member, run(REPEATED if member == name else name), size):
-                            asked[name] = member
-                            waiting.pending.add(member)
-                outstanding = subscribers.keys() - confirmed
-                if not outstanding and confirmed:
-                    return
-                # A subscriber whose link had no room is tried again soon; all else comes with news.
-                stuck = any(asked.get(name) not in waiting.pending for name in outstanding)
-                with trio.move_on_at(min(deadline, trio.current_time() + _RETRY) if stuck else deadline):
-                    if outstanding:
-                        await waiting.news.wait()
-                    else:
-                        await self._interest_changed.park()
-                if trio.current_time() >= deadline:
-                    raise RequestTimeout(
-                        f"no durable subscriber of {topic!r} has confirmed within {timeout:g} s"
-                        if outstanding
-                        else f"the durable subscriber of {topic!r} is gone and has not come back within {timeout:g} s"
-                    )
-                waiting.news = trio.Event()
-                confirmed |= {name for name, member in asked.items() if member in waiting.done}
-        finally:
-            del self._waiting[number]
+            self._ask(run, subscribers)
+            outstanding = subscribers.keys() - run.confirmed
+            if not outstanding and run.confirmed:
+                return
+            # A subscriber whose link had no room is tried again soon; all else comes with news.
+            stuck = any(run.asked.get(name) not in run.pending for name in outstanding)
+            with trio.move_on_at(min(deadline, trio.current_time() + _RETRY) if stuck else deadline):
+                if outstanding:
+                    await run.news.wait()
+                else:
+                    await self._interest_changed.park()
+            if trio.current_time() >= deadline:
+                raise RequestTimeout(
+                    f"no durable subscriber of {topic!r} has confirmed within {timeout:g} s"
+                    if outstanding
+                    else f"the durable subscriber of {topic!r} is gone and has not come back within {timeout:g} s"
+                )
+            run.news = trio.Event()
+
+    def _ask(self, run: Unconfirmed, subscribers: Mapping[str, list[NodeId]]) -> None:
+        """Send events to the durable subscribers that have neither confirmed them nor are about to."""
+        run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
+        for name in subscribers.keys() - run.confirmed:
+            members = subscribers[name]
+            member = run.asked.get(name)
+            if member not in run.pending or member not in members:
+                member = _choose(members, run.key, run.first + run.attempts[name])
+                run.attempts[name] += 1
+                message = run.message(REPEATED if member == name else name)
+                if self._publishing.post_to(member, message, run.size, len(run.payloads)):
+                    run.asked[name] = member
+                    run.pending[member] = 0
 
     def _subscribers(self, topic: str) -> dict[str, list[NodeId]]:
         """Return the durable subscribers: the name of each group, or a node's own id, with the nodes that may do."""
@@ -146,18 +231,16 @@ class Confirming:
         for first, last in zip(ranges[::2], ranges[1::2], strict=True):
             if not 0 <= last - first < _MAX_RANGE:
                 raise RemoteProtocolError(f"a range of confirmations is ordered and below {_MAX_RANGE}")
-            for number in range(first, last + 1):
-                waiting = self._waiting.get(number)
-                if waiting is not None and peer.node in waiting.pending:
-                    waiting.pending.discard(peer.node)
-                    waiting.done.add(peer.node)
-                    waiting.news.set()
+            at = max(0, bisect.bisect_right(self._firsts, first) - 1)
+            while at < len(self._firsts) and self._firsts[at] <= last:
+                self._waiting[self._firsts[at]].confirm(peer.node, first, last)
+                at += 1
 
     def lost(self, node: NodeId) -> None:
         """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
         for waiting in self._waiting.values():
             if node in waiting.pending:
-                waiting.pending.discard(node)
+                del waiting.pending[node]
                 waiting.news.set()
 
     def interest_changed(self) -> None:

@@ -171,7 +171,7 @@ class PubSub:
         self._known_news.unpark_all()
 
     def _receive_events(self, peer: Peer, message: wire.Message) -> None:
-        check_run_untrusted(message)
+        size, plain = check_run_untrusted(message)
         _, topic, sequence, confirm, group, headers, key, payloads = message
         wanted = self._subscriptions.match(topic)
         if not wanted:
@@ -185,9 +185,6 @@ class PubSub:
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
-        size = 0
-        for payload in payloads:
-            size += len(payload) if type(payload) is bytes else wire.payload_size(payload)
         if group is None:
             takers = [subscription for subscription in wanted if subscription.group is None]
         elif group == REPEATED:
@@ -200,7 +197,7 @@ class PubSub:
             self._turn += 1
             takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
-            subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size)
+            subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
 

@@ -1,15 +1,17 @@
 """One subscriber's end: events that arrived and wait, what was lost before each, and what to do when too many wait.
 
-Fast path, plain calls: a run of events of one topic is one entry here from the wire to the consumer, and becomes
-``Event`` objects one by one as they are taken.
+Fast path, plain calls: a run of events of one topic is one entry here from the wire to the consumer.  It becomes
+``Event`` objects one by one as they are taken, by iterators that are written in C: 0.25 us for each turn of the
+consumer's loop, where a method that makes an object and counts it took 1.2 us.  What is counted is counted by runs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast, final
 
 import trio
@@ -36,14 +38,23 @@ _TURN: Final = 0.0005
 """Seconds for which a subscriber that always finds events may go on without a checkpoint."""
 
 _TURN_EVENTS: Final = 32
-"""Events between two looks at the clock, which cost as much as an event."""
+"""Events, in whole runs, between two looks at the clock."""
 
 
 @final
-class _Run:
-    """Consecutive events of one topic from one publisher, as they came over the wire."""
+class Run:
+    """Consecutive events of one topic from one publisher, as they came over the wire.
 
-    __slots__ = ("confirm", "first", "headers", "key", "missed", "next", "payloads", "sender", "size", "topic")
+    Attributes:
+        first: number of the first event on its topic.
+        confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
+        size: bytes of the payloads.
+        plain: whether all payloads are bytes.
+        next: how many of the events were thrown out.
+        missed: how many events were lost just before the first one.
+    """
+
+    __slots__ = ("confirm", "first", "headers", "key", "missed", "next", "payloads", "plain", "sender", "size", "topic")
 
     def __init__(
         self,
@@ -55,6 +66,8 @@ class _Run:
         key: str | None,
         payloads: Sequence[wire.Payload],
         size: int,
+        *,
+        plain: bool,
     ) -> None:
         self.sender = sender
         self.topic = topic
@@ -64,70 +77,96 @@ class _Run:
         self.key = key
         self.payloads = payloads
         self.size = size
+        self.plain = plain
         self.next = 0
         self.missed = 0
 
     @property
+    def publisher(self) -> NodeId:
+        """The publishing node."""
+        return self.sender.node
+
+    @property
     def left(self) -> int:
-        """How many events have not been taken."""
+        """How many events were not thrown out."""
         return len(self.payloads) - self.next
 
 
-@final
-class Event:
+class Event(tuple[Any, int, Run, int]):
     """One published event.
 
     Attributes:
+        payload: the value that was published.
         raw_payload: as it travelled: bytes, or the packed form of another value.
         missed: how many events of this publisher and topic were lost just before this one.
     """
 
-    __slots__ = ("_index", "_run", "missed", "raw_payload")
+    # A tuple, because those are made without a line of Python: 0.1 us, an object with an __init__ takes 0.3.
+    __slots__ = ()
 
-    def __init__(self, run: _Run, index: int, missed: int) -> None:
-        self._run = run
-        self._index = index
-        self.raw_payload: wire.Payload = run.payloads[index]
-        self.missed = missed
+    payload = cast("Any", property(operator.itemgetter(0), doc="The value that was published."))
 
     def __repr__(self) -> str:
         return f"Event(topic={self.topic!r}, payload={self.payload!r}, missed={self.missed})"
 
     @property
-    def payload(self) -> Any:
-        """The value that was published."""
-        raw = self.raw_payload
-        return raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
+    def raw_payload(self) -> wire.Payload:
+        """The payload as it travelled: bytes, or the packed form of another value."""
+        raw: wire.Payload = self[0]
+        return raw
+
+    @property
+    def missed(self) -> int:
+        """How many events of this publisher and topic were lost just before this one."""
+        return self[1]
 
     @property
     def topic(self) -> str:
         """The topic it was published on."""
-        return self._run.topic
+        return self[2].topic
 
     @property
     def sender(self) -> Sender:
         """Who published it."""
-        return self._run.sender
+        return self[2].sender
 
     @property
     def headers(self) -> Mapping[str, str]:
         """What the publisher sent along."""
-        return self._run.headers
+        return self[2].headers
 
     @property
     def key(self) -> str | None:
         """The publisher's key, which keeps related events together."""
-        return self._run.key
+        return self[2].key
 
     @property
     def publisher(self) -> NodeId:
         """The publishing node."""
-        return self._run.sender.node
+        return self[2].sender.node
 
     @property
     def sequence(self) -> int:
         """A number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
-        return self._run.confirm + self._index if self._run.confirm else 0
+        first = self[2].confirm
+        return first + self[3] if first else 0
+
+
+@final
+class _PackedEvent(Event):
+    """An event of a run in which some payloads are not bytes."""
+
+    __slots__ = ()
+
+    @property
+    def payload(self) -> Any:
+        """The value that was published."""
+        raw = self[0]
+        return raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
+
+
+_NOTHING: Final[tuple[wire.Payload, ...]] = ()
+_BYTES: Final = {bytes}
 
 
 @final
@@ -194,22 +233,29 @@ class Subscription:
         self._confirm = confirm
         self._hold = hold
         self._holding = False
-        self._runs: deque[_Run] = deque()
-        self._current: _Run | None = None
+        self._runs: deque[Run] = deque()
+        self._current: Run | None = None
+        self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
+        """Those of the current run that have not been taken."""
+        self._events: Iterator[Event] = iter(())
+        """The same, as events."""
+        self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
         self._waiting = 0
         self._waiting_bytes = 0
         self._refused = self._received = self._delivered = self._dropped = self._missed = 0
         self._arrived: dict[tuple[NodeId, str], int] = {}
         self._expected: dict[tuple[NodeId, str], int] = {}
         self._turn_began = 0.0
+        self._turn_events = 0
         self._news = Wakeup()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Subscription to {self.pattern!r}, {self._waiting} events waiting>"
+        return f"<Subscription to {self.pattern!r}, {self.statistics().waiting} events waiting>"
 
     def statistics(self) -> SubscriptionStatistics:
         """Return a snapshot of the counters."""
+        self._note_taken()
         return SubscriptionStatistics(
             received=self._received,
             delivered=self._delivered,
@@ -232,13 +278,16 @@ class Subscription:
         key: str | None,
         payloads: Sequence[wire.Payload],
         size: int,
+        *,
+        plain: bool,
     ) -> None:
-        """Take a run of events that arrived."""
+        """Take a run of events that arrived; ``plain`` says that all payloads are bytes."""
         count = len(payloads)
         if self._allow is not None and sender.cluster not in self._allow:
             self._refused += count
             return
         self._received += count
+        self._note_taken()
         numbering = (sender.node, topic)
         if self.group is None:  # members of a group get parts of the numbering by design
             arrived = self._arrived.get(numbering)
@@ -249,7 +298,7 @@ class Subscription:
                 self._missed += first - arrived
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 self._arrived[numbering] = first + count
-        run = _Run(sender, topic, first, confirm, headers, key, payloads, size)
+        run = Run(sender, topic, first, confirm, headers, key, payloads, size, plain=plain)
         if self.overflow == "wait":
             # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
             self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
@@ -276,7 +325,7 @@ class Subscription:
             self._expected = {kept: self._expected.get(kept, at) for kept, at in self._arrived.items()}
         self._expected[numbering] = first
 
-    def _keep_first(self, run: _Run, max_events: int, max_bytes: int) -> None:
+    def _keep_first(self, run: Run, max_events: int, max_bytes: int) -> None:
         """Take as much of a run as there is room for."""
         count = len(run.payloads)
         if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
@@ -296,7 +345,7 @@ class Subscription:
         self._waiting += count
         self._waiting_bytes += run.size
 
-    def _keep_last(self, run: _Run) -> None:
+    def _keep_last(self, run: Run) -> None:
         """Take a run, and throw out as much of what waits longest as is too much."""
         self._runs.append(run)
         self._waiting += len(run.payloads)
@@ -322,48 +371,62 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        if not self._delivered % _TURN_EVENTS:
+        for event in self._events:
+            return event
+        self._note_taken()
+        if self._turn_events >= _TURN_EVENTS:
             await self._pass_turn()
-        run = self._current
-        if run is None:
-            while not self._runs:
-                if self._closed:
-                    raise StopAsyncIteration
-                await self._news.wait()
-                self._turn_began = trio.current_time()
-            run = self._begin_run()
-        return self._take(run)
+        while not self._runs:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._news.wait()
+            self._turn_began = trio.current_time()
+            self._turn_events = 0
+        self._begin_run()
+        return next(self._events)
 
     async def _pass_turn(self) -> None:
         """Let other tasks run, and cancellation through, if this one has gone on for long."""
+        self._turn_events = 0
         if trio.current_time() - self._turn_began > _TURN:
             await trio.lowlevel.checkpoint()
             self._turn_began = trio.current_time()
 
-    def _begin_run(self) -> _Run:
-        run = self._current = self._runs.popleft()
+    def _note_taken(self) -> None:
+        """Count the events that have been taken since this was last called: nothing does while they are."""
+        untaken = operator.length_hint(self._payloads)
+        taken = self._untaken - untaken
+        self._untaken = untaken
+        self._waiting -= taken
+        self._delivered += taken
+        if not untaken and self._current is not None:
+            self._waiting_bytes -= self._current.size
+            self._current = None
+            self._go_on()
+
+    def _next_run(self) -> Run:
+        run = self._runs.popleft()
         if self.group is None:
             run.missed = self._gap(run)
         return run
 
-    def _take(self, run: _Run) -> Event:
-        index = run.next
-        missed = run.missed
-        if missed:
-            run.missed = 0
-        event = Event(run, index, missed)
-        run.next = index + 1
-        self._waiting -= 1
-        self._delivered += 1
-        if run.next == len(run.payloads):
-            self._waiting_bytes -= run.size
-            self._current = None
-            if self._holding and self._waiting * 4 <= self._max_events and self._waiting_bytes * 4 <= self._max_bytes:
-                self._holding = False
-                self._hold(False)
-        return event
+    def _begin_run(self) -> None:
+        run = self._current = self._next_run()
+        self._untaken = run.left
+        self._turn_events += run.left
+        payloads = self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
+        missed = itertools.chain((run.missed,), itertools.repeat(0))
+        made = zip(payloads, missed, itertools.repeat(run), itertools.count(run.next))
+        kind = Event if run.plain else _PackedEvent
+        self._events = map(tuple.__new__, itertools.repeat(kind), made)
 
-    def _gap(self, run: _Run) -> int:
+    def _go_on(self) -> None:
+        """Let publishers go on when little waits any more."""
+        if self._holding and self._waiting * 4 <= self._max_events and self._waiting_bytes * 4 <= self._max_bytes:
+            self._holding = False
+            self._hold(False)
+
+    def _gap(self, run: Run) -> int:
         """Return how many events are missing before the run, and expect what follows it."""
         numbering = (run.sender.node, run.topic)
         first, end = run.first + run.next, run.first + len(run.payloads)
@@ -383,9 +446,44 @@ class Subscription:
             batch = [await self.__anext__()]
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
-        while len(batch) < max_events and (self._current is not None or self._runs):
-            batch.append(self._take(self._current or self._begin_run()))
-        return batch
+        while True:
+            batch += itertools.islice(self._events, max_events - len(batch))
+            if len(batch) >= max_events:
+                return batch
+            self._note_taken()
+            if not self._runs:
+                return batch
+            self._begin_run()
+
+    async def receive_runs(self, max_events: int = 1024) -> list[Run]:
+        """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
+
+        For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
+
+        Raises:
+            trio.EndOfChannel: the subscription was closed.
+        """
+        await self._pass_turn()
+        while not self._runs:
+            if self._closed:
+                raise trio.EndOfChannel
+            await self._news.wait()
+            self._turn_began = trio.current_time()
+        runs: list[Run] = []
+        count = 0
+        while self._runs and (not runs or count + self._runs[0].left <= max_events):
+            run = self._next_run()
+            if run.next:
+                run.payloads = run.payloads[run.next :]
+                run.first, run.confirm = run.first + run.next, run.confirm and run.confirm + run.next
+                run.next = 0
+            runs.append(run)
+            count += len(run.payloads)
+            self._waiting_bytes -= run.size
+        self._waiting -= count
+        self._delivered += count
+        self._go_on()
+        return runs
 
     async def confirm(self, batch: Sequence[Event]) -> None:
         """Tell the publishers that asked for it that these events are durable.
@@ -401,6 +499,10 @@ class Subscription:
                     known[-1] = number
                 else:
                     known += (number, number)
+        await self.confirm_ranges(ranges)
+
+    async def confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        """As ``confirm``, with the numbers by publisher: first and last of each range."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
@@ -420,8 +522,8 @@ def _size(payload: wire.Payload) -> int:
     return len(payload) if type(payload) is bytes else wire.payload_size(payload)
 
 
-def check_run_untrusted(message: wire.Message) -> None:
-    """Check an EVENTS message from a peer.
+def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
+    """Check an EVENTS message from a peer; return the bytes of its payloads, and whether all of them are bytes.
 
     Raises:
         RemoteProtocolError: a field is not what the protocol says.
@@ -440,6 +542,9 @@ def check_run_untrusted(message: wire.Message) -> None:
         or not payloads
     ):
         raise RemoteProtocolError("a run of events has a topic, a number and payloads")
-    for payload in cast("tuple[object, ...]", payloads):
-        if type(payload) is not bytes and not wire.is_payload(payload):
-            raise RemoteProtocolError("an event carries a payload")
+    fields = cast("tuple[wire.Payload, ...]", payloads)
+    if set(map(type, fields)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
+        return sum(map(len, cast("tuple[bytes, ...]", fields))), True
+    if not all(map(wire.is_payload, fields)):
+        raise RemoteProtocolError("an event carries a payload")
+    return sum(map(wire.payload_size, fields)), False

@@ -15,7 +15,7 @@ they are counted as lost.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
 import trio
@@ -29,9 +29,6 @@ from iris.kernel.wire import Message, encode_batch
 
 _MESSAGE_OVERHEAD: Final = 32
 """What a message weighs besides its payload, so that empty ones are bounded too."""
-
-_PAYLOAD_OVERHEAD: Final = 6
-"""What msgpack spends at most on a payload of a message that grows: frames stay within the transport's limit."""
 
 CONTROL_RESERVE: Final = MIB
 """Room on a full link for what two nodes need to stay in agreement: interest, holds, cancellations, confirmations."""
@@ -50,6 +47,27 @@ class FrameSession(Protocol):
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """Return the whole frame for a batch."""
         ...
+
+
+class Growing:
+    """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
+
+    Attributes:
+        is_open: whether it may; False once a link has begun to encode it, or another message grows.
+        grown: by how many bytes it has grown.
+        room: by how many bytes it may grow.
+    """
+
+    __slots__ = ("grown", "is_open", "room")
+
+    def __init__(self, room: int) -> None:
+        self.is_open = True
+        self.grown = 0
+        self.room = room
+
+    def end(self) -> None:
+        """Let it grow no more.  The link calls this, too; it may be called twice."""
+        self.is_open = False
 
 
 class BulkSource(Protocol):
@@ -88,6 +106,7 @@ class Link:
         "_frame",
         "_frame_messages",
         "_frames_sent",
+        "_growing",
         "_limit",
         "_lost",
         "_offering",
@@ -102,7 +121,6 @@ class Link:
         "_urgent",
         "_waiting_bytes",
         "_wakeup",
-        "generation",
         "moved",
         "node",
     )
@@ -114,10 +132,11 @@ class Link:
         self._session: FrameSession | None = None
         self._outgoing: Outgoing | None = None
         self._open: list[Message] = []
-        self._open_bytes = 0
+        self._open_bytes = 0  # without what a message has grown by
+        self._growing: Growing | None = None
         self._batches: deque[tuple[list[Message], int]] = deque()
         self._waiting_bytes = 0  # of closed batches
-        self._bulk: deque[BulkSource] = deque()
+        self._bulk: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport
         self._frame_messages = 0
         self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
@@ -126,8 +145,6 @@ class Link:
         self._wakeup = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._closed: str | None = None
-        self.generation = 0
-        """Grows whenever a new batch is begun: a message posted under the same number has not been encoded yet."""
         self.moved = 0.0
         """When the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
         self._sent = self._lost = self._refused = self._frames_sent = self._bytes_sent = 0
@@ -139,7 +156,7 @@ class Link:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that wait here."""
-        return self._waiting_bytes + self._open_bytes
+        return self._waiting_bytes + self._held()
 
     @property
     def outgoing(self) -> Outgoing | None:
@@ -167,7 +184,7 @@ class Link:
 
     # -- what patterns call ---------------------------------------------------------------------------------
 
-    def post(self, message: Message, size: int, reserve: int = 0) -> int:
+    def post(self, message: Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:
         """Append a message; it leaves with the next batch.
 
         Args:
@@ -175,14 +192,13 @@ class Link:
             size: bytes of its payload, headers and names.
             reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
 
-        Returns:
-            The ``generation`` of its batch: as long as the link still has that one, the message is not encoded.
+            growing: of a message that may grow until the link encodes it; its ``room`` is cut to what the batch has.
 
         Raises:
             NotSent: ``Config.link_bytes`` are waiting already, or the link has ended.  The message was not taken.
         """
         size += _MESSAGE_OVERHEAD
-        held = self._open_bytes
+        held = self._open_bytes if self._growing is None else self._held()
         if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
             self._refused += 1
             raise NotSent(
@@ -199,27 +215,23 @@ class Link:
             self.moved = now
         self._open.append(message)
         self._open_bytes += size
-        generation = self.generation
+        if growing is not None:
+            self._grow_no_more()
+            self._growing = growing
+            growing.room = min(growing.room, self._size - self._open_bytes)
         if quiet:
             self._push()
         self._wakeup.wake()
-        return generation
-
-    def grow(self, size: int) -> None:
-        """A message posted under the present ``generation`` has grown by ``size`` bytes of payload."""
-        self._open_bytes += size + _PAYLOAD_OVERHEAD
-        if self._open_bytes >= self._size:
-            self._close_batch()
 
     def ready(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
         if source not in self._bulk:
-            self._bulk.append(source)
+            self._bulk[source] = None
             self._wakeup.wake()
 
     def has_room(self) -> bool:
         """Tell whether less than half of the limit is waiting."""
-        return self._waiting_bytes + self._open_bytes < self._limit // 2
+        return self.waiting_bytes < self._limit // 2
 
     def is_stalled(self, after: float) -> bool:
         """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
@@ -275,7 +287,7 @@ class Link:
         lost = len(self._open) + sum(len(batch) for batch, _ in self._batches) + self._frame_messages
         self._closed = reason
         self._lost += lost
-        self._begin_batch()
+        self._take_batch()
         self._batches.clear()
         self._bulk.clear()
         self._waiting_bytes = self._frame_messages = 0
@@ -303,15 +315,28 @@ class Link:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _begin_batch(self) -> None:
+    def _held(self) -> int:
+        """Bytes in the open batch."""
+        return self._open_bytes if self._growing is None else self._open_bytes + self._growing.grown
+
+    def _grow_no_more(self) -> None:
+        if self._growing is not None:
+            self._growing.end()
+            self._open_bytes += self._growing.grown
+            self._growing = None
+
+    def _take_batch(self) -> tuple[list[Message], int]:
+        """Take the open batch, with its size, and begin another."""
+        self._grow_no_more()
+        batch, size = self._open, self._open_bytes
         self._open = []
         self._open_bytes = 0
-        self.generation += 1
+        return batch, size
 
     def _close_batch(self) -> None:
-        self._batches.append((self._open, self._open_bytes))
-        self._waiting_bytes += self._open_bytes
-        self._begin_batch()
+        batch, size = self._take_batch()
+        self._batches.append((batch, size))
+        self._waiting_bytes += size
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
 
@@ -336,16 +361,14 @@ class Link:
             batch, size = self._batches.popleft()
             self._waiting_bytes -= size
         else:
-            batch, size = self._open, self._open_bytes
-            if batch or self._bulk:
-                self._begin_batch()
+            batch, size = self._take_batch()
             while size < self._size and self._bulk:
-                source = self._bulk.popleft()
+                source, _ = self._bulk.popitem(last=False)
                 piece = source.take(self._size - size)
                 if piece is not None:
                     batch.append(piece[0])
                     size += piece[1] + _MESSAGE_OVERHEAD
-                    self._bulk.append(source)
+                    self._bulk[source] = None
         if self._room and self.has_room():
             self._room.unpark_all()
         if not batch:

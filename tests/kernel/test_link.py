@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel.errors import NotSent
+from iris.kernel.link import Growing
 from iris.kernel.wire import Message
 from tests.support.links import (
     SMALL,
@@ -57,12 +58,32 @@ async def test_a_link_that_is_busy_batches_again_at_once(autojump_clock: MockClo
         assert way.batches == [[(1, 0), (1, 1), (1, 2)], [(1, 3), (1, 4)]]
 
 
-async def test_the_generation_says_whether_a_message_is_encoded(autojump_clock: MockClock) -> None:
-    way = Way()
-    async with open_link(way=way) as link:
-        assert link.post((1,), 0) == link.generation
+async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) -> None:
+    async with open_link(way=Way()) as link:
+        growing = Growing(100)
+        link.post((1,), 0, growing=growing)
+        assert growing.is_open
         await trio.sleep(1)
-        assert link.post((1,), 0) != link.generation
+        assert not growing.is_open
+
+
+async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock) -> None:
+    async with open_link(way=Way()) as link:
+        first, second = Growing(100), Growing(100)
+        link.post((1,), 0, growing=first)
+        first.grown = 50
+        link.post((2,), 0, growing=second)
+        assert (first.is_open, second.is_open) == (False, True)
+        second.grown = 20
+        assert link.waiting_bytes == 50 + 20 + 2 * 32
+
+
+async def test_a_link_that_ends_lets_nothing_grow(autojump_clock: MockClock) -> None:
+    async with open_link() as link:
+        growing = Growing(100)
+        link.post((1,), 0, growing=growing)
+        assert link.close("over") == 1
+        assert not growing.is_open
 
 
 async def test_a_full_batch_leaves_without_waiting_for_the_scheduler(autojump_clock: MockClock) -> None:
@@ -93,34 +114,29 @@ async def test_a_batch_never_exceeds_its_size_but_for_one_large_message(autojump
             assert len(frame) <= 1000 or len(batch) == 1
 
 
-async def test_what_grows_counts_with_what_its_encoding_adds(autojump_clock: MockClock) -> None:
-    """Payloads of one byte take three, so that a batch of them is full long before they sum up to its size."""
-    way = Way()
-    async with open_link(way=way) as link:
-        payloads = [b"x"]
-        link.post((1, payloads), 1)
-        generation = link.generation
-        while link.generation == generation:
-            payloads.append(b"x")
-            link.grow(1)
-        assert len(payloads) > 100
-        await wait_all_tasks_blocked()
-        assert len(way.frames[0]) <= 1000
-        assert way.messages == [(1, tuple(payloads))]
+async def test_a_message_may_grow_by_what_its_batch_has_room_for(autojump_clock: MockClock) -> None:
+    async with open_link(way=Way()) as link:
+        link.post((1,), 200)
+        roomy, cramped = Growing(500), Growing(5000)
+        link.post((2,), 100, growing=roomy)
+        link.post((3,), 100, growing=cramped)
+        assert roomy.room == 500
+        assert cramped.room == 1000 - 400 - 3 * 32
 
 
-async def test_a_message_may_grow_until_its_batch_is_begun_to_be_encoded(autojump_clock: MockClock) -> None:
+async def test_what_has_grown_counts_towards_the_batch(autojump_clock: MockClock) -> None:
     way = Way()
     async with open_link(way=way) as link:
         payloads = [b"a"]
-        link.post((1, payloads), 1)
-        generation = link.generation
+        growing = Growing(1000)
+        link.post((1, payloads), 1, growing=growing)
         payloads.append(b"b")
-        link.grow(1)
-        await wait_all_tasks_blocked()
-        assert link.generation != generation
+        growing.grown = 900
+        link.post((2,), 100)  # does not fit: the batch before it leaves
         assert way.messages == [(1, (b"a", b"b"))]
-        check(link, 1)
+        assert not growing.is_open
+        await wait_all_tasks_blocked()
+        check(link, 2)
 
 
 # -- bounds ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link import Link
+from iris.kernel.link import Growing, Link
 from iris.kernel.wire import BatchDecoder
 from tests.support.links import (
     NODE,
@@ -227,26 +227,27 @@ def test_whatever_happens_messages_keep_their_order_and_counters_add_up(
         async with open_link(way=next_way()) as link:
             posted = bulk = 0
             run: list[int] = []
-            generation = -1
+            growing = Growing(0)
+            growing.end()
             for step in steps:
                 match step:
                     case "post" | "large":
                         size = 990 if step == "large" else 200
                         run = [posted]
+                        growing = Growing(1000)
                         try:
-                            link.post((1, run), size)
+                            link.post((1, run), size, growing=growing)
                         except NotSent:
                             assert link.waiting_bytes + size + 32 > SMALL.link_bytes
-                            generation = -1
+                            growing.end()
                         else:
                             posted += 1
-                            generation = link.generation
                             model.append(run[0])
                     case "grow":
-                        if generation == link.generation:
+                        if growing.is_open and growing.grown + 150 <= growing.room:
                             run.append(-1)
                             model.append(-1)
-                            link.grow(150)
+                            growing.grown += 150
                     case "room":
                         ways[-1].make_room(3)
                     case "run":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,22 +62,31 @@ class Desk:
         confirm: int = 0,
     ) -> None:
         size = sum(wire.payload_size(payload) for payload in payloads)
-        self.subscription.deliver(sender, topic, first, confirm, {}, None, payloads, size)
+        plain = all(type(payload) is bytes for payload in payloads)
+        self.subscription.deliver(sender, topic, first, confirm, {}, None, payloads, size, plain=plain)
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""
         self.deliver(first, [b"%d" % number for number in range(first, first + count)], **options)
 
+    def take_one(self) -> Event | None:
+        """Take the next event that waits, without waiting."""
+        subscription = self.subscription
+        for event in subscription._events:
+            return event
+        subscription._note_taken()
+        if not subscription._runs:
+            return None
+        subscription._begin_run()
+        return next(subscription._events)
+
     def take(self) -> list[Event]:
         """Take everything that waits, without waiting."""
-        taken: list[Event] = []
-        while self.subscription._current is not None or self.subscription._runs:
-            taken.append(self.subscription._take(self.subscription._current or self.subscription._begin_run()))
-        return taken
+        return list(iter(self.take_one, None))
 
-    def take_numbers(self) -> list[tuple[int, int]]:
-        """Take everything: number and missed of each event."""
-        return [(int(event.payload), event.missed) for event in self.take()]
+    def take_numbers(self, count: int | None = None) -> list[tuple[int, int]]:
+        """Take everything, or ``count`` events: number and missed of each."""
+        return [(int(event.payload), event.missed) for event in itertools.islice(iter(self.take_one, None), count)]
 
     @property
     def statistics(self) -> tuple[int, int, int, int, int]:
