@@ -7,7 +7,7 @@ on, and answers with the number it has reached; so a subscriber knows when every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple, cast, final
 
 from iris.kernel import kinds
@@ -84,6 +84,8 @@ class InterestTable:
         """Grows with each change, so that what was derived from the table can be checked."""
         self.refused = 0
         """Terms that the subscriber's certificate does not permit."""
+        self.added: Sequence[Terms] = ()
+        """What the last message has added."""
         self._matcher: Matcher[Wanted] = Matcher()
         self._known: dict[NodeId, dict[Terms, Wanted]] = {}
         self._stale: dict[NodeId, set[Terms]] = {}
@@ -92,6 +94,10 @@ class InterestTable:
     def match(self, topic: str) -> tuple[Wanted, ...]:
         """Return whoever wants the topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
+
+    def terms_of(self, node: NodeId) -> Collection[Terms]:
+        """Return what a node subscribes to."""
+        return self._known.get(node, {}).keys()
 
     def receive_untrusted(self, node: NodeId, message: Message, permit: Callable[[str], bool] = lambda _: True) -> int:
         """Take an INTEREST message; return the version to confirm.
@@ -117,10 +123,10 @@ class InterestTable:
             wanted = known.pop(terms, None)
             if wanted is not None:
                 self._matcher.remove(terms.pattern, wanted)
-        for terms in more:
-            if terms not in known:
-                known[terms] = wanted = Wanted(node, terms)
-                self._matcher.add(terms.pattern, wanted)
+        self.added = [terms for terms in dict.fromkeys(more) if terms not in known]
+        for terms in self.added:
+            known[terms] = wanted = Wanted(node, terms)
+            self._matcher.add(terms.pattern, wanted)
         if version == 0 and stale:
             self._stale[node] = stale
         else:

@@ -136,6 +136,12 @@ class Config:
     subscription_bytes: int = 64 * MIB
     """Events waiting for one subscriber, in bytes."""
 
+    retained_events: int = 4096
+    """Topics of which this node, as a publisher, retains the last value for subscribers who come later."""
+
+    retained_bytes: int = 4 * MIB
+    """Of all retained values: they go to a new subscriber at once, and take no more than half of a link's room."""
+
     subscribe_timeout: float = 5.0
     """A member that has not confirmed a new subscription by then is passed over, and counted."""
 

@@ -90,5 +90,16 @@ class RequestTimeout(DeliveryError):
     """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled."""
 
 
+class EventsLost(DeliveryError):
+    """Subscribers did not get events that this node has published: ``count`` of them since the last such error.
+
+    Raised only by ``publish(strict=True)``, whose own event was published; trying again would publish it twice.
+    """
+
+    def __init__(self, message: str, *, count: int = 1) -> None:
+        super().__init__(message)
+        self.count = count
+
+
 class TunnelBroken(DeliveryError):
     """The tunnel ended before both sides had finished.  What ``receive`` returned before this arrived whole."""

@@ -44,6 +44,9 @@ INTEREST_KNOWN: Final = 0x41  # (version: int): the sender publishes accordingly
 EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key: str | None, payloads)
 CONFIRMED: Final = 0x43  # (ranges: tuple of int): first, last, first, last, ... are durable
 HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wait" can take no more for now, or again
+RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key: str | None, payload): the value it keeps
+RETAINED_WANTED: Final = 0x46  # (pattern: str): send me the values that you keep for topics that match
+EVENTS_LOST: Final = 0x47  # (losses: tuple): topic, dropped, refused, topic, ...: events that subscribers did not get
 
 # Tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends.
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)
