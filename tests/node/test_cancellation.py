@@ -99,7 +99,7 @@ async def survey(cast: Cast) -> None:
 
 
 async def publish(cast: Cast) -> None:
-    for _ in range(600):
+    for _ in range(1100):  # more than one run
         await cast.shop.publish("kept.a", b"x")
 
 
