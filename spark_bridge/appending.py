@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, final
 
 import pyarrow as pa
 
-from iris.kernel.wire import payload_size
 from iris.spark_bridge.frame import HEADER_SIZE, frame_header
 from iris.spark_bridge.index import ChunkPlace, IndexView, SegmentRecord
-from iris.spark_bridge.schema import Arrival
 from iris.spark_bridge.segment import SegmentFiles
 
 CHUNK_EVENTS: Final = 8192
@@ -19,9 +16,6 @@ CHUNK_EVENTS: Final = 8192
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Larger chunks read no faster, and a reader holds some of them at a time."""
-
-EVENT_OVERHEAD: Final = 96
-"""Bytes that an event takes in the columns besides payload, topic and headers."""
 
 ROOM: Final = CHUNK_BYTES - HEADER_SIZE - 2048
 """Bytes of a chunk that are there for events."""
@@ -112,19 +106,3 @@ class ShardAppend:
             self._files.sync(self._shard.number)
             shard = dataclasses.replace(self._shard, next=self._first, timestamp=self._timestamp, size=self._size)
             self._view.put_shard(shard)
-
-
-def cut_events(events: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
-    """Cut events into parts that make a chunk each."""
-    begin = size = 0
-    for at, event in enumerate(events):
-        payload = event.raw_payload
-        more = len(payload) if type(payload) is bytes else payload_size(payload)
-        more += len(event.topic) + EVENT_OVERHEAD
-        if event.headers:
-            more += sum(len(name) + len(text) + 16 for name, text in event.headers.items())
-        if at > begin and (size + more > ROOM or at - begin == CHUNK_EVENTS):
-            yield events[begin:at]
-            begin, size = at, 0
-        size += more
-    yield events[begin:]

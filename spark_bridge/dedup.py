@@ -13,10 +13,11 @@ longer than ``publish`` waits by default.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from iris.spark_bridge.schema import Arrival
+from iris.spark_bridge.arrivals import Arrivals, cut_run
 
 BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8
@@ -39,7 +40,7 @@ class PublisherWindow:
     """The numbers of one publisher that are stored.
 
     ``blocks`` maps the number of a block to its bits; ``changed`` are the blocks to write, ``expired`` those to
-    delete.  Plain attributes instead of effects: this runs once per event.
+    delete.  Plain attributes instead of effects: this runs once per run of events.
     """
 
     __slots__ = ("blocks", "changed", "expired", "newest")
@@ -67,6 +68,32 @@ class PublisherWindow:
         self.changed.add(number)
         return Verdict.NEW
 
+    def admit_all(self, first: int, count: int) -> bool:
+        """Count ``count`` numbers from ``first`` on as stored, if all of them are new; else change nothing."""
+        found: list[tuple[int, bytearray, int]] = []
+        at, end = first, first + count
+        while at < end:
+            number, bit = divmod(at, BLOCK)
+            size = min(end - at, BLOCK - bit)
+            block = self.blocks.get(number)
+            if block is None:
+                if number <= self.newest - WINDOW // BLOCK:
+                    return False
+                block = bytearray(BLOCK_BYTES)
+            mask = ((1 << size) - 1) << bit
+            bits = int.from_bytes(block, "little")
+            if bits & mask:
+                return False
+            found.append((number, block, bits | mask))
+            at += size
+        for number, block, bits in found:
+            block[:] = bits.to_bytes(BLOCK_BYTES, "little")
+            self.blocks[number] = block
+            self.changed.add(number)
+            if number > self.newest:
+                self._advance(number)
+        return True
+
     def _advance(self, newest: int) -> None:
         self.newest = newest
         for number in [number for number in self.blocks if number <= newest - WINDOW // BLOCK]:
@@ -75,37 +102,38 @@ class PublisherWindow:
             self.expired.add(number)
 
 
-def admit_events(
-    events: Sequence[Arrival], window: Callable[[str], PublisherWindow]
-) -> tuple[Sequence[Arrival], int, list[Arrival]]:
+def admit_runs(
+    runs: Sequence[Arrivals], window: Callable[[str], PublisherWindow]
+) -> tuple[Sequence[Arrivals], int, list[Arrivals]]:
     """Sort out repeats.
 
     Args:
-        events: in the order of arrival; those with sequence 0 are not numbered and always new.
-        window: returns the window of a publisher; called once per run of events of the same publisher.
+        runs: in the order of arrival; those with number 0 are not numbered and always new.
+        window: returns the window of a publisher.
 
     Returns:
         The new events, the number of repeats, and the stale events, which must not be confirmed.
     """
-    if not any(event.sequence for event in events):
-        return events, 0, []
-    new: list[Arrival] = []
-    stale: list[Arrival] = []
+    if not any(run.confirm for run in runs):
+        return runs, 0, []
+    new: list[Arrivals] = []
+    stale: list[Arrivals] = []
     repeats = 0
-    publisher = ""
-    admit: Callable[[int], Verdict] | None = None
-    for event in events:
-        if event.sequence == 0:
-            new.append(event)
+    for run in runs:
+        if run.confirm == 0 or window(run.publisher).admit_all(run.confirm, len(run.payloads)):
+            new.append(run)
             continue
-        if admit is None or event.publisher != publisher:
-            publisher = event.publisher
-            admit = window(publisher).admit
-        match admit(event.sequence):
-            case Verdict.NEW:
-                new.append(event)
-            case Verdict.REPEAT:
-                repeats += 1
-            case Verdict.STALE:
-                stale.append(event)
+        admit = window(run.publisher).admit
+        verdicts = [admit(run.confirm + at) for at in range(len(run.payloads))]
+        at = 0
+        for verdict, alike in itertools.groupby(verdicts):
+            end = at + len(list(alike))
+            match verdict:
+                case Verdict.NEW:
+                    new.append(cut_run(run, at, end))
+                case Verdict.REPEAT:
+                    repeats += end - at
+                case Verdict.STALE:
+                    stale.append(cut_run(run, at, end))
+            at = end
     return new, repeats, stale

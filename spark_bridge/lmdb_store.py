@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
-from iris.spark_bridge.appending import FinishedSegment, ShardAppend, cut_events
+from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM, FinishedSegment, ShardAppend
+from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
 from iris.spark_bridge.chunks import read_places, take_places
-from iris.spark_bridge.dedup import PublisherWindow, admit_events
+from iris.spark_bridge.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.index import MAP_BYTES, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
-from iris.spark_bridge.schema import Arrival, encode_events, place_rows
+from iris.spark_bridge.schema import encode_events, place_rows
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
 from iris.spark_bridge.store import Appended, Cursor, ShardState
 
@@ -75,7 +76,7 @@ class LmdbStore:
 
     # -- appending ------------------------------------------------------------------------------------------
 
-    def append(self, events: Mapping[int, Sequence[Arrival]], *, now: int) -> Appended:
+    def append(self, events: Mapping[int, Sequence[Arrivals]], *, now: int) -> Appended:
         """See ``Store``."""
         with self._writing:
             finished: list[FinishedSegment] = []
@@ -94,7 +95,7 @@ class LmdbStore:
     def _append(
         self,
         view: IndexView,
-        events: Mapping[int, Sequence[Arrival]],
+        events: Mapping[int, Sequence[Arrivals]],
         now: int,
         finished: list[FinishedSegment],
     ) -> Appended:
@@ -107,10 +108,10 @@ class LmdbStore:
             return found
 
         count = repeats = 0
-        stale: list[Arrival] = []
+        stale: list[Arrivals] = []
         for number, arrivals in events.items():
-            new, repeated, late = admit_events(arrivals, window)
-            count += len(new)
+            new, repeated, late = admit_runs(arrivals, window)
+            count += count_events(new)
             repeats += repeated
             stale += late
             if new:
@@ -120,11 +121,11 @@ class LmdbStore:
         return Appended(count=count, repeats=repeats, stale=stale)
 
     def _append_to(
-        self, view: IndexView, number: int, events: Sequence[Arrival], now: int, finished: list[FinishedSegment]
+        self, view: IndexView, number: int, events: Sequence[Arrivals], now: int, finished: list[FinishedSegment]
     ) -> None:
         append = ShardAppend(view, self._files, number, now=now, finished=finished)
-        for part in cut_events(events):
-            append.add(len(part), partial(encode_events, part, shard=number))
+        for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
+            append.add(count_events(part), partial(encode_events, part, shard=number))
         append.finish()
 
     def append_batch(

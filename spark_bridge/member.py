@@ -15,13 +15,12 @@ import trio
 
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import payload_size
-from iris.patterns.subscription import Event, Subscription
+from iris.patterns.subscription import Run, Subscription
 from iris.patterns.topics import Matcher
+from iris.spark_bridge.arrivals import Arrivals, count_events
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
 from iris.spark_bridge.retention import Retention
-from iris.spark_bridge.schema import Arrival
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.store import Appended, ShardState, Store
 
@@ -74,7 +73,7 @@ class BridgeMember:
         self._own = frozenset(shards)
         self._retention = retention
         self._wall_clock = wall_clock
-        self._group: Group[tuple[Subscription, list[Event]]] = Group(limits)
+        self._group: Group[tuple[Subscription, list[Run]]] = Group(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._news = trio.Event()
@@ -143,21 +142,17 @@ class BridgeMember:
 
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
-            batch = await subscription.receive_batch(_TAKEN_AT_ONCE)
+            runs = await subscription.receive_runs(_TAKEN_AT_ONCE)
             # What this node publishes, it has stored before: Spark wrote it.
-            batch = [
-                event for event in batch if event.publisher != self._node and (wanted is None or wanted(event.topic))
-            ]
-            if not batch:
+            runs = [run for run in runs if run.publisher != self._node and (wanted is None or wanted(run.topic))]
+            if not runs:
                 continue
-            size = 0
-            for event in batch:
-                payload = event.raw_payload
-                size += len(payload) if type(payload) is bytes else payload_size(payload)
-                self._missed += event.missed
-            self._received += len(batch)
-            self._waiting += len(batch)
-            self._group.add((subscription, batch), events=len(batch), size=size, now=trio.current_time())
+            count = count_events(runs)
+            self._missed += sum(run.missed for run in runs)
+            self._received += count
+            self._waiting += count
+            size = sum(run.size for run in runs)
+            self._group.add((subscription, runs), events=count, size=size, now=trio.current_time())
             self._arrived.wake()
             while self._group.is_full:
                 await self._room.park()
@@ -179,8 +174,8 @@ class BridgeMember:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
         batches = self._group.take()
         self._room.unpark_all()
-        events = [event for _, batch in batches for event in batch]
-        parts = self.sharding.split(events)
+        runs = [run for _, batch in batches for run in batch]
+        parts = self.sharding.split(runs)
         appended = await self._append(parts)
         while appended is None:
             if not retry:
@@ -189,16 +184,15 @@ class BridgeMember:
             await trio.sleep(_FULL_RETRY)
             appended = await self._append(parts)
         self._commits += 1
-        self._waiting -= len(events)
+        self._waiting -= count_events(runs)
         self._stored += appended.count
         self._repeats += appended.repeats
-        self._stale += len(appended.stale)
-        stale = {id(event) for event in appended.stale}
+        self._stale += count_events(appended.stale)
         for subscription, batch in batches:
-            await subscription.confirm([event for event in batch if id(event) not in stale] if stale else batch)
+            await subscription.confirm_ranges(_confirmations(batch, appended.stale))
         self.refresh()
 
-    async def _append(self, parts: Mapping[int, Sequence[Arrival]]) -> Appended | None:
+    async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:
         try:
             return await trio.to_thread.run_sync(partial(self.store.append, parts, now=self.now()))
         except StoreFull:
@@ -215,6 +209,27 @@ class BridgeMember:
     async def _retain(self) -> None:
         await trio.to_thread.run_sync(partial(self.store.retain, self._retention, now=self.now()))
         self.refresh()
+
+
+def _confirmations(runs: Sequence[Arrivals], stale: Sequence[Arrivals]) -> dict[NodeId, list[int]]:
+    """Return, by publisher, the first and the last number of each range of events that are stored now."""
+    unknown = {(run.publisher, run.confirm + at) for run in stale for at in range(len(run.payloads))}
+    ranges: dict[NodeId, list[int]] = {}
+    for run in runs:
+        if not run.confirm:
+            continue
+        known = ranges.setdefault(NodeId(run.publisher), [])
+        last = run.confirm + len(run.payloads) - 1
+        if not unknown:
+            if known and known[-1] == run.confirm - 1:
+                known[-1] = last
+            else:
+                known += (run.confirm, last)
+        else:
+            for number in range(run.confirm, last + 1):
+                if (run.publisher, number) not in unknown:
+                    known += (number, number)
+    return ranges
 
 
 def _first_match(patterns: Sequence[str], turn: int) -> Callable[[str], bool] | None:

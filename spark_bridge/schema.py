@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.patterns.topics import check_topic
+from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.errors import LogDamaged
 
 HEADER_SENDER: Final = "iris-sender"
@@ -73,54 +74,32 @@ COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != 
 SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
 
 
-class Origin(Protocol):
-    """Who published an event; ``iris.Sender`` is one."""
-
-    @property
-    def cluster(self) -> str: ...
-
-
-class Arrival(Protocol):
-    """An event as it arrives at the bridge; ``iris.Event`` is one."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def sender(self) -> Origin: ...
-    @property
-    def publisher(self) -> str: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def raw_payload(self) -> Any: ...
-
-
-def encode_events(events: Sequence[Arrival], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
+def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
     """Make the columns of events that get the offsets ``first``, ``first + 1``, ...
 
     Args:
-        events: at least one.
+        runs: at least one event.
         shard: number of the shard.
         first: offset of the first event.
         timestamp: microseconds since 1970, one for all of them.
     """
     values: list[bytes] = []
+    keys: list[str | None] = []
+    topics: list[str] = []
     packed = False
-    for event in events:
-        payload = event.raw_payload
-        if type(payload) is not bytes:
+    for run in runs:
+        payloads = run.payloads
+        if set(map(type, payloads)) != {bytes}:
             packed = True
-            payload = payload.data
-        values.append(payload)
+            payloads = [payload if type(payload) is bytes else payload.data for payload in payloads]
+        values += payloads
+        keys += [run.key] * len(payloads)
+        topics += [run.topic] * len(payloads)
     return _place(
-        _texts_as_bytes([event.key for event in events]),
+        _texts_as_bytes(keys),
         pa.array(values, pa.binary()),
-        pa.array([event.topic for event in events], pa.string()),
-        _headers(events, packed=packed),
+        pa.array(topics, pa.string()),
+        _headers(runs, packed=packed),
         shard=shard,
         first=first,
         timestamp=timestamp,
@@ -193,27 +172,27 @@ def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(memoryview(values))], 0)
 
 
-def _headers(events: Sequence[Arrival], *, packed: bool) -> pa.Array[Any]:
-    if packed or any(event.headers for event in events):
-        names: list[str] = []
-        texts: list[str] = []
-        ends = array("i", [0])
-        for event in events:
+def _headers(runs: Sequence[Arrivals], *, packed: bool) -> pa.Array[Any]:
+    names: list[str] = []
+    texts: list[str] = []
+    if not packed and not any(run.headers for run in runs):
+        for run in runs:
+            names += [HEADER_SENDER] * len(run.payloads)
+            texts += [run.sender.cluster] * len(run.payloads)
+        return _header_lists(names, _texts_as_bytes(texts), array("i", range(len(names) + 1)))
+    ends = array("i", [0])
+    for run in runs:
+        own = [(name, text) for name, text in run.headers.items() if not name.startswith(RESERVED)]
+        for payload in run.payloads:
             names.append(HEADER_SENDER)
-            texts.append(event.sender.cluster)
-            if type(event.raw_payload) is not bytes:
+            texts.append(run.sender.cluster)
+            if type(payload) is not bytes:
                 names.append(HEADER_ENCODING)
                 texts.append("msgpack")
-            if event.headers:
-                for name, text in event.headers.items():
-                    if not name.startswith(RESERVED):
-                        names.append(name)
-                        texts.append(text)
+            for name, text in own:
+                names.append(name)
+                texts.append(text)
             ends.append(len(names))
-    else:
-        names = [HEADER_SENDER] * len(events)
-        texts = [event.sender.cluster for event in events]
-        ends = array("i", range(len(events) + 1))
     return _header_lists(names, _texts_as_bytes(texts), ends)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from iris.patterns.publishing import stable_hash
-from iris.spark_bridge.schema import Arrival
+from iris.spark_bridge.arrivals import Arrivals
 
 _REMEMBERED: Final = 65536
 
@@ -26,13 +26,13 @@ class Sharding:
         self._shards: Final = tuple(shards)
         self._known: dict[str, int] = {}
 
-    def split(self, events: Sequence[Arrival]) -> dict[int, list[Arrival]]:
+    def split(self, runs: Sequence[Arrivals]) -> dict[int, list[Arrivals]]:
         """Return the events by shard, each in the order given."""
         if self.only is not None:
-            return {self.only: list(events)}
-        parts: dict[int, list[Arrival]] = {}
-        for event in events:
-            parts.setdefault(self.shard_of(event.key, event.publisher, event.topic), []).append(event)
+            return {self.only: list(runs)}
+        parts: dict[int, list[Arrivals]] = {}
+        for run in runs:
+            parts.setdefault(self.shard_of(run.key, run.publisher, run.topic), []).append(run)
         return parts
 
     def shard_of(self, key: str | None, publisher: str, topic: str) -> int:

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError
-from iris.spark_bridge.appending import CHUNK_EVENTS, EVENT_OVERHEAD, ROOM
+from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
+from iris.spark_bridge.arrivals import EVENT_OVERHEAD
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.segment import is_full, sync_directory

@@ -13,9 +13,9 @@ from typing import Protocol, final
 
 import pyarrow as pa
 
+from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.retention import Retention
-from iris.spark_bridge.schema import Arrival
 
 
 @final
@@ -47,7 +47,7 @@ class Appended:
     """Events that are new in the log."""
     repeats: int
     """Events that were in it before; their publishers may be told that they are stored."""
-    stale: Sequence[Arrival]
+    stale: Sequence[Arrivals]
     """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
 
 
@@ -72,7 +72,7 @@ class Store(Protocol):
         """Return every shard by number."""
         ...
 
-    def append(self, events: Mapping[int, Sequence[Arrival]], *, now: int) -> Appended:
+    def append(self, events: Mapping[int, Sequence[Arrivals]], *, now: int) -> Appended:
         """Store events by number of shard; they are on the disk when it returns.
 
         Repeats of (publisher, sequence) are left out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.spark_bridge.dedup import BLOCK, BLOCK_BYTES, WINDOW, PublisherWindow, Verdict, admit_events
+from iris.spark_bridge.dedup import BLOCK, BLOCK_BYTES, WINDOW, PublisherWindow, Verdict, admit_runs
 from tests.support.arrivals import FakeEvent, numbered
 
 
@@ -53,20 +53,20 @@ def test_within_the_window_each_number_is_new_exactly_once(numbers: list[int]) -
 def test_events_without_number_are_never_repeats() -> None:
     windows = {"ab" * 16: PublisherWindow({})}
     event = FakeEvent(b"x")
-    new, repeats, stale = admit_events([event, event, *numbered(1, 2), *numbered(2, 3)], windows.__getitem__)
-    assert [e.raw_payload for e in new] == [b"x", b"x", b"1", b"2", b"3"]
+    new, repeats, stale = admit_runs([event, event, *numbered(1, 2), *numbered(2, 3)], windows.__getitem__)
+    assert [payload for run in new for payload in run.payloads] == [b"x", b"x", b"1", b"2", b"3"]
     assert (repeats, stale) == (1, [])
 
 
 def test_publishers_are_told_apart() -> None:
     windows = {"aa" * 16: PublisherWindow({}), "bb" * 16: PublisherWindow({})}
     events = [e for n in (1, 2) for p in windows for e in numbered(n, n, publisher=p)]
-    new, repeats, _ = admit_events([*events, *events], windows.__getitem__)
+    new, repeats, _ = admit_runs([*events, *events], windows.__getitem__)
     assert (len(new), repeats) == (4, 4)
 
 
 def test_stale_events_are_handed_back() -> None:
     window = PublisherWindow({})
     window.admit(2 * WINDOW)
-    new, repeats, stale = admit_events(numbered(1, 2), lambda _: window)
-    assert ([*new], repeats, [e.sequence for e in stale]) == ([], 0, [1, 2])
+    new, repeats, stale = admit_runs(numbered(1, 2), lambda _: window)
+    assert ([*new], repeats, [run.confirm for run in stale]) == ([], 0, [1, 2])

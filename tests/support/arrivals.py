@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from iris.kernel.ids import NodeId
-from iris.kernel.wire import Payload
+from iris.kernel.wire import Payload, payload_size
 from iris.patterns.values import Sender
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.lmdb_store import LmdbStore, open_store
@@ -21,7 +21,7 @@ PUBLISHER = "ab" * 16
 
 @dataclass(slots=True)
 class FakeEvent:
-    """What the bridge uses of ``iris.Event``."""
+    """A run of one event."""
 
     raw_payload: Payload = b""
     topic: str = "a.b"
@@ -30,6 +30,18 @@ class FakeEvent:
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     sender: Sender = field(default_factory=lambda: Sender("publishers", NodeId(PUBLISHER)))
+
+    @property
+    def payloads(self) -> tuple[Payload, ...]:
+        return (self.raw_payload,)
+
+    @property
+    def confirm(self) -> int:
+        return self.sequence
+
+    @property
+    def size(self) -> int:
+        return payload_size(self.raw_payload)
 
 
 def numbered(first: int, last: int, *, publisher: str = PUBLISHER) -> list[FakeEvent]:
