@@ -15,6 +15,10 @@ Written by `make bench`; do not edit. Every system does the same work on the sam
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
 of all rounds, with the least and the greatest in brackets. Iris always encrypts; the column *sealed* says who else
 does. *Ratio* is Iris divided by that system: above 1 is better for Iris where more is better, below 1 where less is.
+
+The peers' Python packages come with `make bench`. Two of them need a server besides, `nats-server` and `redis-server`
+(Debian packages of these names), which must be on the `PATH`. What is not there is left out, and *Not measured* at the
+end says why.
 """
 
 TAIL = """\

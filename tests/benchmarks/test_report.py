@@ -13,7 +13,7 @@ from benchmarks.meter import Ages, end_mark, percentiles, stamp_at
 from benchmarks.report import Absence, Report
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems import all_systems
-from benchmarks.table import write_table
+from benchmarks.table import HEAD, write_table
 
 CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
 
@@ -129,6 +129,12 @@ def test_a_system_that_is_not_installed_says_what_to_install() -> None:
         name="x", package="trio", encrypted=False, module="trio", program="no-such-server", roles={}
     )
     assert "apt install no-such-server" in without_broker.absence()
+
+
+def test_the_page_names_every_server_that_a_peer_needs() -> None:
+    servers = {one.program for one in all_systems() if one.program}
+    assert servers == {"nats-server", "redis-server"}
+    assert all(f"`{server}`" in HEAD for server in servers)
 
 
 def test_quick_measures_a_rate_and_a_round_trip() -> None:
