@@ -32,8 +32,9 @@ from iris.kernel.errors import (
     TunnelBroken,
     Unknown,
 )
+from iris.patterns.events import Event
 from iris.patterns.service import Limits, Service
-from iris.patterns.subscription import Event, Subscription, SubscriptionLimits
+from iris.patterns.subscription import Subscription, SubscriptionLimits
 from iris.patterns.survey import Answers
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Answer, Message, Request, Sender

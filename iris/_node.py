@@ -204,6 +204,8 @@ class Node:
         key: str | None = None,
         timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
+        retain: bool = False,
+        strict: bool = False,
     ) -> None:
         """Send an event to every subscriber of a topic, whatever its cluster.
 
@@ -217,9 +219,14 @@ class Node:
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
             timeout: seconds that the confirmation may take.
             headers: as for ``request``.
+            retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
+                each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
+            strict: raise an error if subscribers did not get events that this node has published on the topic.
 
         Raises:
-            NotSent: ``confirm`` is set and no durable subscriber is known.
+            NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
+                ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
+            EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
             RequestTimeout: not confirmed in time; the event may be durable all the same.
             ConfigError: the topic is malformed.
             NotAllowed: this node's certificate does not permit to publish on it.
@@ -228,14 +235,21 @@ class Node:
         It yields to other tasks at least every 1,024 events or 64 KiB, not at each call.  Cancelling it while it waits
         leaves the event on its way; a confirmation that comes later is dropped.
         """
-        if not confirm:
+        if not (confirm or retain or strict):
             publishing = self._publishing
             # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
             plain = type(payload) is bytes and key is None and not headers
             if not (plain and publishing.extend(topic, payload, len(payload))):
                 await publishing.publish(topic, payload, key=key, headers=headers)
             return
-        await self._pubsub.confirming.publish(topic, payload, key=key, timeout=_check_timeout(timeout), headers=headers)
+        within = _check_timeout(timeout) if confirm else None
+        await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+        if strict:
+            self._pubsub.losses.check(topic)
+
+    def forget_retained(self, topic: str) -> bool:
+        """Keep the last value of a topic no longer; return whether there was one."""
+        return self._pubsub.retention.events.forget(topic)
 
     def confirming(self, *, timeout: float = 5.0) -> AbstractAsyncContextManager[ConfirmedEvents]:
         """Publish many events at full speed; leaving the block waits until all are confirmed, each within ``timeout``.
@@ -449,6 +463,7 @@ class Node:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._relays.run)
+            nursery.start_soon(self._pubsub.run)
             nursery.start_soon(self._tunnels.run)
 
 

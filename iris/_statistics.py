@@ -12,6 +12,7 @@ from iris.kernel.ids import NodeId
 from iris.kernel.link import LinkStatistics
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.losses import PublishStatistics
 from iris.patterns.member import ServiceStatistics
 from iris.patterns.pubsub import PubSub
 from iris.patterns.relays import Relays
@@ -37,6 +38,8 @@ class NodeStatistics:
     published: int
     unheard: int
     """Published events that nobody subscribed to."""
+    publishing: PublishStatistics
+    """What this node's publishers can know of their subscribers."""
     subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
     services: Mapping[str, ServiceStatistics]
     tunnels: TunnelsStatistics
@@ -67,6 +70,7 @@ def gather_statistics(
         events=publishing.tally.statistics(),
         published=publishing.published,
         unheard=publishing.unheard,
+        publishing=pubsub.statistics(),
         subscriptions=MappingProxyType(subscriptions),
         services=MappingProxyType({name: member.statistics() for name, member in serving.memberships.items()}),
         tunnels=tunnels.statistics(),

@@ -29,6 +29,8 @@ class Terms(NamedTuple):
     pattern: str
     group: str | None
     durable: bool
+    patient: bool = False
+    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
 
 
 class Wanted(NamedTuple):
@@ -149,10 +151,10 @@ def _terms_untrusted(field: object) -> list[Terms]:
     found: list[Terms] = []
     for item in items:
         match item:
-            case (str() as pattern, (None | str()) as group, bool() as durable) if is_pattern(pattern) and (
-                group is None or is_name(group)
-            ):
-                found.append(Terms(pattern, group, durable))
+            case (str() as pattern, (None | str()) as group, bool() as durable, bool() as patient) if is_pattern(
+                pattern
+            ) and (group is None or is_name(group)):
+                found.append(Terms(pattern, group, durable, patient))
             case _:
-                raise RemoteProtocolError("terms are a pattern, a group and whether they are durable")
+                raise RemoteProtocolError("terms are a pattern, a group, and whether they are durable and patient")
     return found

@@ -55,9 +55,11 @@ class Topic:
         grouped: for each group, the nodes of which one gets each event.
         every: all of these links.
         held: nodes that have asked for a pause.
+        patient: links to nodes that want publishers to wait, however slow they are.
+        lost: events that links did not take.
     """
 
-    __slots__ = ("every", "grouped", "held", "links", "sequence", "version")
+    __slots__ = ("every", "grouped", "held", "links", "lost", "patient", "sequence", "version")
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -66,6 +68,8 @@ class Topic:
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
         self.every: tuple[Link, ...] = ()
         self.held: tuple[NodeId, ...] = ()
+        self.patient: frozenset[Link] = frozenset()
+        self.lost = 0
 
     def choose(self, key: str | None, turn: int) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
@@ -154,6 +158,22 @@ class Publishing:
         self._ways_version += 1
         self._run.end()
 
+    def knows(self, topic: str) -> bool:
+        """Tell whether this node has published on a topic."""
+        return topic in self._topics
+
+    def last_number(self, topic: str) -> int:
+        """Return the number of the last event of a topic; 0 if there was none."""
+        self._run.end()
+        state = self._topics.get(topic)
+        return 0 if state is None else state.sequence
+
+    def lost_on(self, topic: str) -> int:
+        """Return how many events of a topic links did not take, one for each link."""
+        self._run.end()
+        state = self._topics.get(topic)
+        return 0 if state is None else state.lost
+
     # -- publishing -----------------------------------------------------------------------------------------
 
     def extend(self, topic: str, payload: wire.Payload, size: int) -> bool:
@@ -238,6 +258,7 @@ class Publishing:
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.delivered += more * run.taken
         if run.skipped:
+            run.state.lost += more * run.skipped
             self._tally.lost["subscriber stalled"] += more * run.skipped
 
     def post_to(self, node: NodeId, message: wire.Message, size: int, count: int = 1) -> bool:
@@ -251,13 +272,16 @@ class Publishing:
         """Post a run of ``count`` events to a link, counted; tell whether it took them."""
         self._tally.sent += count
         if not link.has_room():
-            if link.is_stalled(STALLED):
+            state = self._topics[message[1]]
+            if link.is_stalled(STALLED) and link not in state.patient:
+                state.lost += count
                 self._tally.lost["subscriber stalled"] += count
                 return False
             self._crowded = True
         try:
             link.post(message, size, growing=growing)
         except NotSent:
+            self._topics[message[1]].lost += count
             self._tally.lost["link full"] += count
             return False
         self._tally.delivered += count
@@ -265,7 +289,7 @@ class Publishing:
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
-            while not link.has_room() and not link.is_stalled(STALLED):
+            while not link.has_room() and (link in state.patient or not link.is_stalled(STALLED)):
                 with trio.move_on_after(STALLED):
                     await link.wait_room()
 
@@ -294,12 +318,15 @@ class Publishing:
             state = self._topics[topic] = Topic()
         links: dict[NodeId, Link] = {}
         every: dict[NodeId, Link] = {}
+        patient: set[Link] = set()
         grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
             every[node] = peer.link
+            if terms.patient:
+                patient.add(peer.link)
             if terms.group is None:
                 links[node] = peer.link
             else:
@@ -307,6 +334,7 @@ class Publishing:
         state.links = tuple(links.values())
         state.grouped = tuple(grouped.values())
         state.every = tuple(every.values())
+        state.patient = frozenset(patient)
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.version = self._ways_version
         return state

@@ -19,9 +19,12 @@ from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
+from iris.patterns.events import check_run_untrusted
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
+from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing, stable_hash
-from iris.patterns.subscription import Overflow, Subscription, check_run_untrusted
+from iris.patterns.retention import Retention, check_retained_untrusted
+from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.topics import Matcher, check_pattern
 from iris.patterns.values import Sender
 
@@ -42,6 +45,9 @@ class PubSub:
         self._table = InterestTable()
         self.publishing: Final = Publishing(mesh, self._table, config)
         self.confirming: Final = Confirming(mesh, self._table, self.publishing, config)
+        self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
+        self.losses: Final = Losses(mesh, self.publishing)
+        self._reports = LossReports(mesh)
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
@@ -54,12 +60,52 @@ class PubSub:
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
         mesh.on(kinds.INTEREST_KNOWN, 1, self._receive_known)
         mesh.on(kinds.EVENTS, 7, self._receive_events)
+        mesh.on(kinds.RETAINED, 6, self._receive_retained)
         mesh.observe(self)
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
         """The subscriptions of this node."""
         return tuple(self._every)
+
+    async def run(self) -> None:
+        """Look after what needs the time, until cancelled."""
+        await self._reports.run()
+
+    # -- publishing with one of the options -----------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        within: float | None,
+        retain: bool,
+    ) -> None:
+        """See ``Node.publish``; ``within`` is the timeout of an event that is to be confirmed."""
+        if retain:
+            await self.retention.publish(topic, payload, key=key, headers=headers, within=within)
+        elif within is not None:
+            await self.confirming.publish(topic, payload, key=key, timeout=within, headers=headers)
+        else:
+            await self.publishing.publish(topic, payload, key=key, headers=headers)
+
+    def statistics(self) -> PublishStatistics:
+        """Return a snapshot of what this node's publishers can know."""
+        sent = self.publishing.tally.statistics()
+        return PublishStatistics(
+            published=self.publishing.published,
+            unheard=self.publishing.unheard,
+            sent=sent.sent,
+            handed_over=sent.delivered,
+            lost=sent.lost,
+            dropped=self.losses.dropped,
+            refused=self.losses.refused,
+            retained=len(self.retention.events),
+            retained_bytes=self.retention.events.bytes,
+        )
 
     # -- subscribing ----------------------------------------------------------------------------------------
 
@@ -94,14 +140,17 @@ class PubSub:
             max_bytes=max_bytes or self._config.subscription_bytes,
             confirm=self._send_confirmations,
             hold=partial(self._send_hold, pattern),
+            report=self._reports.note,
         )
-        terms = Terms(pattern, group, durable)
+        terms = Terms(pattern, group, durable, patient=overflow == "wait")
         self._every[subscription] = terms
         self._subscriptions.add(pattern, subscription)
         try:
             change = self._own.add(terms)
             if change is not None:
                 self._tell_all(change)
+            elif group is None and not durable:
+                self.retention.ask(pattern)
             await self._wait_known(self._own.version)
             yield subscription
         finally:
@@ -155,6 +204,7 @@ class PubSub:
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
         version = self._table.receive_untrusted(peer.node, message, peer.identity.certificate.rights.may_subscribe)
         self.publishing.ways_changed()
+        self.retention.interest_added(peer, self._table.added)
         if message[4]:
             self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
         self.confirming.interest_changed()
@@ -199,6 +249,17 @@ class PubSub:
         for subscription in takers:
             subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain)
 
+    def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
+        size = check_retained_untrusted(message)
+        _, topic, last, sequence, headers, key, payload = message
+        if not peer.identity.certificate.rights.may_publish(topic):
+            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
+        sender = Sender(peer.identity.cluster, peer.node)
+        decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        for subscription in self._subscriptions.match(topic):
+            if subscription.group is None and not subscription.durable:
+                subscription.deliver_retained(sender, topic, last, sequence, decoded, key, payload, size)
+
     # -- what subscriptions send ----------------------------------------------------------------------------
 
     def _send_confirmations(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
@@ -235,6 +296,7 @@ class PubSub:
     def peer_reset(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
         self.publishing.peer_reset(peer.node)
+        self.retention.peer_reset(peer)
         self._tell_everything(peer)
         self.confirming.lost(peer.node)
 

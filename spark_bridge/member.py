@@ -15,7 +15,8 @@ import trio
 
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
-from iris.patterns.subscription import Run, Subscription
+from iris.patterns.events import Run
+from iris.patterns.subscription import Subscription
 from iris.patterns.topics import Matcher
 from iris.spark_bridge.arrivals import Arrivals, count_events
 from iris.spark_bridge.errors import StoreFull

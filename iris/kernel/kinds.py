@@ -38,7 +38,7 @@ BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
 RELAY: Final = 0x31  # (origin: bytes, number: int, behind: bytes, body: bytes, signature: bytes): hand it on to those
 RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies lost, number, copies lost, ... handed on
 
-# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable: bool)
+# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient)
 INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
 INTEREST_KNOWN: Final = 0x41  # (version: int): the sender publishes accordingly from here on
 EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key: str | None, payloads)

@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RequestTim
 from iris.kernel.ids import NodeId
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
 from iris.patterns.confirming import Unconfirmed
-from iris.patterns.subscription import Run
+from iris.patterns.events import Run
 from tests.support.meshes import MeshNode, check_tally, open_meshes
 
 NODE = NodeId("ab" * 16)

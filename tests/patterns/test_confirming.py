@@ -12,7 +12,8 @@ from trio.testing import MockClock
 
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, IrisError, NotSent, PayloadTooLarge, RequestTimeout
-from iris.patterns.subscription import Event, Overflow
+from iris.patterns.events import Event
+from iris.patterns.subscription import Overflow
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, check_tally, open_meshes
 

@@ -12,7 +12,8 @@ from iris.kernel import kinds
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, NotSent, PayloadTooLarge
 from iris.patterns import publishing
-from iris.patterns.subscription import Event, Subscription
+from iris.patterns.events import Event
+from iris.patterns.subscription import Subscription
 from iris.security.rights import Rights
 from tests.support.events import collect, missed, publish, take_all
 from tests.support.meshes import check_tally, open_meshes

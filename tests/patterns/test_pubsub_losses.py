@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.patterns.subscription import Event
+from iris.patterns.events import Event
 from tests.support.events import collect, missed, publish, take_all
 from tests.support.meshes import MeshNode, check_tally, open_meshes
 

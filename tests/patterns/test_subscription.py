@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 from iris.kernel.ids import NodeId
 from iris.patterns import subscription as subscriptions
-from iris.patterns.subscription import Event, Overflow
+from iris.patterns.events import Event
+from iris.patterns.subscription import Overflow
 from tests.support.meshes import check_subscription
 from tests.support.subscriptions import (
     PUBLISHERS,

@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel import kinds, wire
 from iris.kernel.errors import ConfigError, RemoteProtocolError
-from iris.patterns.subscription import SubscriptionLimits, check_run_untrusted
+from iris.patterns.events import check_run_untrusted
+from iris.patterns.subscription import SubscriptionLimits
 from iris.patterns.values import Sender
 from tests.support.subscriptions import (
     GOOD,

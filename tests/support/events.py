@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from iris.patterns.subscription import Event, Subscription
+from iris.patterns.events import Event
+from iris.patterns.subscription import Subscription
 from tests.support.meshes import MeshNode
 
 

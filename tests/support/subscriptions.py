@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from iris.kernel import kinds, wire
 from iris.kernel.ids import NodeId
-from iris.patterns.subscription import Event, Overflow, Subscription
+from iris.patterns.events import Event
+from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.values import Sender
 from tests.support.meshes import check_subscription
 
@@ -36,6 +37,7 @@ class Desk:
     ) -> None:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
         self.holds: list[bool] = []
+        self.reported: Counter[str] = Counter()
         self.subscription = Subscription(
             ">",
             group=group,
@@ -46,11 +48,16 @@ class Desk:
             max_bytes=max_bytes,
             confirm=self.confirm,
             hold=self.holds.append,
+            report=self.report,
         )
         self.arrived: Counter[str] = Counter()
 
     def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         self.confirmed += [(node, tuple(numbers)) for node, numbers in ranges.items()]
+
+    def report(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
+        self.reported["dropped"] += dropped
+        self.reported["refused"] += refused
 
     def deliver(
         self,
@@ -92,6 +99,7 @@ class Desk:
     def statistics(self) -> tuple[int, int, int, int, int]:
         check_subscription(self.subscription)
         it = self.subscription.statistics()
+        assert (self.reported["dropped"], self.reported["refused"]) == (it.dropped, it.refused)
         return it.received, it.delivered, it.dropped, it.missed, it.waiting
 
 

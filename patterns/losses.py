@@ -1,0 +1,147 @@
+"""What publishers learn of events that their subscribers did not get.
+
+A publisher sees by itself what its links did not take.  What a subscriber's ``overflow`` throws out or its ``allow``
+turns away is reported by the subscriber's node: for each publisher and topic a sum, at most every ``_PAUSE`` seconds,
+and nothing as long as nothing is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wakeup import Wakeup
+from iris.patterns.publishing import Publishing
+
+_PAUSE: Final = 0.1
+"""Seconds for which losses are gathered."""
+
+_TOPICS_IN_ONE_MESSAGE: Final = wire.MAX_ARRAY // 3
+"""An entry is a topic and two numbers."""
+
+_MAX_GATHERED: Final = 65_536
+"""Topics of one publisher that losses are gathered for; those of further ones are only in the subscriber's counters."""
+
+_MAX_COUNT: Final = 2**62
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PublishStatistics:
+    """What became of the events that this node has published, as far as a publisher can know.
+
+    ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.
+    """
+
+    published: int
+    """Events."""
+    unheard: int
+    """Events that nobody subscribed to."""
+    sent: int
+    """One for each event and node that it goes to; so are the next two."""
+    handed_over: int
+    """Taken by the link."""
+    lost: Mapping[str, int]
+    """Not taken by the link, by reason."""
+    dropped: int
+    """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
+    refused: int
+    """Turned away by the ``allow`` of a subscription, in the same way."""
+    retained: int
+    """Last values that this node keeps."""
+    retained_bytes: int
+
+
+@final
+class LossReports:
+    """What the subscriptions of this node have dropped, until its publishers are told."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._gathered: dict[NodeId, dict[str, tuple[int, int]]] = {}
+        self._news = Wakeup()
+
+    def note(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Count events of a publisher that a subscription has dropped for want of room, or refused."""
+        topics = self._gathered.setdefault(node, {})
+        known = topics.get(topic)
+        if known is not None:
+            topics[topic] = (known[0] + dropped, known[1] + refused)
+        elif len(topics) < _MAX_GATHERED:
+            topics[topic] = (dropped, refused)
+        self._news.wake()
+
+    async def run(self) -> None:
+        """Tell the publishers; run it in exactly one task."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_PAUSE)
+            gathered, self._gathered = self._gathered, {}
+            for node, topics in gathered.items():
+                self._tell(node, list(topics.items()))
+
+    def _tell(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
+        for start in range(0, len(topics), _TOPICS_IN_ONE_MESSAGE):
+            entries = topics[start : start + _TOPICS_IN_ONE_MESSAGE]
+            fields = tuple(field for topic, (dropped, refused) in entries for field in (topic, dropped, refused))
+            try:
+                self._mesh.post(
+                    node, (kinds.EVENTS_LOST, fields), sum(len(topic) + 10 for topic, _ in entries), CONTROL_RESERVE
+                )
+            except NotSent:
+                if self._mesh.peer(node) is None:
+                    return  # nobody is there to be told
+                for topic, (dropped, refused) in topics[start:]:
+                    self.note(node, topic, dropped, refused)
+                return
+
+
+@final
+class Losses:
+    """What this node, as a publisher, has been told by subscribers."""
+
+    def __init__(self, mesh: Mesh, publishing: Publishing) -> None:
+        self.dropped = 0
+        """Events that a subscriber's ``overflow`` threw out, one for each subscriber."""
+        self.refused = 0
+        """Events that a subscriber's ``allow`` turned away."""
+        self._publishing = publishing
+        self._reported: Counter[str] = Counter()
+        self._raised: dict[str, int] = {}
+        mesh.on(kinds.EVENTS_LOST, 1, self._receive)
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
+        fields = message[1]
+        if type(fields) is not tuple or len(fields) % 3:
+            raise RemoteProtocolError("losses are triples of a topic and two numbers")
+        entries = [fields[at : at + 3] for at in range(0, len(fields), 3)]
+        for topic, *counts in entries:
+            if type(topic) is not str or not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts):
+                raise RemoteProtocolError("a loss is a topic and two numbers")
+        for topic, dropped, refused in entries:
+            if self._publishing.knows(topic):
+                self.dropped += dropped
+                self.refused += refused
+                self._reported[topic] += dropped + refused
+
+    def check(self, topic: str) -> None:
+        """Look for losses on a topic that nobody was told of.
+
+        Raises:
+            EventsLost: there are some.
+        """
+        lost = self._publishing.lost_on(topic) + self._reported[topic]
+        news = lost - self._raised.get(topic, 0)
+        if news:
+            self._raised[topic] = lost
+            raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)

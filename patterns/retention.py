@@ -1,0 +1,152 @@
+"""``publish(retain=True)``: the publisher keeps the last value of a topic and gives it to subscribers who come later.
+
+There is no broker that could keep it, so it lives as long as its publisher does; of several publishers on one topic
+each keeps its own.  A value is sent when a node's interest in its topic becomes known, ahead of all that is published
+after that; so it has arrived when ``subscribe`` returns.
+
+Once: with the value goes the number of the last event of its topic.  A subscription that has seen as much already drops
+the value, one that has not takes it and goes on from there; see ``Subscription.deliver_retained``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
+from iris.kernel.ids import check_key
+from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.confirming import Confirming
+from iris.patterns.interest import InterestTable, Terms
+from iris.patterns.publishing import Publishing, envelope_size
+from iris.patterns.retained import RetainedEvent, RetainedEvents
+from iris.patterns.topics import MAX_TOPIC, is_pattern
+
+
+@final
+class Retention:
+    """The last values that this node keeps."""
+
+    def __init__(
+        self, mesh: Mesh, interest: InterestTable, publishing: Publishing, confirming: Confirming, config: Config
+    ) -> None:
+        self.events: Final = RetainedEvents(config.retained_events, config.retained_bytes)
+        self._mesh = mesh
+        self._interest = interest
+        self._publishing = publishing
+        self._confirming = confirming
+        self._config = config
+        mesh.on(kinds.RETAINED_WANTED, 1, self._receive_wanted)
+
+    # -- publishing -----------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        within: float | None,
+    ) -> None:
+        """See ``Node.publish`` with ``retain=True``; ``within`` is the timeout of a confirmed event."""
+        encoded = wire.encode_payload(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        check_key(key)
+        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
+        publishing = self._publishing
+        deadline = math.inf if within is None else trio.current_time() + within
+        if publishing.look_up(topic).held:
+            with trio.move_on_at(deadline) as scope:
+                await publishing.wait_released(topic)
+            if scope.cancelled_caught:
+                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
+        self.events.check(topic, size)
+        former, last = self.events.get(topic), publishing.last_number(topic)
+        # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
+        self.events.keep(RetainedEvent(topic, last + 1, flat, key, encoded, size))
+        try:
+            if within is None:
+                await publishing.publish(topic, payload, key=key, headers=headers)
+            else:
+                left = deadline - trio.current_time()
+                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
+        except BaseException:
+            if publishing.last_number(topic) == last:
+                self._put_back(topic, former)
+            raise
+
+    def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
+        """The event was not published, so its value is none."""
+        if former is None:
+            self.events.forget(topic)
+        else:
+            self.events.keep(former)
+
+    # -- those who come later -------------------------------------------------------------------------------
+
+    def interest_added(self, peer: Peer, added: Iterable[Terms]) -> None:
+        """Send a node the values of what it has begun to subscribe to."""
+        if not len(self.events):
+            return
+        sent: set[str] = set()
+        for terms in added:
+            if terms.group is None and not terms.durable:
+                self._send(peer, terms.pattern, sent)
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Values that were on their way may be lost: those who have them drop the second."""
+        if len(self.events):
+            self.interest_added(peer, self._interest.terms_of(peer.node))
+
+    def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
+        pattern = message[1]
+        if not is_pattern(pattern):
+            raise RemoteProtocolError("last values are asked for by a pattern")
+        if peer.identity.certificate.rights.may_subscribe(pattern):
+            self._send(peer, pattern, set())
+
+    def _send(self, peer: Peer, pattern: str, sent: set[str]) -> None:
+        for event in self.events.match(pattern):
+            if event.topic not in sent:
+                sent.add(event.topic)
+                last = self._publishing.last_number(event.topic)
+                message = (
+                    kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload
+                )  # fmt: skip
+                self._publishing.post(peer.link, message, event.size)
+
+    def ask(self, pattern: str) -> None:
+        """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
+        for peer in (self._mesh.own, *self._mesh.peers.values()):
+            try:
+                peer.link.post((kinds.RETAINED_WANTED, pattern), len(pattern), CONTROL_RESERVE)
+            except NotSent:
+                self._mesh.refusals["interest without room on the link"] += 1
+
+
+def check_retained_untrusted(message: wire.Message) -> int:
+    """Check a RETAINED message from a peer; return the bytes of its payload.
+
+    Raises:
+        RemoteProtocolError: a field is not what the protocol says.
+    """
+    _, topic, last, sequence, _, key, payload = message
+    if (
+        type(topic) is not str
+        or len(topic) > MAX_TOPIC
+        or type(last) is not int
+        or type(sequence) is not int
+        or not 1 <= sequence <= last
+        or (key is not None and type(key) is not str)
+        or not (type(payload) is bytes or wire.is_payload(payload))
+    ):
+        raise RemoteProtocolError("a last value has a topic, two numbers and a payload")
+    return wire.payload_size(payload)
