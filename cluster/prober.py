@@ -75,6 +75,7 @@ class Prober:
         self._heard: dict[NodeId, float] = {}
         self._refusing: dict[NodeId, None] = {}
         self.queue_delay = 0.0
+        suspects.ask = self.nudge
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
         ground.timers.at(ground.now + (0.5 + ground.random.random()) * ground.config.lost_interval, self._try_lost)
 

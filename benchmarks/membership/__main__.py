@@ -242,7 +242,8 @@ def soak(hours: float, size: int, loss: float, jobs: int) -> None:
         rates: list[Rate] = []
         for rate in pool.map(run, range(parts)):
             rates.append(rate)
-            print(f"{sum(r.node_hours for r in rates):.0f} node-hours", end="\r", file=sys.stderr, flush=True)
+            done, deaths = sum(r.node_hours for r in rates), sum(r.deaths for r in rates)
+            print(f"{done:.0f} node-hours, {deaths} false deaths", end="\r", file=sys.stderr, flush=True)
     _say(
         f"{size}, {loss:.0%}",
         f"{sum(rate.node_hours for rate in rates):.0f}",

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from iris.cluster.effects import Changed, Route
-from iris.cluster.gossip import Accusation, Claim, Evidence, Renewal
+from iris.cluster.effects import Changed, Route, Send
+from iris.cluster.gossip import Accusation, Claim, Evidence, Renewal, encode_update
 from iris.cluster.records import MemberState, NodeRecord
 from iris.cluster.swim import Swim
 from iris.kernel import kinds
@@ -191,3 +191,43 @@ def test_the_gone_are_bounded_and_the_one_gone_longest_is_forgotten_first() -> N
         gossip(swim, record(number, incarnation=2, leaving=True), sender=8, now=number * 0.01)
     run(swim, 3.0, deaf=False)
     assert [number for number in range(1, 8) if swim.state(node(number)) is MemberState.LEFT] == [5, 6, 7]
+
+
+def test_whoever_has_heard_no_contradiction_asks_the_suspect_before_it_concludes() -> None:
+    swim = knowing(*range(1, 10))
+    gossip(swim, claim(5, 1), claim(5, 2), claim(5, 3))
+    seen = run(swim, 1.49)
+    asked = [
+        (time, effect.message)
+        for time, effect in seen
+        if isinstance(effect, Send) and effect.node == node(5) and effect.message[0] == kinds.PROBE
+    ]
+    assert len(asked) >= 2
+    assert all(message[2:4] == (int(MemberState.SUSPECT), 1) for _, message in asked)
+    assert asked[0][0] >= 0.4, "by then nearly everybody has heard a contradiction"
+
+
+def test_a_member_whose_contradiction_was_lost_on_its_way_says_it_again_when_asked() -> None:
+    swim = knowing(*range(1, 10))
+    gossip(swim, claim(5, 1), claim(5, 2), claim(5, 3))
+    states: list[MemberState] = []
+    while swim.deadline <= 5.0:
+        now = swim.deadline
+        effects = swim.expire(now)
+        for send in sends(effects, kinds.PROBE):
+            news = (record(5, incarnation=2),) if send.node == node(5) else ()
+            answer = (kinds.PROBE_ANSWER, send.message[1], 0, tuple(map(encode_update, news)))
+            effects += swim.receive(answer, send.node, now + 0.001)
+        states += [e.state for e in effects if isinstance(e, Changed) and e.node == node(5)]
+    assert states == [MemberState.ALIVE]
+
+
+def test_a_lone_witness_makes_others_ask_for_as_long_as_they_wait_and_no_more() -> None:
+    swim = knowing(*range(1, 10))
+    gossip(swim, claim(5, 1))
+    seen = run(swim, 30.0, deaf=False)
+    asked = [t for t, e in seen if isinstance(e, Send) and e.node == node(5) and e.message[0] == kinds.PROBE]
+    death = next(t for t, e in seen if isinstance(e, Changed) and e.node == node(5) and e.state is MemberState.DEAD)
+    assert near(death, 6.0)
+    assert len([t for t in asked if t < death]) >= 4
+    assert max(t for t in asked if t < death) > 5.0
