@@ -25,7 +25,6 @@ from iris.cluster.suspicion import Suspicion, shortest
 from iris.cluster.view import Member
 from iris.kernel.ids import NodeId
 
-
 _ASKED_AT: Final = (0.4, 0.6, 0.8, 0.95, 1.6, 2.4, 3.2, 3.8)
 """When a suspect is asked, as a multiple of the shortest suspicion: before the end with enough witnesses and with few.
 By the first time the news is old, so that it is mostly the dead who are asked in vain."""
