@@ -34,6 +34,9 @@ from iris.kernel.errors import IrisError
 _SILENCE: Final = 120.0
 """Seconds without a report after which a process has failed; on a busy machine Spark takes 40 to start."""
 
+_NOTHING_TO_READ: Final = 5.0
+"""Seconds longer that Spark may be silent: it has nothing to say while the publisher is silent, who is to be named."""
+
 _AT_MOST: Final = 900.0
 """Seconds after which the demo gives up whatever is still moving."""
 
@@ -196,7 +199,7 @@ class _Airport:
         figures: dict[str, CarrierFigures] = {}
 
         async def read() -> None:
-            result = await spark.result("read what the bridge has", _SILENCE, reading.reach)
+            result = await spark.result("read what the bridge has", _SILENCE + _NOTHING_TO_READ, reading.reach)
             spark.may_end = True
             figures.update(figures_from_report(result["carriers"]))
 
