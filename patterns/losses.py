@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -106,6 +106,27 @@ class LossReports:
                 return
 
 
+def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
+    """Read what an EVENTS_LOST message says: topics, and how many events were dropped and refused.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
+    if len(fields) % 3:
+        raise RemoteProtocolError("losses are triples of a topic and two numbers")
+    losses: list[tuple[str, int, int]] = []
+    for topic, dropped, refused in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+        if type(topic) is not str or not (_is_count(dropped) and _is_count(refused)):
+            raise RemoteProtocolError("a loss is a topic and two numbers")
+        losses.append((topic, cast("int", dropped), cast("int", refused)))
+    return losses
+
+
+def _is_count(field: object) -> bool:
+    return type(field) is int and 0 <= field < _MAX_COUNT
+
+
 @final
 class Losses:
     """What this node, as a publisher, has been told by subscribers."""
@@ -121,14 +142,7 @@ class Losses:
         mesh.on(kinds.EVENTS_LOST, 1, self._receive)
 
     def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
-        fields = message[1]
-        if type(fields) is not tuple or len(fields) % 3:
-            raise RemoteProtocolError("losses are triples of a topic and two numbers")
-        entries = [fields[at : at + 3] for at in range(0, len(fields), 3)]
-        for topic, *counts in entries:
-            if type(topic) is not str or not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts):
-                raise RemoteProtocolError("a loss is a topic and two numbers")
-        for topic, dropped, refused in entries:
+        for topic, dropped, refused in read_losses_untrusted(message[1]):
             if self._publishing.knows(topic):
                 self.dropped += dropped
                 self.refused += refused

@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, cast, final
 
 import trio
 
@@ -41,6 +41,7 @@ _TURN_EVENTS: Final = 32
 """Events, in whole runs, between two looks at the clock."""
 
 
+_new_event: Final = cast("Callable[[type[Event], tuple[Any, int, Run, int]], Event]", tuple.__new__)
 _NOTHING: Final[tuple[wire.Payload, ...]] = ()
 
 
@@ -332,7 +333,7 @@ class Subscription:
         missed = itertools.chain((run.missed,), itertools.repeat(0))
         made = zip(payloads, missed, itertools.repeat(run), itertools.count(run.next))
         kind = Event if run.plain else PackedEvent
-        self._events = map(tuple.__new__, itertools.repeat(kind), made)
+        self._events = map(_new_event, itertools.repeat(kind), made)
 
     def _go_on(self) -> None:
         """Let publishers go on when little waits any more."""
