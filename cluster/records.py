@@ -124,17 +124,12 @@ def statement_bytes(purpose: bytes, parts: list[bytes]) -> bytes:
     return b"".join([purpose, b"\0", *(len(part).to_bytes(4, "big") + part for part in parts)])
 
 
-def merged(held: NodeRecord, heard: NodeRecord) -> NodeRecord:
-    """Return the record that stays.  Commutative, associative and idempotent.
+def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
+    """Tell whether ``heard`` replaces ``held``: a total order, so that everybody ends with the same record.
 
     Two records of one incarnation with different content come from a subject that contradicts itself (two
-    processes with one id); the order of their bytes decides, so that everybody keeps the same one.
+    processes with one id); the order of their bytes decides.
     """
-    return heard if precedes(held, heard) else held
-
-
-def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
-    """Tell whether ``heard`` replaces ``held``."""
     if heard.incarnation != held.incarnation:
         return heard.incarnation > held.incarnation
     if heard.leaving != held.leaving:

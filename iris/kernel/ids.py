@@ -57,5 +57,6 @@ def check_name(value: str, what: str) -> str:
         ConfigError: it is not 1 to 128 of letters, digits, ``-``, ``_`` and ``.``.
     """
     if not is_name(value):
-        raise ConfigError(f"{value!r} is not a {what} name: use 1 to 128 of letters, digits, '-', '_' and '.'")
+        article = "an" if what[0] in "aeiou" else "a"
+        raise ConfigError(f"{value!r} is not {article} {what} name: use 1 to 128 of letters, digits, '-', '_' and '.'")
     return value

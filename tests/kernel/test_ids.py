@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.ids import check_name, is_name, is_node_id, new_node_id
+from iris.kernel.ids import check_key, check_name, is_name, is_node_id, new_node_id
 from tests.support.realms import seeded_entropy
 
 
@@ -34,3 +34,16 @@ def test_what_is_no_name(value: object) -> None:
     assert not is_name(value)
     with pytest.raises(ConfigError, match="is not a site name"):
         check_name(value, "site")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="is not an operation name"):
+        check_name(value, "operation")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("value", [None, "", "orders/7", "ä" * 128, "x" * 256, "a\x00b"])
+def test_keys(value: str | None) -> None:
+    assert check_key(value) == value
+
+
+@pytest.mark.parametrize("value", ["x" * 257, "ä" * 129, "\ud800", 5, b"a", True])
+def test_what_is_no_key(value: object) -> None:
+    with pytest.raises(ConfigError, match="is not a key: use a text of at most 256 bytes"):
+        check_key(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
