@@ -11,7 +11,7 @@ import trio
 
 import iris
 from benchmarks.streams.nodes import LOOPBACK, tcp_address, wait_told
-from benchmarks.streams.processes import Part, Run, open_run, resident, say
+from benchmarks.streams.processes import Part, Run, open_run, processor_seconds, resident, say
 from benchmarks.streams.table import heading, row
 
 TOPIC: Final = "streams.events"
@@ -151,35 +151,39 @@ def conduct_fifo(*, quick: bool) -> None:
 
 def conduct_stopped(*, quick: bool) -> None:
     """Stop one of four subscribers by SIGSTOP for a while, again and again, and look at the others."""
-    seconds, rounds = (2.0, 2) if quick else (10.0, 5)
+    seconds, rounds = (2.0, 2) if quick else (6.0, 10)
     heading(
         f"One of {_SUBSCRIBERS} subscribers is stopped (SIGSTOP) for {seconds:g} s, {rounds} times",
         "round",
         "events/s to the others, all running",
         "while one is stopped",
         "change",
+        "publisher's work for an event",
         "publisher's memory before, after",
+        "the stopped one gets events again after",
     )
     with open_run() as run:
         publisher, subscribers = _start(run, overflow="drop_oldest", count=None)
         others, victim = subscribers[:-1], subscribers[-1]
         publisher.tell()
-        _rate(others, 1.0)
+        _rate(others, 1.0, publisher)
         for number in range(1, rounds + 1):
-            before = _rate(others, seconds)
+            before, work_before = _rate(others, seconds, publisher)
             memory = resident(publisher.pid)
             victim.stop()
-            during = _rate(others, seconds)
+            during, work_during = _rate(others, seconds, publisher)
             after = resident(publisher.pid)
             victim.go_on()
+            back = _back(victim)
             row(
                 str(number),
                 f"{before:,.0f}",
                 f"{during:,.0f}",
                 f"{(during / before - 1) * 100:+.0f} %",
+                f"{work_before:.2f}, {work_during:.2f} us",
                 f"{memory / 2**20:.0f}, {after / 2**20:.0f} MiB",
+                f"{back:.1f} s",
             )
-            _rate(others, 1.0)
         publisher.tell()
         published = publisher.hear("published")
         results = [one.hear("done", 300) for one in subscribers]
@@ -190,15 +194,37 @@ def conduct_stopped(*, quick: bool) -> None:
     )
 
 
-def _rate(subscribers: list[Part], seconds: float) -> float:
-    """Return the events per second that the slowest of these gets."""
+def _rate(subscribers: list[Part], seconds: float, publisher: Part) -> tuple[float, float]:
+    """Return the events per second that the slowest of these gets, and the publisher's processor time for each, in us.
+
+    The second figure does not change with what else the machine does.
+    """
+    work = processor_seconds(publisher.pid)
     before = [(perf_counter(), _count(one)) for one in subscribers]
     run_end = perf_counter() + seconds
     while (left := run_end - perf_counter()) > 0:
         trio.run(trio.sleep, left)
-    return min(
-        (_count(one) - count) / (perf_counter() - then) for one, (then, count) in zip(subscribers, before, strict=True)
-    )
+    rates: list[float] = []
+    counts: list[int] = []
+    for one, (then, count) in zip(subscribers, before, strict=True):
+        counts.append(_count(one) - count)
+        rates.append(counts[-1] / (perf_counter() - then))
+    return min(rates), (processor_seconds(publisher.pid) - work) / max(1, *counts) * 1e6
+
+
+def _back(victim: Part) -> float:
+    """Wait until one that was stopped gets new events, not only those that it had; return the seconds."""
+    began = perf_counter()
+    count = _count(victim)
+    quiet = 0
+    while perf_counter() - began < 60:
+        trio.run(trio.sleep, 0.1)
+        before, count = count, _count(victim)
+        # It is cut off when it has worked off what it had; a second of new events shows that it is back.
+        quiet = quiet + 1 if count > before else 0
+        if quiet >= 10:
+            return perf_counter() - began - 1.0
+    raise SystemExit("stopped: the stopped one got no events for a minute")
 
 
 def _count(subscriber: Part) -> int:
