@@ -12,6 +12,8 @@ Rules of this file:
 - What is known of a member grows stale while it is not asked.  Each time it is drawn, loses and has nothing
   outstanding, its average comes 5 % nearer: so one that was slow or failed is tried again, and one that is ten times
   slower gets less than its share of the capacity, not nothing.
+- A member that leaves several requests in a row unanswered is not asked at all for a while, unless all do
+  (``iris.cluster.circuit``).
 - A key goes to the same member as long as that one lives and can be reached, whatever its load: moving a key because
   of load would move it back a moment later.
 """
@@ -19,10 +21,13 @@ Rules of this file:
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection
 from random import Random
 from typing import Final, final
 
+from iris.cluster.allowance import Allowance
+from iris.cluster.circuit import Circuit, CircuitState
 from iris.kernel.ids import NodeId
 
 _WEIGHT: Final = 0.2
@@ -44,13 +49,21 @@ _GRAY_DELAY: Final = 1.0
 _SPILL_DELAY: Final = 0.25
 """Other sites are asked when every local member reports at least this queue delay."""
 
+_SILENCE: Final = 0.1
+"""A request that was given up sooner than after so many seconds says nothing about the member."""
+
+_REPEATS_SHARE: Final = 0.1
+_REPEATS_PER_SECOND: Final = 10.0
+_REPEATS_RESERVE: Final = 100.0
+"""Requests may be repeated elsewhere: 10 % of all, ten a second, and a hundred at once."""
+
 _KEYS: Final = 4096
 """Keys whose member is remembered; finding it again costs a hash for each member."""
 
 
 @final
 class _Score:
-    __slots__ = ("delay", "latency", "node", "outstanding", "site", "suspended")
+    __slots__ = ("circuit", "delay", "latency", "node", "outstanding", "site", "suspended")
 
     def __init__(self, node: NodeId, site: str) -> None:
         self.node = node
@@ -59,6 +72,7 @@ class _Score:
         self.outstanding = 0
         self.delay = 0.0
         self.suspended = False
+        self.circuit: Circuit | None = None
 
 
 @final
@@ -76,6 +90,10 @@ class Balancer:
         self._scores: dict[NodeId, _Score] = {}
         self._asked: list[_Score] = []
         self._keys: dict[str, NodeId] = {}
+        self._started = 0
+        self._trial_at = math.inf
+        """When the first of the open circuits may be tried."""
+        self._repeats = Allowance(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
 
     def __repr__(self) -> str:
         return f"<Balancer over {len(self._scores)} members, {len(self._asked)} of them asked>"
@@ -120,6 +138,11 @@ class Balancer:
         """Work out who is asked at all: those at work, of the own site unless that is empty or full."""
         self._keys.clear()
         at_work = [score for score in self._scores.values() if not score.suspended]
+        open_ = [score for score in at_work if score.circuit is not None and score.circuit.state is CircuitState.OPEN]
+        self._trial_at = min((score.circuit.until for score in open_ if score.circuit is not None), default=math.inf)
+        at_work = [
+            score for score in at_work if score.circuit is None or score.circuit.state is CircuitState.CLOSED
+        ] or at_work
         lively = [score for score in at_work if score.delay < _GRAY_DELAY] or at_work
         local = [score for score in lively if score.site == self._site]
         self._asked = local if any(score.delay < _SPILL_DELAY for score in local) else lively
@@ -127,12 +150,18 @@ class Balancer:
     # -- for each request -----------------------------------------------------------------------------------
 
     def pick(
-        self, *, exclude: Collection[NodeId] = (), key: str | None = None, prefer: NodeId | None = None
+        self,
+        *,
+        exclude: Collection[NodeId] = (),
+        key: str | None = None,
+        prefer: NodeId | None = None,
+        now: float = -math.inf,
     ) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``.
 
         ``prefer`` is taken as long as it is reachable and not gray, at whatever site.  With ``key`` it is the same
-        member for every asker, at whatever site, as long as that one is reachable (rendezvous hashing).
+        member for every asker, at whatever site, as long as that one is reachable (rendezvous hashing).  Without
+        ``now`` no open circuit is tried.
         """
         if prefer is not None and prefer not in exclude:
             preferred = self._scores.get(prefer)
@@ -140,6 +169,10 @@ class Balancer:
                 return prefer
         if key is not None:
             return self._pick_by_key(key, exclude)
+        if now >= self._trial_at:
+            tried = self._begin_trial(now, exclude)
+            if tried is not None:
+                return tried
         asked = self._asked
         if exclude:
             asked = [score for score in asked if score.node not in exclude] or [
@@ -175,14 +208,40 @@ class Balancer:
             self._keys[key] = node
         return node
 
+    def _begin_trial(self, now: float, exclude: Collection[NodeId]) -> NodeId | None:
+        for score in self._scores.values():
+            circuit = score.circuit
+            if circuit is None or circuit.state is not CircuitState.OPEN or circuit.until > now:
+                continue
+            if not score.suspended and score.node not in exclude:
+                circuit.begin_trial()
+                self._arrange()
+                return score.node
+        return None
+
+    def may_repeat(self, now: float, *, forced: bool = False) -> bool:
+        """Tell whether a request may be made once more, and count it; see ``Allowance.take``."""
+        return self._repeats.take(self._started, now, forced=forced)
+
     def started(self, node: NodeId) -> None:
         """Count a request as outstanding at ``node``."""
+        self._started += 1
         score = self._scores.get(node)
         if score is not None:
             score.outstanding += 1
 
-    def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
-        """Count it as ended after ``latency`` seconds; ``ok`` if the member did what it was asked."""
+    def finished(
+        self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = True, now: float = -math.inf
+    ) -> None:
+        """Count it as ended after ``latency`` seconds.
+
+        Args:
+            node: the member.
+            latency: how long it took.
+            ok: the member did what it was asked.
+            answered: the member said something; False if it had all the time there was, None if that shows nothing.
+            now: this moment.
+        """
         score = self._scores.get(node)
         if score is not None:
             score.outstanding = max(0, score.outstanding - 1)
@@ -191,6 +250,22 @@ class Balancer:
             else:
                 worse = max(latency, score.latency * _FAILURE_FACTOR, _FAILURE_LATENCY)
                 score.latency = min(worse, _MAX_LATENCY)
+            if score.circuit is not None or answered is False:
+                self._judge(score, answered if latency >= _SILENCE or answered else None, now)
+
+    def _judge(self, score: _Score, answered: bool | None, now: float) -> None:
+        """Have the circuit of a member know how a request ended."""
+        circuit = score.circuit
+        if circuit is None:
+            circuit = score.circuit = Circuit()
+        if answered is None:
+            changed = circuit.undecided(now)
+        else:
+            changed = circuit.answered() if answered else circuit.failed(now)
+        if answered:
+            score.circuit = None
+        if changed:
+            self._arrange()
 
 
 def _weight(key: str, node: NodeId) -> bytes:

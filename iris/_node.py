@@ -30,6 +30,7 @@ from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
+from iris.patterns.shedding import Priority, PriorityName, check_priority
 from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.survey import Answers, open_survey
 from iris.patterns.tunnel import Tunnel
@@ -96,6 +97,8 @@ class Node:
         operation: str | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: PriorityName = "normal",
+        hedge: float | None = None,
     ) -> Any:
         """Ask one member of a cluster and return its reply.
 
@@ -112,6 +115,9 @@ class Node:
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
             headers: str to str, at most ``Config.max_headers`` bytes.
+            priority: ``low`` is refused first by members that are overloaded, ``high`` last, and does not queue.
+            hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest
+                few per cent of the replies.  For idempotent requests only, and 5 % of those at most.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once.
@@ -129,6 +135,10 @@ class Node:
         check_name(cluster, "cluster")
         if operation is not None:
             check_name(operation, "operation")
+        if hedge is not None:
+            if not idempotent:
+                raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
+            _check_timeout(hedge, "hedge")
         return await self._requests.request(
             cluster,
             payload,
@@ -137,6 +147,8 @@ class Node:
             operation=operation,
             key=key,
             headers=headers,
+            priority=Priority.NORMAL if priority == "normal" else check_priority(priority),
+            hedge=hedge,
         )
 
     # -- broadcast and survey -------------------------------------------------------------------------------
@@ -367,7 +379,9 @@ class Node:
         limits = limits or Limits()
         concurrency = limits.concurrency or self._config.service_concurrency
         queue = limits.queue or self._config.service_queue
-        async with self._serving.serve(cluster, service, concurrency=concurrency, queue=queue) as membership:
+        async with self._serving.serve(
+            cluster, service, concurrency=concurrency, queue=queue, adaptive=limits.adaptive
+        ) as membership:
             entry = ClusterEntry(name=cluster, proof=self._proof(cluster, credential))
             self._membership.serve(entry)
             try:
@@ -481,7 +495,7 @@ class ClusterMembership:
         return found
 
 
-def _check_timeout(timeout: float) -> float:
+def _check_timeout(timeout: float, name: str = "timeout") -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout <= 0:
-        raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
+        raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
     return float(timeout)

@@ -11,7 +11,7 @@ from iris.kernel.ids import NodeId
 class Picker(Protocol):
     """Chooses among the members of one cluster; told how each request went."""
 
-    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None) -> NodeId | None:
+    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None, now: float = ...) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``."""
         ...
 
@@ -19,8 +19,14 @@ class Picker(Protocol):
         """Count a request as outstanding at ``node``."""
         ...
 
-    def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
-        """Count it as ended after ``latency`` seconds."""
+    def finished(
+        self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = ..., now: float = ...
+    ) -> None:
+        """Count it as ended after ``latency`` seconds; see ``Balancer.finished``."""
+        ...
+
+    def may_repeat(self, now: float, *, forced: bool = ...) -> bool:
+        """Tell whether a request may be made once more, and count it."""
         ...
 
 

@@ -20,8 +20,10 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.wakeup import Wakeup
-from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT
+from iris.patterns.adaptive import AdaptiveConcurrency
+from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
 from iris.patterns.service import RequestHandler, Service, TunnelHandler
+from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
 
@@ -44,6 +46,7 @@ class Job:
         "operation",
         "payload",
         "peer",
+        "priority",
         "scope",
     )
 
@@ -60,6 +63,7 @@ class Job:
         payload: wire.Payload,
         *,
         idempotent: bool,
+        priority: int = Priority.NORMAL,
     ) -> None:
         self.membership = membership
         self.peer = peer
@@ -71,6 +75,7 @@ class Job:
         self.headers = headers
         self.payload = payload
         self.idempotent = idempotent
+        self.priority = priority
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
 
@@ -89,10 +94,14 @@ class ServiceStatistics:
     expired: int
     cancelled: int
     refused: int
+    shed: int
+    """Those of the refused that would have waited, or had waited, for too long."""
     repeated: int
     """Idempotent requests that were known already; not counted in ``received``."""
     running: int
     queued: int
+    concurrency: int
+    """Handlers that may run at the same time now."""
     broadcasts: int
     broadcasts_failed: int
     """Broadcasts whose handler raised, or that found the queue full."""
@@ -122,6 +131,7 @@ class Membership:
         *,
         concurrency: int,
         queue: int,
+        adaptive: bool = False,
         answer: Callable[[Job, wire.Message, int], None],
         forget: Callable[[Job], None],
     ) -> None:
@@ -136,6 +146,11 @@ class Membership:
         self._answer = answer
         self._forget = forget
         self._queue: deque[Job] = deque()
+        self._urgent: deque[Job] = deque()
+        self._shedding = Shedding(config.queue_delay_target)
+        self._adaptive = AdaptiveConcurrency(concurrency) if adaptive else None
+        if self._adaptive is not None:
+            self._concurrency = self._adaptive.limit
         self._running: set[Job] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
         self._received = self._broadcasts_done = self._broadcasts_failed = 0
@@ -148,7 +163,7 @@ class Membership:
         self._drained = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Membership in {self.cluster}: {len(self._running)} running, {len(self._queue)} queued>"
+        return f"<Membership in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
 
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
@@ -159,9 +174,11 @@ class Membership:
             expired=self._expired,
             cancelled=self._cancelled,
             refused=self._refused,
+            shed=self._shedding.shed,
             repeated=self.repeated,
             running=len(self._running),
-            queued=len(self._queue),
+            queued=self.queued,
+            concurrency=self._concurrency,
             broadcasts=self._broadcasts_done,
             broadcasts_failed=self._broadcasts_failed,
             queue_delay=self.queue_delay,
@@ -173,7 +190,7 @@ class Membership:
     # -- requests -------------------------------------------------------------------------------------------
 
     def accept(self, job: Job) -> bool:
-        """Take a request on, or tell that the queue is full."""
+        """Take a request on, or tell that the queue is full or stands."""
         self._received += 1
         if self._idle:
             self._queue.append(job)
@@ -182,27 +199,47 @@ class Membership:
             self._workers += 1
             self._queue.append(job)
             self._nursery.start_soon(self._work)
-        elif len(self._running) + len(self._queue) < self._concurrency + self._queue_limit:
+        elif self._shedding.busy and self._shedding.refuses(
+            job.priority, job.arrived, len(self._queue), len(self._running)
+        ):
+            self._refused += 1
+            return False
+        elif len(self._running) + self.queued < self._concurrency + self._queue_limit:
             # Counted together, because requests whose worker has not begun yet are still in the queue.
-            self._queue.append(job)
+            (self._queue if job.priority != Priority.HIGH else self._urgent).append(job)
+        elif job.priority == Priority.HIGH and self._queue:
+            self._refuse(self._queue.pop())
+            self._urgent.append(job)
         else:
             self._refused += 1
             return False
         return True
 
+    def retry_after(self) -> float:
+        """Return when a refused caller may try again, in seconds from now."""
+        wait = self._shedding.wait(trio.current_time(), len(self._queue)) if self._shedding.busy else 0.0
+        return max(0.1, self.queue_delay, wait)
+
+    def _refuse(self, job: Job) -> None:
+        """Refuse a request that was taken on, but has not begun."""
+        self._refused += 1
+        text = f"{self.queued} requests wait"
+        self._answer(job, (kinds.FAILURE, job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
+        self._forget(job)
+
     @property
     def queued(self) -> int:
         """Requests that wait for a handler."""
-        return len(self._queue)
+        return len(self._queue) + len(self._urgent)
 
     async def _work(self) -> None:
         wakeup = Wakeup()
-        queue = self._queue
-        while True:
-            while not queue:
+        queue, urgent = self._queue, self._urgent
+        while self._workers <= self._concurrency:
+            while not queue and not urgent:
                 self._idle.append(wakeup)
                 await wakeup.wait()
-            job = queue.popleft()
+            job = urgent.popleft() if urgent else queue.popleft()
             self._running.add(job)
             try:
                 await self._run(job)
@@ -214,6 +251,7 @@ class Membership:
                 self._forget(job)
                 if self.draining:
                     self._drained.set()
+        self._workers -= 1
 
     async def _run(self, job: Job) -> None:
         if job.cancelled:
@@ -224,10 +262,19 @@ class Membership:
         if now >= job.deadline:
             self._expire(job)
             return
+        shedding = self._shedding
+        if shedding.busy or self._queue:
+            waiting, running = len(self._queue), len(self._running)
+            if job.priority != Priority.HIGH and shedding.gives_up(now - job.arrived, now, waiting, running):
+                self._refuse(job)
+                return
+            shedding.begun(now, waiting)
         outcome: tuple[wire.Message, int] | None = None
         with trio.CancelScope(deadline=job.deadline) as scope:
             job.scope = scope
             outcome = await self._call(job)
+        if self._adaptive is not None:
+            self._concurrency = self._adaptive.ended(trio.current_time() - now, len(self._running))
         if outcome is not None:
             self._answer(job, *outcome)
         elif job.cancelled:
@@ -312,16 +359,17 @@ class Membership:
     async def wait_drained(self, timeout: float) -> None:
         """Wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
         with trio.move_on_after(timeout):
-            while self._running or self._queue or self._broadcasts or self._tunnels_running:
+            while self._running or self.queued or self._broadcasts or self._tunnels_running:
                 self._drained = trio.Event()
                 await self._drained.wait()
 
     def abandon(self) -> None:
         """Tell the callers of what still waits that it did not run, and of what runs that it is being cut off."""
-        for job in self._queue:
+        for job in (*self._urgent, *self._queue):
             self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
             self._forget(job)
-        self._cancelled += len(self._queue)
+        self._cancelled += self.queued
+        self._urgent.clear()
         self._queue.clear()
         for job in self._running:
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)

@@ -43,9 +43,14 @@ from iris.kernel.errors import (
 from iris.kernel.ids import NodeId
 from iris.patterns.counters import Tally
 from iris.patterns.directory import Directory, Picker
+from iris.patterns.hedging import Hedging
+from iris.patterns.shedding import Priority
 
 IDEMPOTENT: Final = 1
 """Flag of a request: members remember its reply until its deadline."""
+
+PRIORITY_SHIFT: Final = 1
+"""The flags hold a ``Priority`` from this bit on."""
 
 MAX_BUDGET_MS: Final = 2**32 - 1
 
@@ -103,6 +108,7 @@ class Requests:
         self._config = config
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
+        self._hedges: dict[str, Hedging] = {}
         mesh.on(kinds.REPLY, 2, self._receive_reply)
         mesh.on(kinds.FAILURE, 4, self._receive_failure)
         mesh.observe(self)
@@ -120,6 +126,8 @@ class Requests:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         member: NodeId | None = None,
+        priority: Priority = Priority.NORMAL,
+        hedge: float | None = None,
     ) -> Any:
         """See ``Node.request``.  With ``member`` only that one is asked."""
         encoded = wire.encode_payload(payload, self._config.max_payload)
@@ -129,11 +137,23 @@ class Requests:
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        flags = IDEMPOTENT if idempotent else 0
+        if priority:
+            flags |= priority << PRIORITY_SHIFT
         self.tally.sent += 1
         try:
-            reply = await self._ask(
-                cluster, encoded, deadline, timeout, picker, member, idempotent, operation, key, flat
-            )
+            if hedge is None:
+                reply = await self._ask(
+                    cluster, encoded, deadline, timeout, picker, member, flags, operation, key, flat, set()
+                )
+            else:
+
+                async def ask(tried: set[NodeId]) -> Any:
+                    return await self._ask(
+                        cluster, encoded, deadline, timeout, picker, member, flags, operation, key, flat, tried
+                    )
+
+                reply = await self._hedges.setdefault(cluster, Hedging()).ask(ask, hedge)
         except BaseException as error:
             self._count(error)
             raise
@@ -167,25 +187,33 @@ class Requests:
         timeout: float,
         picker: Picker | None,
         only: NodeId | None,
-        idempotent: bool,
+        flags: int,
         operation: str | None,
         key: str | None,
         headers: wire.Headers,
+        tried: set[NodeId],
     ) -> Any:
         identifier = next(self._ids)
-        tried: set[NodeId] = set()
+        idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
         for _ in range(_MAX_ATTEMPTS):
             now = trio.current_time()
             if now >= deadline:
                 break
-            member = only or (picker.pick(exclude=tried, key=key) if picker is not None else None)
+            member = only or (picker.pick(exclude=tried, key=key, now=now) if picker is not None else None)
             if member is None or (only is not None and tried):
+                break
+            # What did not run because of the load is repeated only as far as the load allows; what was lost always.
+            if (
+                failure is not None
+                and picker is not None
+                and not picker.may_repeat(now, forced=not isinstance(failure, Overloaded))
+            ):
                 break
             tried.add(member)
             budget = min(int((deadline - now) * 1000) + 1, MAX_BUDGET_MS) if deadline != float("inf") else MAX_BUDGET_MS
             message = (
-                kinds.REQUEST, identifier, cluster, operation, budget, IDEMPOTENT if idempotent else 0, headers, payload
+                kinds.REQUEST, identifier, cluster, operation, budget, flags, headers, payload
             )  # fmt: skip
             waiter = _Waiter(member, message, wire.payload_size(payload), idempotent=idempotent)
             try:
@@ -239,7 +267,11 @@ class Requests:
             answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
             if picker is not None:
                 ok = answered and outcome is not None and outcome[0] == kinds.REPLY
-                picker.finished(waiter.member, trio.current_time() - started, ok=ok)
+                now = trio.current_time()
+                silent = outcome is None and now >= deadline
+                picker.finished(
+                    waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
+                )
             if not answered:
                 self._cancel(identifier, waiter.member)
         return waiter.outcome

@@ -30,8 +30,12 @@ class Limits:
     """Handlers running at the same time."""
     queue: int | None = None
     """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
+    adaptive: bool = False
+    """Let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.adaptive, bool):
+            raise ConfigError(f"limits: adaptive is {self.adaptive!r}: use True or False")
         for name in ("concurrency", "queue"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

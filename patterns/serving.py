@@ -18,7 +18,7 @@ from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
-from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
+from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, PRIORITY_SHIFT
 from iris.patterns.service import Service
 from iris.patterns.values import Message, Sender
 
@@ -47,7 +47,9 @@ class Serving:
         relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
 
     @asynccontextmanager
-    async def serve(self, cluster: str, service: Service, *, concurrency: int, queue: int) -> AsyncIterator[Membership]:
+    async def serve(
+        self, cluster: str, service: Service, *, concurrency: int, queue: int, adaptive: bool = False
+    ) -> AsyncIterator[Membership]:
         """Take requests and broadcasts for a cluster until the block ends.
 
         Raises:
@@ -63,6 +65,7 @@ class Serving:
                 nursery,
                 concurrency=concurrency,
                 queue=queue,
+                adaptive=adaptive,
                 answer=self._answer,
                 forget=self._forget,
             )
@@ -118,11 +121,12 @@ class Serving:
             headers,
             payload,
             idempotent=idempotent,
+            priority=flags >> PRIORITY_SHIFT & 3,
         )
         if membership.accept(job):
             self._jobs[peer.node, identifier] = job
         else:
-            retry_after = max(100, int(membership.queue_delay * 1000))
+            retry_after = int(membership.retry_after() * 1000)
             self._fail(peer, identifier, OVERLOADED, f"{membership.queued} requests wait", retry_after_ms=retry_after)
 
     def _receive_cancel(self, peer: Peer, message: wire.Message) -> None:

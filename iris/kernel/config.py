@@ -119,6 +119,10 @@ class Config:
     service_concurrency: int = 256
     """Handlers of one service that run at the same time."""
 
+    queue_delay_target: float = 0.02
+    """A request that would wait longer for a handler is refused, once the queue has stood for three times as long.  The
+    mean time that handlers take counts instead where it is longer."""
+
     service_queue: int = 1024
     """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""
 

@@ -28,6 +28,7 @@ STATE: Final = 0x18  # (last: bool, updates): part of an answer to JOIN, DIGEST 
 JOIN: Final = 0x19  # (record): send me everybody's
 
 # Requests: 0x20 - 0x2f
+# flags of a request: 1 idempotent; bits 1 and 2 priority: 0 normal, 1 high, 2 low
 REQUEST: Final = 0x20  # (id: int, cluster: str, operation: str | None, budget_ms: int, flags: int, headers, payload)
 REPLY: Final = 0x21  # (id: int, payload)
 FAILURE: Final = 0x22  # (id: int, code: str, text: str, retry_after_ms: int)

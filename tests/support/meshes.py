@@ -42,14 +42,19 @@ class StaticPicker:
         self.outcomes: list[tuple[NodeId, bool]] = []
         self.keys: list[str | None] = []
 
-    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None) -> NodeId | None:
+    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None, now: float = 0.0) -> NodeId | None:
         self.keys.append(key)
         return next((member for member in self.members if member not in exclude), None)
 
     def started(self, node: NodeId) -> None:
         self.outstanding[node] += 1
 
-    def finished(self, node: NodeId, latency: float, *, ok: bool) -> None:
+    def may_repeat(self, now: float, *, forced: bool = False) -> bool:
+        return True
+
+    def finished(
+        self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = True, now: float = 0.0
+    ) -> None:
         assert latency >= 0
         self.outstanding[node] -= 1
         self.outcomes.append((node, ok))
