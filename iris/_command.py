@@ -56,7 +56,9 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="iris-mesh", message="iris %(version)s")
-@click.option("-v", "--verbose", count=True, help="Tell more of what goes on; twice: everything.")
+@click.option(
+    "-v", "--verbose", count=True, help="Tell who this node is and whom it found; twice: its counters at the end, too."
+)
 def iris(verbose: int) -> None:
     """Talk to services by their name: clusters are addressed, never hosts.
 

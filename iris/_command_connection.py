@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar, final
+from typing import Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 import trio
@@ -18,6 +19,8 @@ import iris
 from iris._command_passphrase import load_wrapped, passphrase_of_environment
 from iris.security.credential import Credential
 from iris.security.credential_file import load_credential
+
+_log: Final = logging.getLogger("iris")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,15 +36,28 @@ class Connection:
     listen: tuple[str, ...]
     site: str | None
 
-    def open(self, name: str | None = None) -> contextlib.AbstractAsyncContextManager[iris.Node]:
-        """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential."""
-        return iris.open_node(
+    @contextlib.asynccontextmanager
+    async def open(self, name: str | None = None) -> AsyncGenerator[iris.Node]:
+        """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential.
+
+        With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
+        """
+        async with iris.open_node(
             None if self.credential else name,
             credential=self._credential(),
             seeds=self.seeds,
             listen=self.listen,
             site=self.site,
-        )
+        ) as node:
+            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses))
+            links, clusters = len(node.statistics().links), ", ".join(node.clusters())
+            _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
+            try:
+                yield node
+            finally:
+                statistics = node.statistics()
+                for field in dataclasses.fields(statistics):
+                    _log.debug("%s: %s", field.name, getattr(statistics, field.name))
 
     def _credential(self) -> Credential | Path | None:
         """Return the credential itself if it may be wrapped, else its path: a node watches the file for changes."""

@@ -198,7 +198,8 @@ def encode_payload(value: object, limit: int) -> Payload:
 
     Raises:
         PayloadTooLarge: more than ``limit`` bytes.
-        LocalProtocolError: a value of another type, a dict key that is not a str, or nesting beyond 500 levels.
+        LocalProtocolError: a value of another type, an int of more than 64 bits, a dict key that is not a str, or
+            nesting beyond 500 levels.
             Nothing that passes here is refused by ``decode_payload_untrusted``, but for more than 65,536 dicts.
     """
     if type(value) is bytes:
@@ -227,6 +228,8 @@ def _too_large(size: int, limit: int) -> str:
 def _encode_tuple(value: object) -> list[object]:
     if isinstance(value, tuple):
         return list(cast("tuple[object, ...]", value))
+    if isinstance(value, int):
+        raise OverflowError("an int of more than 64 bits")
     raise TypeError(f"{type(value).__name__} has no wire form")
 
 

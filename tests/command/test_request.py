@@ -125,7 +125,7 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
         (["store", "--timeout", "nan"], 2, "timeout is nan: use seconds above 0"),
         (["store", "[" * 100_000, "--json-payload"], 2, "the payload is not JSON that can be read: it is nested too"),
         (["store", "[" * 501 + "]" * 501, "--json-payload"], 1, "cannot send a value nested more than 500 levels"),
-        (["store", str(2**64), "--json-payload"], 1, "cannot send a int"),
+        (["store", str(2**64), "--json-payload"], 1, "cannot send a int (an int of more than 64 bits)"),
         (["store", '"\\ud800"', "--json-payload"], 1, "cannot send a str"),
         (["store", "--header", f"a={'x' * 9000}"], 1, "1 headers of 9001 bytes: the limit is 512 headers and 8192 by"),
     ],
