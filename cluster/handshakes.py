@@ -3,6 +3,8 @@
 The protocol itself is the machine in ``iris.security.handshake``.  Here is what it needs around it: connections,
 a limit in time and in number, and the hello in which each end says where it listens.
 
+A first frame that is not answered is sent again: the other end may have had to drop it, with too many others there.
+
 The last frame goes out over the connection that data will take, ahead of the first data under the new session: the
 peer never sees a frame of a session that it does not know.
 """
@@ -16,6 +18,7 @@ from typing import Final, Protocol, cast, final
 
 import trio
 
+from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
 from iris.cluster.ways import Ways
 from iris.kernel import wire
@@ -23,11 +26,16 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, is_node_id
 from iris.kernel.transport import Outgoing
+from iris.security.admission import Admission
 from iris.security.handshake import Established, Initiator, Responder
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
 _MAX_ADDRESS: Final = 512
+_PATIENCE: Final = (1.0, 2.0)
+"""Seconds after which a first frame is sent again, and then once more.  Up to a quarter is added at random, so that
+nodes that were sent away together do not come back together."""
+
 _MAX_HELLO: Final = 3500
 """Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
 
@@ -36,6 +44,11 @@ class Host(Protocol):
     """What handshakes need of their mesh."""
 
     refusals: Counter[str]
+
+    @property
+    def config(self) -> Config:
+        """The limits of this node."""
+        ...
 
     @property
     def identity(self) -> NodeIdentity:
@@ -89,6 +102,7 @@ class _Responding:
     claimed: NodeId
     addresses: tuple[str, ...]
     done: trio.Event
+    scope: trio.CancelScope
     outgoing: Outgoing | None = None
 
 
@@ -100,16 +114,18 @@ class Handshakes:
         self,
         host: Host,
         ways: Ways,
+        inbound: Inbound,
         nursery: trio.Nursery,
         *,
-        config: Config,
         entropy: Entropy,
         wall_clock: Callable[[], float],
     ) -> None:
         self._host = host
         self._ways = ways
+        self._inbound = inbound
+        self._admission = Admission(host.config, host.refusals)
         self._nursery = nursery
-        self._config = config
+        self._config = host.config
         self._entropy = entropy
         self._wall_clock = wall_clock
         self._initiating: dict[int, _Initiating] = {}
@@ -143,6 +159,12 @@ class Handshakes:
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
         try:
             await self._send(outgoing, initiator.frame)
+            for patience in _PATIENCE:
+                with trio.move_on_after(patience * (1 + self._entropy(1)[0] / 1024)):
+                    await waiting.done.wait()
+                if waiting.done.is_set():
+                    break
+                await self._send(outgoing, initiator.frame)
             await waiting.done.wait()
             if waiting.error is not None:
                 raise waiting.error
@@ -153,7 +175,7 @@ class Handshakes:
             await self._send(way, established.frame)
             return self._host.admit(established, outgoing, waiting.addresses, initiated=True)
         except trio.ClosedResourceError:
-            raise NotSent(f"the connection to {addresses[0]} broke during the handshake") from None
+            raise _cut_off(addresses) from None
         finally:
             del self._initiating[index]
 
@@ -161,7 +183,7 @@ class Handshakes:
         """A connection broke: nothing will come of the handshakes begun over it."""
         for waiting in self._initiating.values():
             if waiting.outgoing is outgoing and not waiting.done.is_set():
-                waiting.fail(NotSent(f"the connection to {waiting.addresses[0]} broke during the handshake"))
+                waiting.fail(_cut_off(waiting.addresses))
 
     def _new_index(self) -> int:
         while True:
@@ -188,8 +210,8 @@ class Handshakes:
             AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
         """
         host = self._host
-        if len(self._responding) >= self._config.half_open_handshakes:
-            host.refusals["half-open handshakes"] += 1
+        now, address = trio.current_time(), self._inbound.address()
+        if not self._admission.may_begin(address, now):
             return
         index = self._new_index()
         responder = Responder(
@@ -201,14 +223,17 @@ class Handshakes:
             if own is not None and not own.done.is_set():
                 own.fail(NotSent(f"{own.addresses[0]} is the address of this node itself"))
             return
-        waiting = self._responding[index] = _Responding(responder, claimed, addresses, trio.Event())
+        for other in self._admission.open(index, address, now):
+            self._responding.pop(other).scope.cancel()
+        scope = trio.CancelScope(deadline=now + self._config.handshake_timeout)
+        waiting = self._responding[index] = _Responding(responder, claimed, addresses, trio.Event(), scope)
         self._nursery.start_soon(self._respond, index, waiting)
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
         """Answer a first frame and wait, bounded, for the last one."""
         refusals = self._host.refusals
         dialled: Outgoing | None = None
-        with trio.move_on_after(self._config.handshake_timeout):
+        with waiting.scope:
             try:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
                 outgoing = self._host.outgoing_to(waiting.claimed)
@@ -224,9 +249,15 @@ class Handshakes:
                 refusals["handshake cut off"] += 1
             except AuthenticationError:
                 refusals["AuthenticationError"] += 1
-        self._responding.pop(index, None)
+        self._forget(index, waiting)
         if dialled is not None and not waiting.done.is_set():
             self._ways.close(dialled)
+
+    def _forget(self, index: int, waiting: _Responding) -> None:
+        """Take a handshake off the books, unless that has been done and the index is another one's by now."""
+        if self._responding.get(index) is waiting:
+            del self._responding[index]
+            self._admission.close(index)
 
     def receive_response_untrusted(self, index: int, frame: bytes) -> None:
         """Take the answer to a first frame.
@@ -237,6 +268,7 @@ class Handshakes:
         waiting = self._initiating.get(index)
         if waiting is None or waiting.done.is_set():
             self._host.refusals["unknown handshake"] += 1
+            self._inbound.refused()
             return
         try:
             established = waiting.initiator.receive_untrusted(
@@ -250,6 +282,7 @@ class Handshakes:
         except RemoteProtocolError as error:
             waiting.fail(NotSent(f"{waiting.addresses[0]} answered with a malformed hello: {error}"))
         else:
+            self._inbound.genuine(established.peer.node_id)
             waiting.established = established
             waiting.addresses = tuple(dict.fromkeys((*waiting.addresses, *addresses)))
             waiting.done.set()
@@ -263,6 +296,7 @@ class Handshakes:
         waiting = self._responding.get(index)
         if waiting is None or waiting.outgoing is None:
             self._host.refusals["unknown handshake"] += 1
+            self._inbound.refused()
             return
         try:
             established = waiting.responder.receive_last_untrusted(
@@ -272,9 +306,17 @@ class Handshakes:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
         finally:
             if waiting.responder.over:
-                del self._responding[index]
+                self._forget(index, waiting)
+        self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
         self._host.admit(established, waiting.outgoing, waiting.addresses, initiated=False)
+
+
+def _cut_off(addresses: tuple[str, ...]) -> NotSent:
+    return NotSent(
+        f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "
+        "room for more, or is gone"
+    )
 
 
 def _hello(node: NodeId, urls: Iterable[str]) -> bytes:

@@ -22,6 +22,7 @@ import trio
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
 from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
+from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver
 from iris.cluster.ways import Ways
@@ -89,7 +90,8 @@ class Mesh:
         self._transport = transport
         self._nursery = nursery
         self._ways = Ways(transport, self._connection_broke)
-        self._handshakes = Handshakes(self, self._ways, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
+        self._inbound: Final = Inbound(transport, config, self.refusals)
+        self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, entropy=entropy, wall_clock=wall_clock)
         self._peers: dict[NodeId, Peer] = {}
         self._sessions: dict[int, _Entry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
@@ -259,6 +261,7 @@ class Mesh:
                 self._receive(frame)
             except (RemoteProtocolError, AuthenticationError) as error:
                 self.refusals[type(error).__name__] += 1
+                self._inbound.refused()
             # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
             if trio.current_time() - turn > _TURN:
                 await trio.lowlevel.checkpoint()
@@ -270,9 +273,12 @@ class Mesh:
             entry = self._sessions.get(header.receiver)
             if entry is None:
                 self.refusals["unknown session"] += 1
+                self._inbound.refused()
                 return
             session, peer = entry.session, entry.peer
             body = session.open_untrusted(frame)
+            if self._inbound.strangers:
+                self._inbound.genuine(peer.node)
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
                 self._notice_loss(peer)
@@ -314,8 +320,12 @@ class Mesh:
                 observer.peer_refused(peer.node)
 
     async def _redial(self, peer: Peer) -> None:
+        if peer.session is not None and peer.session.statistics().received_frames:
+            peer.fruitless = 0
         try:
-            for pause in _REDIALS:
+            while peer.fruitless < len(_REDIALS):
+                pause = _REDIALS[peer.fruitless]
+                peer.fruitless += 1
                 await trio.sleep(pause)
                 if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
                     return
@@ -367,6 +377,7 @@ class Mesh:
         for index in [index for index, entry in self._sessions.items() if entry.peer is peer]:
             self._sessions.pop(index).session.close()
         self._ways.close_all(peer)
+        self._inbound.hang_up(node)
         peer.link.close(reason)
         self._barriers.release(node)
         self._dropped.unpark_all()
@@ -474,9 +485,8 @@ async def open_mesh(
     try:
         async with open_background() as nursery:
             mesh = Mesh(identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
-            nursery.start_soon(mesh.own.link.run)
-            nursery.start_soon(mesh._receive_frames)
-            nursery.start_soon(mesh._keep_sessions_fresh)
+            for task in (mesh.own.link.run, mesh._receive_frames, mesh._inbound.run, mesh._keep_sessions_fresh):
+                nursery.start_soon(task)
             try:
                 yield mesh
             finally:

@@ -19,7 +19,7 @@ class Peer:
     ``session`` is None for the node itself, whose messages never leave the process.
     """
 
-    __slots__ = ("addresses", "decoder", "identity", "initiated", "leaving", "link", "node", "session")
+    __slots__ = ("addresses", "decoder", "fruitless", "identity", "initiated", "leaving", "link", "node", "session")
 
     def __init__(
         self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
@@ -32,6 +32,8 @@ class Peer:
         self.session = session
         self.initiated = False
         """Whether this node began the handshake of the present session."""
+        self.fruitless = 0
+        """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
         self.leaving = False
         """Whether the peer has said goodbye, so that its connections end in order."""
 

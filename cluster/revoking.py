@@ -19,7 +19,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
-from iris.security.revocation import Revocations
+from iris.security.revocation import RevocationList, Revocations
 from iris.security.revocation_file import load_revocations, save_revocations
 
 _log: Final = logging.getLogger("iris")
@@ -44,6 +44,7 @@ class Revoking:
         self._path = path
         self._realm = realm
         self._nursery = nursery
+        self._saving = trio.Lock()
         self._seen = self._state()
         known = None if path is None else load_revocations(path, realm)
         self.revocations: Final = Revocations(realm, known)
@@ -102,16 +103,28 @@ class Revoking:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     async def _save(self) -> None:
-        current = self.revocations.current
+        """Put the list in force into the file, unless there is a newer one in it, which is then taken by ``look``."""
+        async with self._saving:  # of two lists the one that came last is in force, and has to be written last
+            current = self.revocations.current
+            assert self._path is not None
+            if current is None:
+                return
+            try:
+                if await trio.to_thread.run_sync(self._save_newer, current):
+                    self._seen = await trio.to_thread.run_sync(self._state)
+            except ConfigError as error:
+                _log.warning("%s; after a restart this node will not know of revocation list %d", error, current.number)
+
+    def _save_newer(self, current: RevocationList) -> bool:
         assert self._path is not None
-        if current is None:
-            return
         try:
-            await trio.to_thread.run_sync(save_revocations, self._path, current)
-        except ConfigError as error:
-            _log.warning("%s; after a restart this node will not know of revocation list %d", error, current.number)
-        else:
-            self._seen = await trio.to_thread.run_sync(self._state)
+            found = load_revocations(self._path, self._realm)
+        except ConfigError:
+            found = None  # whatever it is, it is of no use
+        if found is not None and found.number > current.number:
+            return False
+        save_revocations(self._path, current)
+        return True
 
     async def _cut_off(self, peer: Peer, reason: str) -> None:
         """End a link outside the loop that reads its messages."""

@@ -2,25 +2,30 @@
 
 Use, for each first handshake frame and each connection that others open::
 
-    if not admission.receive_first(address, now):  # too many from there: drop the frame
+    if not admission.may_begin(address, now):  # too many from there: drop the frame
         return
     hello = responder.receive_first_untrusted(frame)  # the sender knows the gate secret
     for index in admission.open(responder.index, address, now):
         ...  # forget this other handshake: it was the oldest, and there are too many
-    admission.close(responder.index)  # when it is finished or has failed
+    admission.close(responder.index)  # when it is finished, has failed, or has taken too long
 
     for other in connections.open(connection, address, now):
         ...  # close this other connection, likewise
     connections.authenticate(connection)  # a genuine frame came through it: it is no stranger's any more
+    if connections.refuse(connection):
+        ...  # a frame that came through it was refused, and no genuine one before: close it
     connections.close(connection)  # it is gone
 
-and at ``deadline``, ``expire(now)`` returns what has taken too long: handshakes to forget, connections to close.
+and at ``deadline``, ``connections.expire(now)`` returns the connections that have taken too long and are to be closed.
 
 Where there are too many, the oldest makes place for the newest, because honest handshakes last milliseconds: to keep
 a node from being reached, an attacker would have to come thousands of times a second, not once in five.
 
 An address is what strangers cannot choose freely: ``address_key`` makes it of an IP address.  None stands for peers
 that the operating system vouches for (ipc sockets in a directory of this user): they share only the limit in all.
+
+The rate of an address counts handshakes that were begun, which cost a node half a millisecond.  Junk is not counted
+there, or one who knows nothing could keep out the honest ones behind his address; it costs 15 us, and its connection.
 
 Every table here is bounded.  What is refused is counted by reason.
 """
@@ -31,7 +36,7 @@ import dataclasses
 import ipaddress
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Final, Generic, TypeVar, final
 
 from iris.kernel.config import Config
@@ -72,6 +77,10 @@ class _Places(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._taken)
+
+    def keys(self) -> Collection[K]:
+        """Return who has a place, as a view."""
+        return self._taken.keys()
 
     def take(self, key: K, address: str | None, now: float) -> list[K]:
         """Give a place to ``key``; return who loses his."""
@@ -131,13 +140,13 @@ class _Bucket:
 class Admission:
     """Who may begin a handshake now.  Limits come from ``Config``.
 
-    Attributes:
-        refusals: first frames and handshakes that were refused or dropped, by reason.
+    Args:
+        refusals: where first frames and handshakes that are refused or dropped are counted, by reason.
     """
 
-    __slots__ = ("_buckets", "_burst", "_handshakes", "_rate", "refusals")
+    __slots__ = ("_buckets", "_burst", "_handshakes", "_rate", "_refusals")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, refusals: Counter[str]) -> None:
         self._rate = config.handshake_rate
         self._burst = config.handshake_burst
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
@@ -146,17 +155,21 @@ class Admission:
             per_address=config.half_open_per_address,
             timeout=config.handshake_timeout,
         )
-        self.refusals: Counter[str] = Counter()
+        self._refusals = refusals
 
     @property
     def half_open(self) -> int:
         """Handshakes under way."""
         return len(self._handshakes)
 
-    def receive_first(self, address: str | None, now: float) -> bool:
-        """Tell whether a first frame from ``address`` may be looked at; counts it against the address's rate."""
-        if address is None:
+    def may_begin(self, address: str | None, now: float) -> bool:
+        """Tell whether a first frame from ``address`` may be looked at."""
+        if address is None or self._bucket(address, now).tokens >= 1.0:
             return True
+        self._refusals["handshake rate of one address"] += 1
+        return False
+
+    def _bucket(self, address: str, now: float) -> _Bucket:
         bucket = self._buckets.get(address)
         if bucket is None:
             if len(self._buckets) >= MAX_ADDRESSES:
@@ -166,72 +179,68 @@ class Admission:
             self._buckets.move_to_end(address)
             bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.filled) * self._rate)
             bucket.filled = now
-        if bucket.tokens < 1.0:
-            self.refusals["handshake rate of one address"] += 1
-            return False
-        bucket.tokens -= 1.0
-        return True
+        return bucket
 
     def open(self, index: int, address: str | None, now: float) -> list[int]:
-        """Count a handshake as under way; return those, older ones, that are to be forgotten for it."""
+        """Count a handshake as under way, and against the rate of its address.
+
+        Returns:
+            Those, older ones, that are to be forgotten for it.
+        """
+        if address is not None:
+            self._bucket(address, now).tokens -= 1.0
         dropped = self._handshakes.take(index, address, now)
         if dropped:
-            self.refusals["too many half-open handshakes"] += len(dropped)
+            self._refusals["too many half-open handshakes"] += len(dropped)
         return dropped
 
     def close(self, index: int) -> None:
         """Count a handshake as over, whatever its outcome.  One that is not under way is passed over."""
         self._handshakes.leave(index)
 
-    @property
-    def deadline(self) -> float:
-        """When to call ``expire``; infinity if nothing is under way."""
-        return self._handshakes.deadline
-
-    def expire(self, now: float) -> list[int]:
-        """Return the handshakes that have taken too long; they are over."""
-        expired = self._handshakes.expire(now)
-        if expired:
-            self.refusals["handshake not finished in time"] += len(expired)
-        return expired
-
 
 @final
 class Connections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
-    One that is silent, sends junk, or stands still inside its first frame is closed after
-    ``Config.handshake_timeout``, or earlier if its place is needed.
+    One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
+    earlier if its place is needed; one that sends junk is closed for it.
+
+    Args:
+        refusals: where connections that are to be closed are counted, by reason.
 
     Attributes:
-        refusals: connections that are to be closed, by reason.
+        waiting: the connections; not a copy, so that it costs little to see with each frame whether there are any.
     """
 
-    __slots__ = ("_strangers", "refusals")
+    __slots__ = ("_refusals", "_strangers", "waiting")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, refusals: Counter[str]) -> None:
         self._strangers: _Places[K] = _Places(
             limit=config.half_open_handshakes,
             per_address=config.half_open_per_address,
             timeout=config.handshake_timeout,
         )
-        self.refusals: Counter[str] = Counter()
-
-    @property
-    def strangers(self) -> int:
-        """Connections that are not authenticated."""
-        return len(self._strangers)
+        self._refusals = refusals
+        self.waiting: Final[Collection[K]] = self._strangers.keys()
 
     def open(self, connection: K, address: str | None, now: float) -> list[K]:
         """Take note of a connection; return those, older ones, that are to be closed for it."""
         losers = self._strangers.take(connection, address, now)
         if losers:
-            self.refusals["too many connections"] += len(losers)
+            self._refusals["too many connections"] += len(losers)
         return losers
 
     def authenticate(self, connection: K) -> None:
         """A genuine frame came through ``connection``: it is under no limit any more."""
         self._strangers.leave(connection)
+
+    def refuse(self, connection: K) -> bool:
+        """Tell whether ``connection`` is to be closed, because a frame that came through it was refused."""
+        junk = self._strangers.leave(connection)
+        if junk:
+            self._refusals["junk from a stranger"] += 1
+        return junk
 
     def close(self, connection: K) -> None:
         """The connection is gone.  May be called for any, and twice."""
@@ -246,5 +255,5 @@ class Connections(Generic[K]):
         """Return the connections that have taken too long and are to be closed."""
         expired = self._strangers.expire(now)
         if expired:
-            self.refusals["no genuine frame in time"] += len(expired)
+            self._refusals["no genuine frame in time"] += len(expired)
         return expired

@@ -14,7 +14,7 @@ from typing import Final, final
 import trio
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport import Refused
+from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import MAX_FRAME
 
 _SCHEME: Final = "mem://"
@@ -129,6 +129,8 @@ class MemoryTransport:
         self._news = trio.Event()
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
+        self._observer: ConnectionObserver | None = None
+        self._source = 0
         self.closed = False
         self.paused = False
 
@@ -148,8 +150,14 @@ class MemoryTransport:
             raise Refused(f"cannot connect to {url}: connection refused")
         outgoing = MemoryOutgoing(self._network, self, target, on_broken)
         self._outward.add(outgoing)
-        target._inward.add(outgoing)
+        target.accept(outgoing)
         return outgoing
+
+    def accept(self, way: MemoryOutgoing) -> None:
+        """Take a connection that another transport has opened."""
+        self._inward.add(way)
+        if self._observer is not None:
+            self._observer.connection_opened(way.number, way.host)
 
     def deliver(self, arrival: _Arrival) -> None:
         """Take a frame that becomes readable at its due time."""
@@ -168,7 +176,24 @@ class MemoryTransport:
             return None
         arrival = self._arrived.pop(0)
         arrival.way.taken()
+        self._source = arrival.way.number
         return arrival.frame
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        """See ``Transport.observe``."""
+        self._observer = observer
+        for way in sorted(self._inward, key=lambda way: way.number):
+            observer.connection_opened(way.number, way.host)
+
+    def source(self) -> int:
+        """See ``Transport.source``."""
+        return self._source
+
+    def hang_up(self, connection: int) -> None:
+        """See ``Transport.hang_up``."""
+        for way in self._inward:
+            if way.number == connection:
+                way.break_soon()
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
@@ -194,8 +219,11 @@ class MemoryTransport:
 
     def forget(self, way: MemoryOutgoing) -> None:
         """Drop a way that has ended."""
-        self._inward.discard(way)
         self._outward.discard(way)
+        if way in self._inward:
+            self._inward.remove(way)
+            if self._observer is not None and not self.closed:
+                self._observer.connection_closed(way.number)
 
     def close(self) -> None:
         """See ``Transport.close``.  Peers see their connections break."""
@@ -235,6 +263,11 @@ class MemoryOutgoing:
         self._room = trio.lowlevel.ParkingLot()
         self.closed = False
 
+    @property
+    def host(self) -> str:
+        """Who opened it."""
+        return self._source.host
+
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
         if self.closed:
@@ -247,14 +280,14 @@ class MemoryOutgoing:
         if network.loss and network.random.random() < network.loss:
             return True
         if len(frame) > self._target.max_frame:
-            self._break_soon()
+            self.break_soon()
             return True
         self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
         self._in_transit += 1
         self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
         return True
 
-    def _break_soon(self) -> None:
+    def break_soon(self) -> None:
         """Break off from outside of whatever is sending now."""
         trio.lowlevel.current_trio_token().run_sync_soon(self.break_off)
 

@@ -6,27 +6,33 @@ moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
 
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
-trio; a process that has opened a socket must not fork and go on using it.
+trio; a process that has opened a socket must not fork and go on using it; nothing is sent by a connection that has
+broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
 import pynng
 import trio
+from pynng.sockaddr import IPCAddr
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport import Refused
+from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
+_NEVER: Final = 2**31 - 1
+"""Milliseconds until nng dials again by itself: the mesh decides what to dial."""
 
 
 def check_url(url: str) -> str:
@@ -47,6 +53,15 @@ def check_url(url: str) -> str:
     return url
 
 
+def _host_of(pipe: pynng.Pipe) -> str | None:
+    """Return the host at the other end of a connection, None if it is this one, by ipc."""
+    try:
+        address = pipe.remote_address
+    except pynng.NNGException:
+        return "unknown"  # it broke already; all such share their limits
+    return None if isinstance(address, IPCAddr) else str(address).rpartition(":")[0].strip("[]")
+
+
 def _reason(error: pynng.NNGException) -> str:
     return str(error).rstrip(".").lower() or type(error).__name__
 
@@ -64,6 +79,14 @@ class NngTransport:
         self._fd = self._pull.recv_fd
         self._closed = False
         self._files: list[Path] = []
+        self._message = pynng.ffi.new("nng_msg **")
+        self._source = 0
+        self._pipes: dict[int, pynng.Pipe] = {}
+        self._changes: deque[tuple[int, pynng.Pipe | None, str | None]] = deque()
+        self._observer: ConnectionObserver | None = None
+        # Before a connection is taken into use, so that it is known before its first frame.
+        self._pull.add_pre_pipe_connect_cb(self._on_pipe_added)
+        self._pull.add_post_pipe_remove_cb(self._on_pipe_removed)
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         """See ``Transport.listen``."""
@@ -87,18 +110,20 @@ class NngTransport:
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         check_url(url)
-        socket = pynng.Push0(recv_max_size=self._limit, send_buffer_size=self._config.send_frames)
+        socket = pynng.Push0(
+            recv_max_size=self._limit,
+            send_buffer_size=self._config.send_frames,
+            reconnect_time_min=_NEVER,
+            reconnect_time_max=_NEVER,
+        )
         outgoing = NngOutgoing(socket)
 
-        told = False
-
         def broken() -> None:
-            nonlocal told
-            if not (outgoing.closed or told):
-                told = True  # nng dials again by itself, and may lose that connection as well
+            if not outgoing.closed:
                 on_broken()
 
         def on_pipe_removed(_: object) -> None:
+            outgoing.stop()
             with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
                 self._trio.run_sync_soon(broken, idempotent=True)
 
@@ -121,14 +146,66 @@ class NngTransport:
             raise
         return outgoing
 
+    # -- connections that others open -----------------------------------------------------------------------
+
+    def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
+        self._changes.append((pipe.id, pipe, _host_of(pipe)))
+        self._tell_soon()
+
+    def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
+        self._changes.append((pipe.id, None, None))
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            self._trio.run_sync_soon(self._tell, idempotent=True)  # one hop, however many there are
+
+    def _tell(self) -> None:
+        observer = self._observer
+        while observer is not None and self._changes:
+            connection, pipe, host = self._changes.popleft()
+            if pipe is not None:
+                self._pipes[connection] = pipe
+                observer.connection_opened(connection, host)
+            elif self._pipes.pop(connection, None) is not None:
+                observer.connection_closed(connection)
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        """See ``Transport.observe``."""
+        self._observer = observer
+        self._tell()
+
+    def source(self) -> int:
+        """See ``Transport.source``."""
+        self._tell()
+        return self._source
+
+    def hang_up(self, connection: int) -> None:
+        """See ``Transport.hang_up``."""
+        pipe = self._pipes.get(connection)
+        if pipe is not None:
+            # Not by ``Pipe.close``: pynng then forgets the pipe, and to tell of its end, if it is being added still.
+            pynng.lib.nng_pipe_close(pipe.pipe)  # fails if the other end was faster
+
+    # -- frames ---------------------------------------------------------------------------------------------
+
     def receive_nowait(self) -> bytes | None:
         """See ``Transport.receive_nowait``."""
-        try:
-            return self._pull.recv(block=False)
-        except pynng.TryAgain:
-            return None
-        except pynng.Closed:
-            raise trio.ClosedResourceError("this transport is closed") from None
+        # By nng's own calls: a frame of 1,200 bytes takes 4.7 us this way, its connection included, where pynng's
+        # ``recv`` takes 5.7 us and its ``recv_msg``, which also tells the connection, 8.4 us.
+        lib, ffi = pynng.lib, pynng.ffi
+        code = lib.nng_recvmsg(self._pull.socket, self._message, lib.NNG_FLAG_NONBLOCK)
+        if code:
+            if code == lib.NNG_EAGAIN:
+                return None
+            if code == lib.NNG_ECLOSED:
+                raise trio.ClosedResourceError("this transport is closed")
+            pynng.exceptions.check_err(code)
+        message = self._message[0]
+        frame = ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message))[:]
+        self._source = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
+        lib.nng_msg_free(message)
+        return frame
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
@@ -148,10 +225,12 @@ class NngTransport:
 
 @final
 class NngOutgoing:
-    """One PUSH socket with one connection.  nng's own redialling is not used: the mesh decides what to dial."""
+    """One PUSH socket with one connection."""
 
     def __init__(self, socket: pynng.Push0) -> None:
         self._socket = socket
+        self._sending = threading.Lock()
+        self._stopped = False
         self._fd: int | None = None
         self._watching = False
         self._others = trio.lowlevel.ParkingLot()
@@ -160,12 +239,20 @@ class NngOutgoing:
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
         try:
-            self._socket.send(frame, block=False)
+            with self._sending:
+                if self._stopped and not self.closed:
+                    return False  # it is about to be told
+                self._socket.send(frame, block=False)
         except pynng.TryAgain:
             return False
         except pynng.NNGException:
             raise trio.ClosedResourceError("this way out is closed") from None
         return True
+
+    def stop(self) -> None:
+        """Send nothing more: the connection has broken.  Called on a thread of nng, before it frees its memory."""
+        with self._sending:
+            self._stopped = True
 
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""

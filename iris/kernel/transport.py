@@ -3,6 +3,8 @@
 ``iris.kernel.nng`` is the real one, ``iris.kernel.memory`` the simulated one.
 A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
 sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
+
+Connections that others open have numbers, so that strangers can be told apart and sent away.
 """
 
 from __future__ import annotations
@@ -38,6 +40,22 @@ class Outgoing(Protocol):
         ...
 
 
+class ConnectionObserver(Protocol):
+    """Who is told of the connections that others open; plain calls in the trio thread, which must not raise."""
+
+    def connection_opened(self, connection: int, address: str | None) -> None:
+        """There is a new connection; its number is used once.
+
+        ``address`` is the host that it comes from, or None if the operating system vouches for it: another process
+        of this user, by ipc.
+        """
+        ...
+
+    def connection_closed(self, connection: int) -> None:
+        """The connection is gone, whoever ended it.  Frames that came by it may still be in the inbox."""
+        ...
+
+
 class Transport(Protocol):
     """The network as one node sees it."""
 
@@ -68,6 +86,21 @@ class Transport(Protocol):
 
     async def wait_readable(self) -> None:
         """Wait until a frame has arrived."""
+        ...
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        """Tell ``observer`` of the connections that others have opened and will open."""
+        ...
+
+    def source(self) -> int:
+        """Return which connection the frame came by that ``receive_nowait`` returned last.
+
+        The observer has been told of that connection by then.
+        """
+        ...
+
+    def hang_up(self, connection: int) -> None:
+        """Close a connection that another node opened; that node sees it break.  One that is gone is passed over."""
         ...
 
     def close(self) -> None:

@@ -68,10 +68,10 @@ async def test_another_node_at_the_address_is_not_taken_for_the_first(autojump_c
             other.mesh.drop(a.id, "over")
 
 
-async def test_a_peer_that_was_dropped_can_be_linked_again(autojump_clock: MockClock) -> None:
+async def test_a_peer_that_was_dropped_sees_it_and_links_again(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        marks = Marks(b)
+        marks, answers = Marks(b), Marks(a)
         first = a.peer(b)
         a.mesh.drop(b.id, "a trial")
         a.mesh.drop(b.id, "a trial")
@@ -81,11 +81,14 @@ async def test_a_peer_that_was_dropped_can_be_linked_again(autojump_clock: MockC
         mark(b, a, 1)  # b has not heard of it
         await settle()
         assert a.mesh.refusals == {"unknown session": 1}
-        assert await a.mesh.connect([b.url]) is not first
+        assert a.peer(b) is not first
+        assert b.log.of(a.id) == ["up", "refused", "reset"]
         mark(a, b, 2)
+        mark(b, a, 3)
         await settle()
         assert marks.received == [2]
-        assert a.log.of(b.id) == ["up", "down", "up"]
+        assert answers.received == [3]
+        assert a.log.of(b.id) == ["up", "down", "up", "reset"]
 
 
 async def test_who_dropped_a_peer_is_found_again_by_it(autojump_clock: MockClock) -> None:

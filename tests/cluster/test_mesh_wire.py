@@ -150,6 +150,7 @@ async def test_a_link_resumes_when_its_connection_breaks(url: str, tmp_path: Pat
                 await trio.sleep(0.005)
             a.mark(b, number)
             await b.wait_received(number + 1)
+            await a.mesh.barrier(b.mesh.node)
         assert b.received == list(range(5))
         assert a.log.of(b.mesh.node) == ["up", *["refused", "reset"] * 5]
 

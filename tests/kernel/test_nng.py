@@ -392,16 +392,135 @@ async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> No
         far.close()
         await news.wait()
         await second.listen([bound])
-        way.send_nowait(b"x")
-        assert await receive(second) == b"x"  # nng has dialled again by itself
+        assert not way.send_nowait(b"x")  # and nng does not dial again by itself
         also_broken = trio.Event()
         witness = await near.dial(bound, also_broken.set)
+        witness.send_nowait(b"y")
+        assert await receive(second) == b"y"
         second.close()
         await also_broken.wait()
         await wait_all_tasks_blocked(0.02)
         assert told == 1
         way.close()
         witness.close()
+
+
+class Log:
+    """What a transport tells of the connections to it."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, str | None] = {}
+        self.seen: list[int] = []
+        self.closed: list[int] = []
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def connection_opened(self, connection: int, address: str | None) -> None:
+        self.seen.append(connection)
+        self.open[connection] = address
+        self._changed.unpark_all()
+
+    def connection_closed(self, connection: int) -> None:
+        del self.open[connection]
+        self.closed.append(connection)
+        self._changed.unpark_all()
+
+    async def wait_open(self, count: int) -> None:
+        while len(self.open) != count:
+            await self._changed.park()
+
+
+# -- connections that others open --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_it_tells_which_connection_a_frame_came_by_and_from_where(url: str) -> None:
+    async with open_transports(3) as (one, other, far):
+        (bound,) = await far.listen([url])
+        first = await one.dial(bound, ignore)
+        log = Log()
+        far.observe(log)
+        second = await other.dial(bound, ignore)
+        sources: dict[bytes, int] = {}
+        for way, frame in ((first, b"1"), (second, b"2"), (first, b"1"), (second, b"2")):
+            way.send_nowait(frame)
+            assert await receive(far) == frame
+            assert sources.setdefault(frame, far.source()) == far.source()
+        assert sorted(sources.values()) == sorted(log.open) == sorted(log.seen)
+        assert set(log.open.values()) == {None if url.startswith("ipc") else "127.0.0.1"}
+        second.close()
+        await log.wait_open(1)
+        assert log.closed == [sources[b"2"]]
+        first.close()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_a_connection_is_told_of_before_its_first_frame(url: str) -> None:
+    """However late the scheduler gets to hear of it."""
+    async with open_transports(2) as (near, far):
+        log = Log()
+        far.observe(log)
+        (bound,) = await far.listen([url])
+        for _ in range(20):
+            way = await near.dial(bound, ignore)
+            way.send_nowait(b"x")
+            while far.receive_nowait() is None:
+                pass  # nothing else may run
+            assert far.source() in log.open
+            way.close()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: str) -> None:
+    async with open_transports(2) as (near, far):
+        log = Log()
+        far.observe(log)
+        (bound,) = await far.listen([url])
+        broken = trio.Event()
+        guilty = await near.dial(bound, broken.set)
+        await log.wait_open(1)
+        innocent = await near.dial(bound, lambda: pytest.fail("the wrong connection broke"))
+        await log.wait_open(2)
+        far.hang_up(log.seen[0])
+        await broken.wait()
+        await log.wait_open(1)
+        far.hang_up(log.seen[0])
+        far.hang_up(12345)
+        innocent.send_nowait(b"still here")
+        assert await receive(far) == b"still here"
+        assert far.source() == log.seen[1]
+        innocent.close()
+        guilty.close()
+
+
+async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str) -> None:
+    """PUSH of nng 1.11 uses memory that is freed if it may send by a connection that ends while it begins."""
+
+    class Doorkeeper(Log):
+        def connection_opened(self, connection: int, address: str | None) -> None:
+            super().connection_opened(connection, address)
+            far.hang_up(connection)
+
+    async def knock() -> None:
+        for _ in range(100):
+            broken = trio.Event()
+            way = await near.dial(bound, broken.set)
+            while not broken.is_set():
+                way.send_nowait(bytes(100))
+                await trio.lowlevel.checkpoint()
+            assert not way.send_nowait(b"x")
+            way.close()
+
+    async with open_transports(2) as (near, far):
+        log = Doorkeeper()
+        far.observe(log)
+        (bound,) = await far.listen([url])
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(knock)
+        await log.wait_open(0)
+        assert sorted(log.seen) == sorted(log.closed)
+        assert len(log.seen) == 400
+        assert far._pipes == {}
 
 
 # -- between processes -------------------------------------------------------------------------------------

@@ -40,6 +40,33 @@ __version__: Final[str]
 
 _Data: TypeAlias = bytes | bytearray | memoryview
 
+class CData:
+    """What cffi hands out: a pointer or a struct of nng."""
+
+    def __getitem__(self, index: int) -> CData: ...
+
+class _FFI:
+    def new(self, cdecl: str) -> CData: ...
+    def buffer(self, cdata: CData, size: int) -> _Buffer: ...
+
+class _Buffer:
+    def __getitem__(self, index: slice) -> bytes: ...
+
+class _Lib:
+    NNG_FLAG_NONBLOCK: Final[int]
+    NNG_EAGAIN: Final[int]
+    NNG_ECLOSED: Final[int]
+    def nng_recvmsg(self, socket: CData, message: CData, flags: int) -> int: ...
+    def nng_msg_body(self, message: CData) -> CData: ...
+    def nng_msg_len(self, message: CData) -> int: ...
+    def nng_msg_free(self, message: CData) -> None: ...
+    def nng_msg_get_pipe(self, message: CData) -> CData: ...
+    def nng_pipe_close(self, pipe: CData) -> int: ...
+    def nng_pipe_id(self, pipe: CData) -> int: ...
+
+ffi: Final[_FFI]
+lib: Final[_Lib]
+
 class Message:
     def __init__(self, data: _Data, pipe: Pipe | None = None) -> None: ...
     pipe: Pipe | None
@@ -48,6 +75,7 @@ class Message:
 
 class Pipe:
     socket: Socket
+    pipe: CData
     @property
     def id(self) -> int: ...
     @property
@@ -105,6 +133,8 @@ class Context:
 
 class Socket:
     name: str
+    @property
+    def socket(self) -> CData: ...
     recv_buffer_size: int
     send_buffer_size: int
     recv_timeout: int
