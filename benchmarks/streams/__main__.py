@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.streams import beside, fanout, joiner, memory
+from benchmarks.streams import beside, fanout, joiner, memory, transfer
 
 CASES: Final[dict[str, Callable[..., None]]] = {
     "beside": beside.conduct,
@@ -17,6 +17,7 @@ CASES: Final[dict[str, Callable[..., None]]] = {
     "joiner": joiner.conduct,
     "memory": memory.conduct,
     "stopped": fanout.conduct_stopped,
+    "transfer": transfer.conduct,
 }
 
 

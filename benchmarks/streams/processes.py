@@ -90,7 +90,7 @@ class Part:
         return self.hear_line(word, patience)[word]
 
     def hear_line(self, word: str, patience: float = PATIENCE) -> dict[str, Any]:
-        """Wait for the line that says ``word``, and return all of it.
+        """Wait for the line that says ``word``, and return all of it; with "" the next line, whatever it says.
 
         Raises:
             RunError: it failed, or said nothing for ``patience`` seconds.
@@ -104,7 +104,7 @@ class Part:
             if not line:
                 raise RunError(f"{self.name} ended: {self._last_words()}")
             said: dict[str, Any] = json.loads(line)
-            if word in said:
+            if not word or word in said:
                 return said
         raise RunError(f"{self.name} did not say {word!r} within {patience:.0f} s")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.streams.cable import why_not
 from benchmarks.streams.fanout import Checked
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -85,3 +86,13 @@ def test_tunnels_stay_small_whatever_passes_through() -> None:
         assert float(opener) < limit, said
         assert float(member) < limit, said
     assert float(rows[-1][-1]) <= 2.0, "two windows are held for a receiver that stops reading"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
+    said = run("transfer")
+    found = re.search(r"^\| 256 MiB \| equal \| ([\d,]+) of [\d,]+ \| (\d+) \| (\d+) \|", said, re.MULTILINE)
+    assert found, said
+    lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
+    assert lost > 50
+    assert flaps + resets > 2

@@ -1,0 +1,156 @@
+"""A large transfer over a bad network: packets are lost, the link flaps, connections are reset."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from time import monotonic, perf_counter
+from typing import Any, Final
+
+import trio
+
+import iris
+from benchmarks.streams.cable import ADDRESSES, kill_connections, open_cable, why_not
+from benchmarks.streams.nodes import CLUSTER
+from benchmarks.streams.processes import Part, Run, open_run, resident, say
+from benchmarks.streams.table import heading, row
+
+MIB: Final = 2**20
+_PIECE: Final = 256 * 1024
+
+_CONFIG: Final = iris.Config(suspicion_multiplier=15.0)
+"""A peer is dead after 7.5 s of silence: what TCP needs to go on after a flap is less."""
+
+
+async def _member(task: Mapping[str, Any]) -> None:
+    service = iris.Service(CLUSTER)
+
+    @service.tunnel
+    async def take(tunnel: iris.Tunnel) -> None:
+        digest = hashlib.sha256()
+        size = 0
+        async for payload in tunnel:
+            digest.update(payload)
+            size += len(payload)
+        await tunnel.send([digest.hexdigest(), size])
+
+    async with (
+        iris.open_node(credential=task["credential"], listen=[task["listen"]], config=_CONFIG) as node,
+        node.join(CLUSTER, service),
+    ):
+        say(ready=True)
+        await trio.sleep_forever()
+
+
+async def _opener(task: Mapping[str, Any]) -> None:
+    async with iris.open_node(
+        credential=task["credential"], listen=[task["listen"]], seeds=[task["seed"]], config=_CONFIG
+    ) as node:
+        await node.wait_for(CLUSTER, timeout=60)
+        say(ready=True)
+        began = perf_counter()
+        digest = hashlib.sha256()
+        block = os.urandom(_PIECE - 8)
+        async with node.open_tunnel(CLUSTER, timeout=30) as tunnel:
+            said = began
+            for number in range(task["bytes"] // _PIECE):
+                piece = number.to_bytes(8) + block
+                digest.update(piece)
+                await tunnel.send(piece)
+                if perf_counter() - said > 0.2:
+                    said = perf_counter()
+                    say(sent=number * _PIECE)
+            await tunnel.send_eof()
+            found, size = await tunnel.receive()
+            statistics = tunnel.statistics()
+        say(
+            done=perf_counter() - began,
+            equal=found == digest.hexdigest() and size == task["bytes"],
+            size=size,
+            resent=statistics.chunks_resent,
+        )
+        await trio.sleep_forever()
+
+
+ROLES = {"member": _member, "opener": _opener}
+
+
+def _credential(run: Run) -> str:
+    """Make a realm and the credential of one cluster."""
+    realm, credential = str(run.directory / "realm.key"), str(run.directory / "credential")
+    environment = {**os.environ, "IRIS_HOME": str(run.directory / "home")}
+    for command in (("realm", realm), ("cluster", realm, CLUSTER, "--out", credential)):
+        subprocess.run(
+            [sys.executable, "-m", "iris", "keys", *command], check=True, capture_output=True, env=environment
+        )
+    return credential
+
+
+def conduct(*, quick: bool) -> None:
+    """Send through loss, flaps and resets."""
+    if why := why_not():
+        print(f"\ntransfer: not run: {why}")
+        return
+    size, flap_every, reset_every = (256 * MIB, 1.0, 0.7) if quick else (10 * 1024 * MIB, 5.0, 5.0)
+    heading(
+        "One transfer through 1 % packet loss, link flaps of 50 to 400 ms and reset connections",
+        "size",
+        "SHA-256",
+        "packets lost",
+        "flaps",
+        "connections reset",
+        "chunks sent again",
+        "rate",
+        "most memory: opener, member",
+    )
+    with open_run() as run, open_cable(run, loss=0.01, flap_every=flap_every, flap=(0.05, 0.4)) as (cable, namespaces):
+        credential = _credential(run)
+        prefixes = [("ip", "netns", "exec", namespace) for namespace in namespaces]
+        urls = [f"tcp://{address}:7000" for address in ADDRESSES]
+        member = run.start("transfer", "member", prefix=prefixes[0], credential=credential, listen=urls[0])
+        member.hear("ready")
+        opener = run.start(
+            "transfer",
+            "opener",
+            prefix=prefixes[1],
+            credential=credential,
+            listen=urls[1],
+            seed=urls[0],
+            bytes=size,
+        )
+        opener.hear("ready")
+        resets, said = _reset_until_done(opener, namespaces[1], every=reset_every)
+        cable.tell()
+        counted = cable.hear_line("lost")
+        memory = [resident(part.pid, "VmHWM") / MIB for part in (opener, member)]
+    row(
+        f"{size // MIB:,} MiB",
+        "equal" if said["equal"] else "DIFFERENT",
+        f"{counted['lost']:,} of {counted['passed'] + counted['lost']:,}",
+        str(counted["flaps"]),
+        str(resets),
+        f"{said['resent']:,}",
+        f"{size / MIB / said['done']:.1f} MiB/s",
+        f"{memory[0]:.0f}, {memory[1]:.0f} MiB",
+    )
+    if not said["equal"]:
+        raise SystemExit("transfer: what arrived is not what was sent")
+
+
+def _reset_until_done(opener: Part, namespace: str, every: float) -> tuple[int, dict[str, Any]]:
+    """Reset all connections again and again until the transfer is done; return how often, and what the opener said."""
+    rng = random.Random(2)
+    resets = 0
+    due = monotonic() + every
+    while True:
+        said = opener.hear_line("", 120.0)
+        if "done" in said:
+            return resets, said
+        if monotonic() > due:
+            kill_connections(namespace)
+            resets += 1
+            due = monotonic() + rng.expovariate(1 / every)
