@@ -1,0 +1,267 @@
+"""``iris keys``, option by option: passphrases, validity, what is refused, and what is left as it was."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from iris._command import FAILED, MISUSED, run_command
+from iris._command_passphrase import VARIABLE
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def realm(capsys: Captured) -> None:
+    """A realm in realm.key with the credential store.iris."""
+    assert run_command(["keys", "realm", "realm.key"]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris"]) == 0
+    capsys.readouterr()
+
+
+def shown(file: str, capsys: Captured) -> dict[str, Any]:
+    """Return what ``iris keys show --json`` says of a credential."""
+    capsys.readouterr()
+    assert run_command(["keys", "show", file, "--json"]) == 0
+    fields: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return fields
+
+
+def complaint(capsys: Captured) -> str:
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("iris: ")
+    assert said.err.count("\n") == 1, said.err
+    return said.err.removeprefix("iris: ")
+
+
+def contents() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path().iterdir()}
+
+
+# -- passphrases --------------------------------------------------------------------------------------------
+
+
+class Typist:
+    """Somebody who types these passphrases, one at each prompt."""
+
+    def __init__(self, *passphrases: str) -> None:
+        self.prompts: list[dict[str, Any]] = []
+        self._passphrases = list(passphrases)
+
+    def __call__(self, text: str, **options: Any) -> str:
+        self.prompts.append({"text": text, **options})
+        if not self._passphrases:
+            raise click.Abort
+        return self._passphrases.pop(0)
+
+
+def typist(monkeypatch: pytest.MonkeyPatch, *passphrases: str) -> Typist:
+    person = Typist(*passphrases)
+    monkeypatch.setattr(click, "prompt", person)
+    return person
+
+
+def test_a_passphrase_is_asked_for_unseen_and_twice_when_it_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    person = typist(monkeypatch, "correct horse", "correct horse")
+    assert run_command(["keys", "realm", "realm.key", "--passphrase"]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris", "--passphrase"]) == 0
+    assert [(one["hide_input"], one["confirmation_prompt"]) for one in person.prompts] == [(True, True), (True, False)]
+    assert b"correct horse" not in b"".join(contents().values())
+
+
+def test_the_wrong_passphrase_is_one_line_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typist(monkeypatch, "correct horse", "battery staple")
+    assert run_command(["keys", "realm", "realm.key", "--passphrase"]) == 0
+    before = contents()
+    capsys.readouterr()
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris", "--passphrase"]) == MISUSED
+    assert "passphrase" in complaint(capsys)
+    assert contents() == before
+
+
+def test_who_does_not_want_to_type_it_after_all_gets_the_status_of_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typist(monkeypatch)
+    assert run_command(["keys", "realm", "realm.key", "--passphrase"]) == 130
+    assert contents() == {}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_environment_answers_for_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    person = typist(monkeypatch)
+    monkeypatch.setenv(VARIABLE, "correct horse")
+    assert run_command(["keys", "realm", "realm.key", "--passphrase"]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris", "--passphrase"]) == 0
+    assert person.prompts == []
+
+
+# -- validity and rights ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(("arguments", "days"), [((), 365.0), (("--days", "2"), 2.0), (("--days", "0.5"), 0.5)])
+def test_a_credential_is_valid_for_so_many_days(arguments: tuple[str, ...], days: float, capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", *arguments]) == 0
+    fields = shown("logs.iris", capsys)
+    assert (fields["expires"] - fields["not_before"]) / 86400 == pytest.approx(days, abs=0.1)
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(("arguments", "days"), [((), 30.0), (("--days", "7"), 7.0)])
+def test_a_sealed_credential_is_valid_for_so_many_days_and_says_what_it_is(
+    arguments: tuple[str, ...], days: float, capsys: Captured
+) -> None:
+    assert run_command(["keys", "seal", "store.iris", "--out", "sealed.iris", *arguments]) == 0
+    fields = shown("sealed.iris", capsys)
+    assert fields["sealed"] is True
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    assert (fields["expires"] - now) / 86400 == pytest.approx(days, abs=0.1)
+    assert run_command(["keys", "show", "sealed.iris"]) == 0
+    said = capsys.readouterr().out
+    assert "kind         sealed: for one machine" in said
+    assert f"node         {fields['node']}..." in said
+
+
+@pytest.mark.usefixtures("realm")
+def test_people_read_what_a_credential_may_do_and_until_when(capsys: Captured) -> None:
+    assert run_command(["keys", "show", "store.iris"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "valid" not in line)
+    assert lines["cluster"] == lines["serves"] == "store"
+    assert lines["publishes"] == lines["subscribes"] == "any topic"
+    assert (lines["gateway"], lines["seeds"]) == ("no", "none")
+    assert lines["kind"] == "portable: holds the key of the cluster"
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_second_credential_of_a_cluster_is_its_next_generation(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "next.iris"]) == 0
+    assert "generation 2" in capsys.readouterr().err
+    assert [shown(file, capsys)["generation"] for file in ("store.iris", "next.iris")] == [1, 2]
+
+
+# -- check --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("realm")
+def test_check_tells_of_every_file_what_is_wrong_and_of_good_ones_nothing(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", "--days", "3"]) == 0
+    Path("broken.iris").write_bytes(b"nothing")
+    Path("broken.iris").chmod(0o600)
+    capsys.readouterr()
+    assert run_command(["keys", "check", "store.iris", "logs.iris", "broken.iris", "absent.iris"]) == FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["logs.iris", "broken.iris", "absent.iris"]
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_revocation_list_that_is_not_there_or_not_one_is_refused(capsys: Captured) -> None:
+    assert run_command(["keys", "check", "store.iris", "--revocations", "absent"]) == MISUSED
+    assert "there is no revocation list absent" in complaint(capsys)
+    Path("list").write_bytes(b"nothing")
+    assert run_command(["keys", "check", "store.iris", "--revocations", "list"]) == MISUSED
+    assert "list" in complaint(capsys)
+
+
+# -- revoke and refresh -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("realm")
+def test_only_generations_below_the_one_named_are_revoked(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "next.iris"]) == 0
+    assert run_command(["keys", "revoke", "realm.key", "--cluster", "store", "--below", "2", "--out", "list"]) == 0
+    assert "list is revocation list 1: copy it to" in capsys.readouterr().err
+    assert run_command(["keys", "check", "store.iris", "--revocations", "list"]) == FAILED
+    assert run_command(["keys", "check", "next.iris", "--revocations", "list"]) == 0
+
+
+@pytest.mark.usefixtures("realm")
+def test_one_sealed_credential_is_revoked_and_the_cluster_goes_on(capsys: Captured) -> None:
+    for name in ("one", "two"):
+        assert run_command(["keys", "seal", "store.iris", "--out", f"{name}.iris"]) == 0
+    node = shown("one.iris", capsys)["node"]
+    assert run_command(["keys", "revoke", "realm.key", "--node", node, "--out", "list"]) == 0
+    results = [
+        run_command(["keys", "check", file, "--revocations", "list"]) for file in ("one.iris", "two.iris", "store.iris")
+    ]
+    assert results == [FAILED, 0, 0]
+
+
+@pytest.mark.usefixtures("realm")
+def test_each_list_holds_what_the_ones_before_it_held(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris"]) == 0
+    for number, cluster in ((1, "store"), (2, "logs")):
+        assert run_command(["keys", "revoke", "realm.key", "--cluster", cluster, "--out", f"list-{number}"]) == 0
+        assert f"list-{number} is revocation list {number}" in capsys.readouterr().err
+    for file in ("store.iris", "logs.iris"):
+        assert run_command(["keys", "check", file, "--revocations", "list-2"]) == FAILED
+
+
+@pytest.mark.usefixtures("realm")
+def test_refreshing_takes_only_credentials_of_its_realm(capsys: Captured) -> None:
+    assert run_command(["keys", "realm", "other.key"]) == 0
+    capsys.readouterr()
+    before = contents()
+    assert run_command(["keys", "refresh", "other.key", "store.iris"]) == MISUSED
+    assert "realm" in complaint(capsys)
+    assert contents() == before
+
+
+@pytest.mark.usefixtures("realm")
+def test_refreshing_renews_every_file_that_is_named_in_its_place(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", "--days", "1"]) == 0
+    before = contents()
+    capsys.readouterr()
+    assert run_command(["keys", "refresh", "realm.key", "store.iris", "logs.iris"]) == 0
+    assert capsys.readouterr().err == "iris: refreshed store.iris\niris: refreshed logs.iris\n"
+    assert contents().keys() == before.keys()
+    assert contents()["realm.key"] == before["realm.key"]
+    assert Path("logs.iris").stat().st_mode & 0o777 == 0o600
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cluster", "realm.key", "bad name", "--out", "x"], "'bad name' is not a cluster name"),
+        (["cluster", "realm.key", "logs"], "Missing option '--out' (see iris keys cluster --help)"),
+        (["cluster", "realm.key", "logs", "--out", "x", "--days", "0"], "'--days': 0.0 is not in the range x>0"),
+        (["cluster", "store.iris", "logs", "--out", "x"], "store.iris"),
+        (["cluster", "absent.key", "logs", "--out", "x"], "absent.key: No such file or directory"),
+        (["cluster", "realm.key", "logs", "--out", "store.iris"], "store.iris exists: nothing was changed"),
+        (["cluster", "realm.key", "logs", "--out", "dangling"], "dangling exists: nothing was changed"),
+        (["seal", "realm.key", "--out", "x"], "realm.key"),
+        (["seal", "store.iris", "--out", "x", "--previous", "absent.iris"], "absent.iris: No such file or directory"),
+        (["refresh", "realm.key"], "Missing argument 'CREDENTIAL...' (see iris keys refresh --help)"),
+        (["refresh", "realm.key", "absent.iris"], "absent.iris: No such file or directory"),
+        (["rotate", "realm.key", "turn"], "'turn' is not one of 'add', 'use', 'drop'"),
+        (["rotate", "realm.key", "use"], "no gate secret has been added"),
+        (["show"], "Missing argument 'CREDENTIAL' (see iris keys show --help)"),
+        (["show", "realm.key"], "realm.key"),
+        (["nonsense"], "No such command 'nonsense' (see iris keys --help)"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_changes_nothing(arguments: list[str], said: str, capsys: Captured) -> None:
+    Path("dangling").symlink_to("nowhere")
+    before = {name: Path(name).read_bytes() for name in ("realm.key", "store.iris")}
+    assert run_command(["keys", *arguments]) == MISUSED
+    assert said in complaint(capsys)
+    assert {path.name for path in Path().iterdir()} == {"realm.key", "store.iris", "dangling"}
+    assert {name: Path(name).read_bytes() for name in before} == before
