@@ -132,7 +132,6 @@ class Node:
 
         Cancelling it tells the member to stop, and leaves nothing behind here.
         """
-        check_name(cluster, "cluster")
         if operation is not None:
             check_name(operation, "operation")
         if hedge is not None:
@@ -476,6 +475,7 @@ class Node:
     async def run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._requests.run)
             nursery.start_soon(self._relays.run)
             nursery.start_soon(self._pubsub.run)
             nursery.start_soon(self._tunnels.run)

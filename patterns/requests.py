@@ -40,8 +40,9 @@ from iris.kernel.errors import (
     RequestTimeout,
     Unknown,
 )
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, check_name
 from iris.patterns.counters import Tally
+from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker
 from iris.patterns.hedging import Hedging
 from iris.patterns.shedding import Priority
@@ -81,7 +82,8 @@ class _Waiter:
         self.task: trio.lowlevel.Task | None = None
         self.outcome: wire.Message | None = None
 
-    def end(self, outcome: wire.Message) -> None:
+    def end(self, outcome: wire.Message | None) -> None:
+        """Wake the task with an outcome, or without one because the time is over."""
         self.outcome = outcome
         if self.task is not None:
             task, self.task = self.task, None
@@ -108,10 +110,15 @@ class Requests:
         self._config = config
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
+        self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         mesh.on(kinds.REPLY, 2, self._receive_reply)
         mesh.on(kinds.FAILURE, 4, self._receive_failure)
         mesh.observe(self)
+
+    async def run(self) -> None:
+        """Watch over the deadlines; to be run for as long as anything is asked."""
+        await self._deadlines.run()
 
     # -- asking ---------------------------------------------------------------------------------------------
 
@@ -134,6 +141,7 @@ class Requests:
         flat = wire.encode_headers(headers, self._config.max_headers)
         picker = self._directory.picker(cluster)
         if picker is None and member is None:
+            check_name(cluster, "cluster")
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
@@ -194,6 +202,7 @@ class Requests:
         tried: set[NodeId],
     ) -> Any:
         identifier = next(self._ids)
+        self._deadlines.add(deadline, identifier)
         idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
         for _ in range(_MAX_ATTEMPTS):
@@ -256,10 +265,9 @@ class Requests:
         if picker is not None:
             picker.started(waiter.member)
         try:
-            with trio.move_on_at(deadline):
-                if waiter.outcome is None:
-                    waiter.task = trio.lowlevel.current_task()
-                    await trio.lowlevel.wait_task_rescheduled(waiter.abort)
+            if waiter.outcome is None:
+                waiter.task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(waiter.abort)
         finally:
             waiter.task = None
             del self._waiting[identifier]
@@ -275,6 +283,11 @@ class Requests:
             if not answered:
                 self._cancel(identifier, waiter.member)
         return waiter.outcome
+
+    def _expire(self, identifier: int) -> None:
+        waiter = self._waiting[identifier]
+        if waiter.outcome is None:
+            waiter.end(None)
 
     def _cancel(self, identifier: int, member: NodeId) -> None:
         try:

@@ -219,8 +219,8 @@ class Link:
             self._grow_no_more()
             self._growing = growing
             growing.room = min(growing.room, self._size - self._open_bytes)
-        if quiet:
-            self._push()
+        if quiet and self._push() and not self._open:
+            return  # nothing is left for the flusher
         self._wakeup.wake()
 
     def ready(self, source: BulkSource) -> None:
@@ -340,15 +340,16 @@ class Link:
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
 
-    def _push(self) -> None:
-        """Send the next frame from within ``post``, if nothing stands in the way."""
+    def _push(self) -> bool:
+        """Send the next frame from within ``post``, if nothing stands in the way; tell whether it was taken."""
         if self._offering or self._outgoing is None or self._session is None:
-            return
+            return False
         if self._next_frame(self._session):
             try:
-                self._offer(self._outgoing)
+                return self._offer(self._outgoing)
             except trio.ClosedResourceError:
                 self._outgoing = None
+        return False
 
     def _next_frame(self, session: FrameSession) -> bool:
         """Have the next frame in ``_frame``; False if nothing waits."""

@@ -15,6 +15,7 @@ import trio
 
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
+from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 from iris.kernel.memory import MemoryNetwork, MemoryTransport
@@ -183,7 +184,9 @@ class Fleet:
             wall_clock=lambda: WALL + trio.current_time() - began,
         ) as mesh:
             node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory)
-            yield node
+            async with open_background() as nursery:
+                nursery.start_soon(node.requests.run)
+                yield node
 
     async def link(self, *names: str) -> None:
         """Link every one of these nodes, or of all, to every other, and let them exchange what they subscribe to."""
