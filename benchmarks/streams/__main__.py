@@ -9,10 +9,11 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.streams import beside, fanout, joiner, memory, transfer
+from benchmarks.streams import beside, cuts, fanout, joiner, memory, transfer
 
 CASES: Final[dict[str, Callable[..., None]]] = {
     "beside": beside.conduct,
+    "cuts": cuts.conduct,
     "fifo": fanout.conduct_fifo,
     "joiner": joiner.conduct,
     "memory": memory.conduct,

@@ -22,8 +22,9 @@ from benchmarks.streams.table import heading, row
 MIB: Final = 2**20
 _PIECE: Final = 256 * 1024
 
-_CONFIG: Final = iris.Config(suspicion_multiplier=15.0)
-"""A peer is dead after 7.5 s of silence: what TCP needs to go on after a flap is less."""
+_CONFIG: Final = iris.Config(suspicion_multiplier=20.0, refused_grace=10.0)
+"""A peer is dead after 10 s of silence, or of refusing: TCP needs a second or two to go on after a flap, or to connect
+if a flap comes just then."""
 
 
 async def _member(task: Mapping[str, Any]) -> None:

@@ -96,3 +96,10 @@ def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
     lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
     assert lost > 50
     assert flaps + resets > 2
+
+
+def test_every_cut_of_a_tunnel_is_an_error_at_every_end_that_lives() -> None:
+    said = run("cuts")
+    counts = {what: int(count) for what, count in re.findall(r"([a-z][a-z ]*: \w+): (\d+)", said)}
+    assert counts.pop("crash: TunnelBroken") + counts.pop("cut: TunnelBroken") == 50, said
+    assert set(counts) == {"cut at the other end: TunnelBroken"}, said
