@@ -1,4 +1,4 @@
-"""``iris bridge``: store events durably, for Spark to read."""
+"""``iris bridge``: store events durably, for Spark to read; its sub-verbs look at what is stored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import trio
 
+from iris._command_bridge_log import needing_spark, replay, status, tail, trim, verify
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_output import note
 
@@ -14,14 +15,11 @@ HOUR = 3600.0
 MIB = 1024 * 1024
 
 
-@click.command()
-@click.option(
-    "--topic", "topics", multiple=True, required=True, metavar="PATTERN", help="What to store; may be repeated."
-)
+@click.group(invoke_without_command=True)
+@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="What to store; may be repeated.")
 @click.option(
     "--data",
     "directory",
-    required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Where to store it; the directory belongs to this bridge alone.",
@@ -42,10 +40,13 @@ MIB = 1024 * 1024
 @click.option("--keep-mib", type=click.FloatRange(0, min_open=True), metavar="N", help="Let the oldest go beyond this.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
 @connected
+@click.pass_context
 def bridge(
+    context: click.Context,
+    /,
     connection: Connection,
     topics: tuple[str, ...],
-    directory: Path,
+    directory: Path | None,
     name: str,
     member: str | None,
     shards: tuple[int, ...],
@@ -59,11 +60,15 @@ def bridge(
     An event that was published with confirmation is on the disk when its publisher hears so. Spark reads the events
     with spark.readStream.format("iris").
     """
-    try:
+    if context.invoked_subcommand is not None:
+        return 0
+    if not topics:
+        raise click.UsageError("a bridge stores the events of topics: give --topic")
+    if directory is None:
+        raise click.UsageError("a bridge keeps its log in a directory: give --data")
+    with needing_spark():
         from iris.spark_bridge.bridge import open_bridge
         from iris.spark_bridge.retention import Retention
-    except ModuleNotFoundError as error:
-        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[spark]'") from None
     retention = Retention(
         max_age=None if keep_hours is None else keep_hours * HOUR,
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
@@ -92,3 +97,7 @@ def bridge(
                 note(f"{counters.stored} events stored, {counters.repeats} repeats left out, {counters.missed} missed")
 
     return run_until_done(store, endless=True)
+
+
+for _verb in (status, tail, replay, verify, trim):
+    bridge.add_command(_verb)

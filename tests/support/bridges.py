@@ -30,7 +30,10 @@ class BridgeProcess:
         self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
-        assert "stores" in line, line + self._process.stderr.read()
+        if "stores" not in line:
+            rest = self._process.stderr.read()
+            self.kill()
+            raise AssertionError(line + rest)
 
     def kill(self) -> None:
         """End it without a chance to say goodbye."""

@@ -1,0 +1,1 @@
+"""The Spark bridge under load and under kills: the figures of docs/spark.md."""

@@ -1,0 +1,33 @@
+"""``python -m benchmarks.bridge kills``: the figures of docs/spark.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.bridge.kills import run_kills
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bridge", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    kills = verbs.add_parser("kills", help="kill publisher, bridge, driver and executors; count what comes out")
+    kills.add_argument("--count", type=int, default=200)
+    kills.add_argument("--seed", type=int, default=0)
+    kills.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
+    kills.add_argument("--rate", type=float, default=1000.0, help="events per second")
+    given = parser.parse_args()
+    outcome = run_kills(
+        given.count,
+        seed=given.seed,
+        pause=given.pause,
+        rate=given.rate,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(outcome)
+    sys.exit(not outcome.good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Kills: publisher, bridge, driver and executors die at random, and what was confirmed is in Spark's output once.
+
+The way of an event: publisher -> bridge -> Spark on a standalone cluster -> staged sink -> bridge.  When the kills are
+over, everything is let run dry, and the log is read: each number on ``in`` must stand once on ``out``, and every number
+that the publishers were told is stored must be among them.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final, final
+
+import trio
+
+import iris
+from benchmarks.bridge.children import Child, bridge_child, open_realm
+from benchmarks.bridge.cluster import SparkCluster, open_cluster
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.topics import TopicFilter
+
+VICTIMS: Final = ("publisher", "bridge", "driver", "executor")
+_LIVES: Final = 10_000_000
+"""Numbers that one life of the publisher has for itself."""
+
+_DRY: Final = 600.0
+_LOOK: Final = 1.0
+
+
+@final
+class Outcome:
+    """What a run has shown."""
+
+    def __init__(self) -> None:
+        self.kills: collections.Counter[str] = collections.Counter()
+        self.ended_alone: collections.Counter[str] = collections.Counter()
+        """Processes that ended without being killed, and were started again."""
+        self.seconds = 0.0
+        self.acknowledged = 0
+        self.stored = 0
+        self.lost: list[int] = []
+        """Acknowledged, and not in Spark's output."""
+        self.passed_over: list[int] = []
+        """In the log and not in Spark's output, acknowledged or not."""
+        self.doubled: list[int] = []
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is lost and nothing doubled."""
+        return not (self.lost or self.passed_over or self.doubled)
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{victim} {self.kills[victim]}" for victim in VICTIMS)
+        alone = ", ".join(f"{victim} {count}" for victim, count in self.ended_alone.items()) or "none"
+        return (
+            f"{self.kills.total()} kills in {self.seconds:.0f} s ({kills}); ended by themselves: {alone}\n"
+            f"{self.acknowledged} events acknowledged: {self.acknowledged - len(self.lost)} of them in Spark's output, "
+            f"{len(self.lost)} lost, {len(self.doubled)} doubled\n"
+            f"{self.stored - self.acknowledged} more are stored, whose publisher died before it heard so: "
+            f"{len(self.passed_over)} of them are not in the output"
+        )
+
+
+@final
+class Scene:
+    """Everything that runs.
+
+    Args:
+        directory: of this run.
+        cluster: on which Spark runs.
+        rate: events per second.
+    """
+
+    def __init__(self, directory: Path, cluster: SparkCluster, rate: float) -> None:
+        self.directory = directory
+        self._cluster = cluster
+        self._rate = rate
+        self._lives = 0
+        self._closed = False
+        self.bridge = bridge_child(directory)
+        driver = (
+            *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(directory)),
+            json.dumps(cluster.settings),
+        )
+        self.driver = Child(driver, ready="the query runs", log=directory / "driver.txt")
+        self.publisher = self._next_publisher()
+
+    def _next_publisher(self) -> Child:
+        first = self._lives * _LIVES
+        self._lives += 1
+        command = (
+            *(sys.executable, "-m", "benchmarks.bridge.kill_publisher"),
+            *(str(first), str(self.directory / f"{first}.confirmed"), str(self._rate)),
+        )
+        return Child(command, ready="publishing", log=self.directory / "publisher.txt")
+
+    def start(self) -> None:
+        """Start everything."""
+        self.bridge.start()
+        self.publisher.start()
+        self.driver.start()
+
+    def kill(self, victim: str, chance: Random) -> bool:
+        """Kill one; tell whether there was one to kill.  What was killed is started again without waiting for it."""
+        if victim == "executor":
+            running = self._cluster.executors()
+            if not running:
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(running), signal.SIGKILL)
+            return True
+        child: Child = getattr(self, victim)
+        if not child.alive:
+            return False
+        child.end()
+        self._begin(victim)
+        return True
+
+    def _begin(self, victim: str) -> None:
+        if victim == "publisher":
+            self.publisher = self._next_publisher()
+        getattr(self, victim).launch()
+
+    def revive(self, outcome: Outcome) -> None:
+        """Start again what has ended by itself."""
+        for victim in ("publisher", "bridge", "driver"):
+            child: Child = getattr(self, victim)
+            if not (child.alive or (victim == "publisher" and self._closed)):
+                outcome.ended_alone[victim] += 1
+                child.end()
+                self._begin(victim)
+
+    def acknowledged(self) -> list[int]:
+        """Return every number that a publisher was told is stored."""
+        numbers: list[int] = []
+        for path in self.directory.glob("*.confirmed"):
+            first = int(path.stem)
+            numbers += range(first, first + int(path.read_bytes() or b"0"))
+        return numbers
+
+    def end_publishing(self) -> None:
+        """Let the publisher wait for its confirmations and end."""
+        self._closed = True
+        self.publisher.wait_ready()
+        self.publisher.end(signal.SIGTERM)
+
+    def end(self) -> None:
+        """End everything."""
+        for child in (self.publisher, self.driver, self.bridge):
+            child.end()
+
+
+@final
+class LogReader:
+    """Reads the log as it grows: how often each number stands on each topic."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, collections.Counter[int]] = {"in": collections.Counter(), "out": collections.Counter()}
+        self._at = 0
+
+    async def read_on(self) -> None:
+        """Read what is new."""
+        async with iris.open_node("observer") as node:
+            await node.wait_for("bridge", timeout=60)
+            client = BridgeClient(node, "bridge", patience=60)
+            (shard,) = await client.shards()
+            async for chunks in client.read(shard.address, shard.id, self._at, shard.next):
+                for chunk in chunks:
+                    batch = decode_events(chunk.data).slice(max(0, self._at - chunk.first))
+                    for topic, counts in self.counts.items():
+                        found = TopicFilter((topic,)).keep(batch).column("value").to_pylist()
+                        counts.update(map(int, found))
+            self._at = shard.next
+
+    @property
+    def outstanding(self) -> int:
+        """How many events on ``in`` have not come out yet."""
+        return len(self.counts["in"].keys() - self.counts["out"].keys())
+
+
+def run_kills(
+    count: int,
+    *,
+    seed: int = 0,
+    pause: float = 4.0,
+    rate: float = 1000.0,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Kill ``count`` processes, one after the other, let everything run dry, and compare.
+
+    Args:
+        count: kills; each kind gets its turn within every four of them, in a random order.
+        seed: of the choices.
+        pause: mean seconds between two kills.
+        rate: events per second.
+        say: told of each kill.
+    """
+    chance = Random(seed)
+    outcome = Outcome()
+    with open_realm() as directory, open_cluster(directory) as cluster:
+        scene = Scene(directory, cluster, rate)
+        try:
+            scene.start()
+            began = time.monotonic()
+            while (turn := outcome.kills.total()) < count:
+                order = Random(f"{seed} {turn // len(VICTIMS)}").sample(VICTIMS, len(VICTIMS))
+                victim = order[turn % len(VICTIMS)]
+                time.sleep(min(chance.expovariate(1 / pause), 5 * pause))
+                scene.revive(outcome)
+                if scene.kill(victim, chance):
+                    outcome.kills[victim] += 1
+                    if say is not None:
+                        say(f"{time.monotonic() - began:7.1f} s  {outcome.kills.total():4}  {victim} killed")
+            outcome.seconds = time.monotonic() - began
+            _let_run_dry(scene, outcome)
+        finally:
+            scene.end()
+    return outcome
+
+
+def _let_run_dry(scene: Scene, outcome: Outcome) -> None:
+    scene.revive(outcome)
+    scene.end_publishing()
+    reader = LogReader()
+    deadline = time.monotonic() + _DRY
+    while True:
+        scene.revive(outcome)
+        trio.run(reader.read_on)
+        if not reader.outstanding or time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK)
+    came, went = reader.counts["in"], reader.counts["out"]
+    acknowledged = scene.acknowledged()
+    outcome.acknowledged = len(acknowledged)
+    outcome.stored = len(came)
+    outcome.lost = sorted(number for number in acknowledged if number not in went)
+    outcome.passed_over = sorted(came.keys() - went.keys())
+    outcome.doubled = sorted({number for counts in (came, went) for number, times in counts.items() if times > 1})

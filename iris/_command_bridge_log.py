@@ -1,0 +1,247 @@
+"""``iris bridge status``, ``tail``, ``replay``, ``verify`` and ``trim``: looking at a bridge and its log."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import trio
+
+from iris._command_connection import Connection, connected, run_until_done
+from iris._command_output import note, open_lines, write_object
+
+if TYPE_CHECKING:
+    from iris.spark_bridge.client import BridgeClient
+    from iris.spark_bridge.inspection import BridgeStatus
+    from iris.spark_bridge.options import Position
+
+MIB = 1024 * 1024
+SECOND = 1.0
+"""Between the two looks from which ``status`` tells events per second."""
+
+named = click.option(
+    "--name", default="bridge", show_default=True, metavar="NAME", help="The bridge's cluster, as it was started."
+)
+patient = click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds to look for it."
+)
+topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these; may be repeated.")
+
+
+class Place(click.ParamType[Any]):
+    """Where reading begins or ends: a word, or offsets by shard in JSON."""
+
+    name = "place"
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        """Return what ``read_events`` takes."""
+        if value == self._word:
+            return cast("Position", value)
+        with contextlib.suppress(ValueError):
+            offsets = cast("object", json.loads(value))
+            if isinstance(offsets, dict):
+                found = cast("dict[str, object]", offsets)
+                if all(type(at) is int and at >= 0 for at in found.values()):
+                    return cast("Position", found)
+        raise click.BadParameter(
+            f"{value!r} is neither {self._word} nor offsets by shard such as '{{\"0\": 120}}'", ctx=ctx, param=param
+        )
+
+
+@contextlib.contextmanager
+def needing_spark() -> Iterator[None]:
+    """Say how to install what a bridge needs, if it is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[spark]'") from None
+
+
+@contextlib.asynccontextmanager
+async def _client(
+    connection: Connection, name: str, timeout: float, *, speaking_for: str | None = None
+) -> AsyncIterator[BridgeClient]:
+    with needing_spark():
+        from iris.spark_bridge.client import BridgeClient
+    async with connection.open(speaking_for) as node:
+        yield BridgeClient(node, name, patience=timeout)
+
+
+@click.command()
+@named
+@patient
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@connected
+def status(connection: Connection, name: str, timeout: float, as_json: bool) -> int:
+    """Tell what a bridge holds, how fast it grows, and how far behind its groups of readers are."""
+
+    async def ask() -> None:
+        with needing_spark():
+            from iris.spark_bridge.inspection import read_status
+        async with _client(connection, name, timeout) as client:
+            before = await read_status(client)
+            began = trio.current_time()
+            await trio.sleep(SECOND)
+            found = await read_status(client)
+            rate = (_events(found) - _events(before)) / (trio.current_time() - began)
+        if as_json:
+            write_object(_as_object(found, rate))
+        else:
+            _show(found, rate)
+
+    return run_until_done(ask)
+
+
+def _events(status: BridgeStatus) -> int:
+    return sum(shard.next for shard in status.shards)
+
+
+def _as_object(status: BridgeStatus, rate: float) -> dict[str, Any]:
+    return {
+        "shards": [
+            {
+                "shard": shard.id,
+                "member": shard.address,
+                "earliest": shard.earliest,
+                "next": shard.next,
+                "bytes": shard.size,
+                "newest": _time(shard.timestamp),
+            }
+            for shard in status.shards
+        ],
+        "groups": [
+            {
+                "group": group.group,
+                "lag": group.lag,
+                "offsets": dict(group.offsets),
+                "heard": _time(group.timestamp),
+            }
+            for group in status.groups
+        ],
+        "members": {address: dict(counters) for address, counters in status.counters.items()},
+        "events_per_second": round(rate, 1),
+    }
+
+
+def _show(status: BridgeStatus, rate: float) -> None:
+    for shard in status.shards:
+        click.echo(
+            f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
+            f"{shard.size / MIB:,.1f} MiB, newest {_time(shard.timestamp) or 'none'}"
+        )
+    for group in status.groups:
+        click.echo(f"group {group.group}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
+    for address, counters in status.counters.items():
+        told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
+        click.echo(f"member {address} since it was started: {told}")
+    click.echo(f"{rate:,.0f} events/s")
+
+
+def _time(microseconds: int) -> str | None:
+    if not microseconds:
+        return None
+    return datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+@click.command()
+@named
+@patient
+@topics
+@click.option(
+    "--last", type=click.IntRange(0), default=10, show_default=True, help="Begin so many events ago, by shard."
+)
+@click.option("--follow", is_flag=True, help="Go on with what arrives, until Ctrl-C.")
+@connected
+def tail(connection: Connection, name: str, timeout: float, topics: tuple[str, ...], last: int, follow: bool) -> int:
+    """Print the newest events of a bridge, a JSON object on each line."""
+    end = None if follow else "latest"
+    return _print(connection, name, timeout, endless=follow, topics=topics, last=last, end=end)
+
+
+@click.command()
+@named
+@patient
+@topics
+@click.option("--start", type=Place("earliest"), default="earliest", help="earliest, or offsets: '{\"0\": 120}'.")
+@click.option("--since", type=click.DateTime(), help="Begin with the first event that is not older, in UTC.")
+@click.option("--end", type=Place("latest"), default="latest", help="latest, or offsets behind the last event.")
+@connected
+def replay(
+    connection: Connection,
+    name: str,
+    timeout: float,
+    topics: tuple[str, ...],
+    start: Position,
+    since: datetime.datetime | None,
+    end: Position,
+) -> int:
+    """Print the events of a bridge from an offset or a time on, a JSON object on each line, shard by shard."""
+    if since is not None and start != "earliest":
+        raise click.UsageError("--start and --since contradict each other: give one of them")
+    at = None if since is None else int(since.replace(tzinfo=datetime.UTC).timestamp() * 1000)
+    return _print(connection, name, timeout, topics=topics, start=start, since=at, end=end)
+
+
+def _print(connection: Connection, name: str, timeout: float, *, endless: bool = False, **chosen: Any) -> int:
+    async def read() -> None:
+        with needing_spark():
+            from iris.spark_bridge.inspection import read_events
+        async with (
+            _client(connection, name, timeout) as client,
+            open_lines() as lines,
+            aclosing(read_events(client, **chosen)) as events,
+        ):
+            async for event in events:
+                await lines.write_object(event)
+
+    return run_until_done(read, endless=endless)
+
+
+@click.command()
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Of the log; no bridge may be running on it.",
+)
+def verify(directory: Path) -> int:
+    """Read a log in full and compare every checksum; the exit status is 1 if anything is damaged."""
+    with needing_spark():
+        from iris.spark_bridge.inspection import verify_log
+    read = damaged = 0
+    for finding in verify_log(directory):
+        read += 1
+        if finding.damage is not None:
+            damaged += 1
+            click.echo(f"shard {finding.shard}, offset {finding.offset}: {finding.damage}")
+    note(f"{read} stretches read, {damaged} of them damaged")
+    return int(damaged > 0)
+
+
+@click.command()
+@named
+@patient
+@click.option("--shard", required=True, type=click.IntRange(0), help="Its number.")
+@click.option("--before", required=True, type=click.IntRange(0), metavar="OFFSET", help="The first event to keep.")
+@connected
+def trim(connection: Connection, name: str, timeout: float, shard: int, before: int) -> int:
+    """Remove the events of a shard below an offset.  The node must speak for the bridge's own cluster."""
+
+    async def remove() -> None:
+        with needing_spark():
+            from iris.spark_bridge.inspection import trim as trim_log
+        async with _client(connection, name, timeout, speaking_for=name) as client:
+            note(f"{await trim_log(client, shard, before)} events are gone from shard {shard}")
+
+    return run_until_done(remove)

@@ -1,0 +1,127 @@
+"""``iris bridge status``, ``tail``, ``replay``, ``verify`` and ``trim``, as people type them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iris._command import run_command
+from tests.support.bridges import BridgeProcess, publish
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[Path]:
+    """A running bridge with twenty events, in a realm of its own; the directory of its log."""
+    directory = Path(tempfile.mkdtemp(prefix="iris-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IRIS_HOME", str(directory / "home"))
+        patch.setenv("XDG_RUNTIME_DIR", str(directory))
+        with BridgeProcess(directory / "log"):
+            publish([b"%d" % number for number in range(10)], topic="a.b")
+            publish([b"%d" % number for number in range(10, 20)], topic="a.c", key="k")
+            yield directory / "log"
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@dataclasses.dataclass
+class Done:
+    status: int
+    stdout: str
+    stderr: str
+
+
+Verb = Callable[..., Done]
+
+
+@pytest.fixture
+def iris_bridge(log: Path, capfd: pytest.CaptureFixture[str]) -> Verb:
+    def run(*arguments: str) -> Done:
+        capfd.readouterr()
+        status = run_command(("bridge", *arguments))
+        said = capfd.readouterr()
+        return Done(status, said.out, said.err)
+
+    return run
+
+
+def events(done: Done) -> list[dict[str, Any]]:
+    assert done.status == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_status_tells_what_is_stored(iris_bridge: Verb) -> None:
+    (told,) = events(iris_bridge("status", "--json"))
+    (shard,) = told["shards"]
+    assert (shard["earliest"], shard["next"], shard["member"]) == (0, 20, "bridge")
+    assert told["members"]["bridge"]["stored"] == 20
+    assert told["groups"] == []
+    words = iris_bridge("status").stdout
+    assert f"shard {shard['shard']} at bridge: events 0 to 20" in words
+    assert "0 events/s" in words
+
+
+def test_tail_prints_the_newest_events(iris_bridge: Verb) -> None:
+    assert [event["value"] for event in events(iris_bridge("tail", "--last", "3"))] == ["17", "18", "19"]
+    assert [event["value"] for event in events(iris_bridge("tail", "--topic", "a.b", "--last", "11"))] == ["9"]
+
+
+def test_replay_begins_where_it_is_told(iris_bridge: Verb) -> None:
+    found = events(iris_bridge("replay", "--start", '{"0": 5}', "--end", '{"0": 8}'))
+    assert [(event["offset"], event["value"], event["topic"]) for event in found] == [
+        (5, "5", "a.b"),
+        (6, "6", "a.b"),
+        (7, "7", "a.b"),
+    ]
+    assert [event["key"] for event in events(iris_bridge("replay", "--since", "2020-01-01", "--topic", "a.c"))] == [
+        "k"
+    ] * 10
+    assert events(iris_bridge("replay", "--since", "2120-01-01")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("replay", "--start", "somewhere"), "neither earliest nor offsets"),
+        (("replay", "--start", '{"0": "x"}'), "neither earliest nor offsets"),
+        (("replay", "--start", '{"0": 5}', "--since", "2020-01-01"), "contradict each other"),
+        (("replay", "--start", '{"7": 5}'), "names the shard 7"),
+        (("status", "--name", "archive", "--timeout", "0.5"), "iris bridge --name archive"),
+        (("trim", "--shard", "7", "--before", "1"), "no shard 7"),
+        (("verify", "--data", "/nowhere"), "no log in /nowhere"),
+        (("--data", "not-there"), "give --topic"),
+        (("--topic", "x"), "give --data"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(iris_bridge: Verb, arguments: tuple[str, ...], message: str) -> None:
+    done = iris_bridge(*arguments)
+    assert done.status in (1, 2)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_log_in_use_is_not_verified_and_a_copy_is(iris_bridge: Verb, log: Path, tmp_path: Path) -> None:
+    assert "open in another process" in iris_bridge("verify", "--data", str(log)).stderr
+    shutil.copytree(log, tmp_path / "copy")
+    done = iris_bridge("verify", "--data", str(tmp_path / "copy"))
+    assert (done.status, done.stdout) == (0, "")
+    assert "0 of them damaged" in done.stderr
+    (segment,) = (tmp_path / "copy").rglob("*.segment")
+    with segment.open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    done = iris_bridge("verify", "--data", str(tmp_path / "copy"))
+    assert done.status == 1
+    assert "shard 0, offset 0: " in done.stdout
+
+
+def test_trim_removes_what_is_older(iris_bridge: Verb) -> None:
+    done = iris_bridge("trim", "--shard", "0", "--before", "4")
+    assert (done.status, done.stderr) == (0, "iris: 4 events are gone from shard 0\n")
+    assert [event["value"] for event in events(iris_bridge("replay", "--end", '{"0": 6}'))] == ["4", "5"]
