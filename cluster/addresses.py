@@ -13,7 +13,8 @@ _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
 
 
-def _split(url: str) -> tuple[str, str, str] | None:
+def split_url(url: str) -> tuple[str, str, str] | None:
+    """Return scheme, host (IPv6 in brackets) and the rest of a tcp or ws URL; None for others."""
     match = _HOST.match(url)
     return None if match is None else (match["scheme"], match["host"], match["rest"])
 
@@ -36,7 +37,7 @@ def advertised(urls: Iterable[str]) -> tuple[str, ...]:
     """Return ``urls`` with each wildcard host replaced by the addresses of this machine's interfaces."""
     result: list[str] = []
     for url in urls:
-        parts = _split(url)
+        parts = split_url(url)
         if parts is None or parts[1] not in _WILDCARDS:
             result.append(url)
             continue
@@ -55,13 +56,13 @@ async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
     A wildcard becomes the address from which the system would send there; asking costs no packet.
     """
     own = tuple(urls)
-    parts = _split(dialled)
+    parts = split_url(dialled)
     likely: list[str] = []
     if parts is not None:
         source = await _source_address(parts[1].strip("[]"))
         if source is not None:
             for url in own:
-                mine = _split(url)
+                mine = split_url(url)
                 if mine is not None and mine[1] in _WILDCARDS and source.startswith("[") == (mine[1] == "[::]"):
                     likely.append(f"{mine[0]}://{source}{mine[2]}")
     same = dialled.split("://", 1)[0]
@@ -71,7 +72,7 @@ async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
 
 async def source_url(dialled: str) -> str | None:
     """Return a URL with a free port to listen at, which the node at ``dialled`` can reach; None for ipc."""
-    parts = _split(dialled)
+    parts = split_url(dialled)
     source = None if parts is None else await _source_address(parts[1].strip("[]"))
     return None if source is None else f"tcp://{source}:0"
 
@@ -90,7 +91,7 @@ async def _source_address(host: str) -> str | None:
 
 def is_loopback(url: str) -> bool:
     """Tell whether ``url`` can be reached from this machine only."""
-    parts = _split(url)
+    parts = split_url(url)
     if parts is None:
         return url.startswith(("ipc://", "mem://"))
     if parts[1] == "localhost":
@@ -99,3 +100,11 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(parts[1].strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def is_lasting(url: str) -> bool:
+    """Tell whether ``url`` may lead from another machine to this one's, and after a restart to the same place."""
+    parts = split_url(url)
+    if parts is None:
+        return url.startswith("mem://")
+    return parts[1] not in _WILDCARDS and not is_loopback(url)

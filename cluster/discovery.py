@@ -1,17 +1,25 @@
-"""How a node finds others: the registry of the local realm, and seeds.  It goes on looking as long as it lives.
+"""How a node finds others: seeds, the registry of this machine, the local network, and the address book.
 
-What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.
+What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.  It goes
+on looking as long as the node lives: a partition of any length ends without a restart, even if all nodes on the other
+side have been replaced meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, final
 
 import trio
 
+from iris.cluster.address_book import AddressBook
+from iris.cluster.address_file import AddressFile
+from iris.cluster.addresses import is_lasting
+from iris.cluster.candidates import Candidates, Source
+from iris.cluster.lan import Lan
 from iris.cluster.mesh import Mesh
+from iris.cluster.names import Resolve, names_a_host
 from iris.cluster.registry import Registry
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.ids import NodeId
@@ -19,15 +27,27 @@ from iris.kernel.transport import Refused
 
 _log: Final = logging.getLogger("iris")
 
-_REGISTRY_INTERVAL: Final = 2.0
-"""Seconds between two looks into the registry.  Nodes that start announce themselves before they look, so only
-those that were cut off are found this way."""
+_INTERVAL: Final = 2.0
+"""Seconds between two looks at the registry and the local network.  Nodes that start announce themselves before they
+look, so only those that were cut off are found this way."""
 
-_SEED_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between attempts to reach seeds; the last one repeats."""
+_SHORTEST: Final = 0.05
+
+_RESOLVE_AGAIN: Final = 30.0
+"""Seconds after which the names of seeds are looked up again although what they stood for is linked; they are looked
+up before each attempt if it is not."""
+
+_KEEP_BOOK: Final = 60.0
+"""Seconds between two looks whether the address book has changed."""
 
 _FIRST_ROUND: Final = 4
 """Nodes of the registry that a starting node dials; gossip brings the others."""
+
+_REMEMBERED: Final = 1024
+"""Addresses of which it is known what they stood for, or that they were complained about."""
+
+_LAN_PATIENCE: Final = 0.5
+"""Seconds that a starting node which has found nobody waits for the local network."""
 
 
 @final
@@ -35,71 +55,194 @@ class Discovery:
     """Looks for other nodes of the realm.
 
     Args:
+        mesh: the links.
         introduce: called with each node that was newly linked; returns when the memberships have been exchanged.
+        seeds: URLs; a host name in them stands for all its addresses.
+        resolve: looks such names up.
+        registry: of this machine.
+        lan: what the local network says.
+        book: addresses that were good before.
+        file: where the book is kept; None: nowhere.
+        wall_clock: the date, for the book.
     """
 
     def __init__(
         self,
         mesh: Mesh,
-        registry: Registry | None,
-        seeds: tuple[str, ...],
         introduce: Callable[[NodeId], Awaitable[None]],
+        *,
+        seeds: tuple[str, ...],
+        resolve: Resolve,
+        registry: Registry | None,
+        lan: Lan | None,
+        book: AddressBook,
+        file: AddressFile | None,
+        wall_clock: Callable[[], float],
     ) -> None:
         self._mesh = mesh
-        self._registry = registry
-        self._seeds = seeds
         self._introduce = introduce
-        self._seed_nodes: dict[str, NodeId] = {}
+        self._seeds = seeds
+        self._resolve = resolve
+        self._registry = registry
+        self._lan = lan
+        self._book = book
+        self._file = file
+        self._wall_clock = wall_clock
+        self._candidates = Candidates()
+        self._stood_for: dict[str, NodeId] = {}
+        self._announced: set[NodeId] = set()
         self._warned: set[str] = set()
 
     async def look(self) -> None:
-        """Look once: dial seeds and announced nodes, and exchange memberships with those that answer."""
+        """Look once: exchange memberships with seeds and announced nodes; if there are none, with whom else one finds.
+
+        Returns at the latest after the time that a handshake may take, and the exchange of what is known.
+        """
         async with trio.open_nursery() as nursery:
-            for url in self._seeds:
-                if self._seed_nodes.get(url) not in self._mesh.peers:
-                    nursery.start_soon(self._try_seed, url)
-            if self._registry is not None:
-                unknown = [
-                    (node, addresses)
-                    for node, addresses in self._registry.entries().items()
-                    if node != self._mesh.node and node not in self._mesh.peers
-                ]
-                for node, addresses in unknown[:_FIRST_ROUND]:
-                    nursery.start_soon(self._try_announced, node, addresses)
+            self._dial(nursery, (Source.SEED,))
+            self._dial_announced(nursery)
+        if self._lan is not None and not self._mesh.peers:
+            if not self._lan.urls():
+                await self._lan.wait_news(_LAN_PATIENCE)
+            async with trio.open_nursery() as nursery:
+                self._dial(nursery, (Source.LAN,))
+        if not self._mesh.peers:
+            # Most of these may be gone by now: the first one to answer is enough.
+            async with trio.open_nursery() as nursery:
+                self._dial(nursery, (Source.BOOK,), found=nursery.cancel_scope.cancel)
 
     async def run(self) -> None:
-        """Go on looking."""
-        attempt = 0
-        while True:
-            missing = [url for url in self._seeds if self._seed_nodes.get(url) not in self._mesh.peers]
-            attempt = attempt + 1 if missing else 0
-            pause = _SEED_PAUSES[min(attempt, len(_SEED_PAUSES)) - 1] if missing else _REGISTRY_INTERVAL
-            await trio.sleep(pause)
-            await self.look()
+        """Go on looking, and keep the book."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_book)
+            while True:
+                now = trio.current_time()
+                soonest = self._candidates.next_due(self._mesh.peers, self._known())
+                pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
+                await trio.sleep(pause)
+                self._dial(nursery, Source)
+                self._dial_announced(nursery)
+
+    # -- where to look --------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Ask every source for its addresses."""
+        now = trio.current_time()
+        self._candidates.offer(Source.SEED, self._seeds, now)
+        if self._lan is not None:
+            self._candidates.offer(Source.LAN, self._lan.urls(), now)
+        self._candidates.offer(Source.BOOK, self._book.urls(), now)
+
+    def _known(self) -> set[str]:
+        """Return the addresses that need not be tried, since whoever has them is linked."""
+        return {url for peer in self._mesh.peers.values() for url in peer.addresses}.union(self._mesh.advertised)
+
+    def _dial(self, nursery: trio.Nursery, sources: Iterable[Source], found: Callable[[], None] = lambda: None) -> None:
+        self._gather()
+        for url in self._candidates.due(trio.current_time(), self._mesh.peers, self._known(), sources):
+            if url in self._seeds:
+                nursery.start_soon(self._try_seed, url)
+            else:
+                nursery.start_soon(self._try, url, found)
+
+    def _dial_announced(self, nursery: trio.Nursery) -> None:
+        if self._registry is None:
+            return
+        unknown = self._registry.entries({self._mesh.node, *self._mesh.peers, *self._announced}, _FIRST_ROUND)
+        for node, addresses in unknown.items():
+            self._announced.add(node)
+            nursery.start_soon(self._try_announced, node, addresses)
+
+    # -- dialling -------------------------------------------------------------------------------------------
 
     async def _try_seed(self, url: str) -> None:
+        """Try every address that a seed stands for, but those that are linked."""
+        urls = await self._resolve(url)
+        if not urls:
+            self._warn(url, NotSent(f"the name in {url} is not known"))
+        nodes: list[NodeId] = []
+        try:
+            async with trio.open_nursery() as nursery:
+                for resolved in urls:
+                    nursery.start_soon(self._try_address, url, resolved, nodes)
+        finally:
+            now = trio.current_time()
+            if nodes:
+                self._warned.discard(url)
+                until = now + _RESOLVE_AGAIN if names_a_host(url) else float("inf")
+                self._candidates.reached(url, nodes[0], now, until=until)
+            else:
+                self._candidates.failed(url, now)
+
+    async def _try_address(self, seed: str, url: str, nodes: list[NodeId]) -> None:
+        node = self._stood_for.get(url)
+        if node is not None and node in self._mesh.peers:
+            nodes.append(node)
+            return
+        if url != seed and url in self._mesh.advertised:  # this node is among those that the name stands for
+            return
+        self._stood_for.pop(url, None)
         try:
             peer = await self._mesh.connect([url])
         except (NotSent, AuthenticationError, ConfigError) as error:
-            self._warn(url, error)
+            self._warn(seed, error)
             return
-        self._warned.discard(url)
-        self._seed_nodes[url] = peer.node
+        if len(self._stood_for) >= _REMEMBERED:
+            self._stood_for.clear()
+        self._stood_for[url] = peer.node
+        nodes.append(peer.node)
         await self._introduce(peer.node)
+
+    async def _try(self, url: str, found: Callable[[], None]) -> None:
+        """Try an address that may well be out of date: nobody has to hear of it."""
+        node: NodeId | None = None
+        try:
+            node = (await self._mesh.connect([url])).node
+            await self._introduce(node)
+            found()
+        except (NotSent, AuthenticationError, ConfigError) as error:
+            _log.debug("%s", error)
+        finally:
+            if node is not None:
+                self._candidates.reached(url, node, trio.current_time())
+            else:
+                self._candidates.failed(url, trio.current_time())
 
     async def _try_announced(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         assert self._registry is not None
         try:
             peer = await self._mesh.connect(addresses, expected=node)
+            await self._introduce(peer.node)
         except Refused:
             self._registry.withdraw(node)  # its process was killed and could not do it itself
         except (NotSent, AuthenticationError, ConfigError) as error:
             self._warn(node, error)
-        else:
-            await self._introduce(peer.node)
+        finally:
+            self._announced.discard(node)
 
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""
         if where not in self._warned:
+            if len(self._warned) >= _REMEMBERED:
+                self._warned.clear()
             self._warned.add(where)
             _log.warning("%s; trying again", error)
+
+    # -- the address book -----------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Write down where linked nodes are."""
+        urls = {url for peer in self._mesh.peers.values() for url in peer.addresses if is_lasting(url)}
+        if urls:
+            self._book.saw(urls, self._wall_clock())
+
+    async def _keep_book(self) -> None:
+        while True:
+            await trio.sleep(_KEEP_BOOK)
+            self.note()
+            await self.save()
+
+    async def save(self) -> None:
+        """Put the book into its file, if there is something new in it."""
+        if self._file is not None and self._book.unsaved:
+            await trio.to_thread.run_sync(self._file.save, self._book, self._wall_clock())

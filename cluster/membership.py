@@ -304,7 +304,10 @@ class Membership:
         return waiting
 
     async def _link(self, node: NodeId) -> None:
-        """Dial a node until it is linked or no longer alive."""
+        """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
+
+        The machine tries the dead again at its own pace.
+        """
         try:
             if self._mesh.node > node:
                 with trio.move_on_after(_COURTESY):
@@ -321,6 +324,8 @@ class Membership:
                     self._wakeup.wake()
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     self.rejected[f"cannot link: {type(error).__name__}"] += 1
+                if node not in self._records:
+                    return
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
         finally:
             self._linking.pop(node, None)

@@ -188,10 +188,16 @@ class Mesh:
             try:
                 own = await return_urls(self.listening, url)
                 return await self._handshakes.initiate(outgoing, (url,), own, expected)
-            except BaseException:
+            except BaseException as error:
                 self._ways.close(outgoing)
+                if isinstance(error, NotSent | AuthenticationError):
+                    self.refusals["handshake that came to nothing"] += 1
                 raise
-        raise NotSent(f"no answer from {url} within {self.config.handshake_timeout:g} s")
+        self.refusals["handshake that came to nothing"] += 1
+        raise NotSent(
+            f"no answer from {url} within {self.config.handshake_timeout:g} s: it is cut off, of another realm, or no "
+            "node of Iris"
+        )
 
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
         """Return the connection in use to a node, if there is one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Final, cast, final
 
@@ -43,8 +44,11 @@ class Registry:
         """Remove a node's entry: this node leaves, or nobody listens at that one's address."""
         (self._directory / f"{node}{_SUFFIX}").unlink(missing_ok=True)
 
-    def entries(self) -> dict[NodeId, tuple[str, ...]]:
-        """Return the addresses of each node announced.  Entries that cannot be read are passed over."""
+    def entries(self, besides: Container[NodeId] = (), limit: int = 1_000_000) -> dict[NodeId, tuple[str, ...]]:
+        """Return the addresses of nodes announced, at most ``limit`` and none of those that are known already.
+
+        Entries that cannot be read are passed over.  A realm that is complete costs the names in one directory.
+        """
         found: dict[NodeId, tuple[str, ...]] = {}
         try:
             names = sorted(path.name for path in self._directory.iterdir())
@@ -52,8 +56,10 @@ class Registry:
             return found
         for name in names:
             node = name.removesuffix(_SUFFIX)
-            if node == name or not is_node_id(node):
+            if node == name or not is_node_id(node) or NodeId(node) in besides:
                 continue
+            if len(found) >= limit:
+                break
             try:
                 with (self._directory / name).open() as file:
                     entry = json.loads(file.read(_MAX_ENTRY))

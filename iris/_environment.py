@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
+from iris.cluster.lan import OpenLan, open_lan
+from iris.cluster.names import Resolve, resolve_url
 from iris.kernel.config import Config
 from iris.kernel.ids import Entropy
 from iris.kernel.nng import NngTransport, check_url
@@ -26,7 +28,12 @@ class Environment:
     check_url: Callable[[str], str] = check_url
     """Returns a URL that the transport could use, or raises ConfigError."""
     directory: Callable[[str], Path] | None = runtime_directory
-    """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, there are only seeds."""
+    """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, and this node leaves no
+    files."""
+    resolve: Resolve = resolve_url
+    """Looks up the host names of seeds."""
+    lan: OpenLan | None = open_lan
+    """Announces this node on the local network and finds others; None: nobody does."""
     entropy: Entropy = os.urandom
     wall_clock: Callable[[], float] = time.time  # noqa: TID251 -- certificates are valid by date
     random: random.Random = dataclasses.field(default_factory=random.Random)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,11 @@ import trio
 
 from iris._environment import Environment
 from iris._node import Node
+from iris.cluster.address_book import AddressBook
+from iris.cluster.address_file import AddressFile
 from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.discovery import Discovery
+from iris.cluster.lan import Lan
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.papers import Papers, proof_of
@@ -58,27 +61,32 @@ async def open_node(
     site: str | None = None,
     config: Config | None = None,
     revocations: Path | str | None = None,
+    lan: bool = True,
     environment: Environment | None = None,
 ) -> AsyncIterator[Node]:
     """Bring a node up, and take it down at the end of the block.
 
     With no arguments it is a node of the user's own local realm, which is made on first use and reachable on this
-    machine only; nodes of one local realm find each other.  The block is entered when the node is linked to every
-    node of its realm that could be found, and knows what they subscribe to.  At its end the node says goodbye;
-    that takes half a second at most.
+    machine only; nodes of one local realm find each other.  With a credential, nodes find each other on this machine,
+    on the local network, through seeds, and where others were met before (``addresses`` in ``$IRIS_HOME``).  The block
+    is entered when the node is linked to every node of its realm that could be found, and knows what they subscribe
+    to; it goes on looking.  At its end the node says goodbye; that takes a second at most.
 
     Args:
         name: the cluster that this node speaks for; with a credential it is taken from that.
         credential: a credential, or the path of a credential file: joins the realm that issued it.  A file that is
             replaced while the node runs is taken into use within seconds.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
-        seeds: URLs of nodes to join through, besides those in the credential.  Those that do not answer are tried
-            again for as long as the node lives.
+        seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its
+            addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
+            node lives.
         site: where the node is; members of the same site are preferred.
         config: limits and timings.
         revocations: where the realm's newest revocation list is kept.  A list that is put there (``iris keys revoke``)
             is in force within seconds, in every node of the realm; an older one is refused.  By default it is
             ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
+        lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
+            and if the node listens at an address that others can reach.
         environment: network, randomness and wall clock, for tests.
 
     Raises:
@@ -96,6 +104,7 @@ async def open_node(
     if credential is not None and not isinstance(credential, Credential):
         watch = await trio.to_thread.run_sync(CredentialWatch, credential)
         credential = watch.credential
+    local = credential is None
     credential = await _credential(name, credential, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
@@ -125,13 +134,29 @@ async def open_node(
         nursery.start_soon(node.run)
         if registry is not None:
             registry.announce(identity.node_id, mesh.advertised)
+        book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
+        if file is not None:
+            await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
         try:
-            discovery = Discovery(mesh, registry, seeds, membership.introduce)
-            await discovery.look()
-            await node.wait_ready()
-            nursery.start_soon(discovery.run)
-            nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, environment)
-            yield node
+            async with _lan(None if local or not lan else environment, credential, mesh) as board:
+                discovery = Discovery(
+                    mesh,
+                    membership.introduce,
+                    seeds=seeds,
+                    resolve=environment.resolve,
+                    registry=registry,
+                    lan=board,
+                    book=book,
+                    file=file,
+                    wall_clock=environment.wall_clock,
+                )
+                await discovery.look()
+                await node.wait_ready()
+                nursery.start_soon(discovery.run)
+                nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, environment)
+                yield node
+                discovery.note()
+                await discovery.save()
         finally:
             if registry is not None:
                 registry.withdraw(identity.node_id)
@@ -148,6 +173,27 @@ def _revocations_file(given: Path | str | None, fingerprint: str, environment: E
         return None
     directory = make_private_directory(make_private_directory(iris_home(), "Iris home") / "revocations", "revocations")
     return directory / fingerprint
+
+
+async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:
+    if environment.directory is None:
+        return None
+
+    def place() -> AddressFile:
+        home = make_private_directory(iris_home(), "Iris home")
+        return AddressFile(make_private_directory(home / "addresses", "address book") / f"{fingerprint}.json")
+
+    return await trio.to_thread.run_sync(place)
+
+
+def _lan(
+    environment: Environment | None, credential: Credential, mesh: Mesh
+) -> AbstractAsyncContextManager[Lan | None]:
+    """Open the notice board of the local network, if there is a network and it is wanted."""
+    outside = tuple(url for url in mesh.advertised if not is_loopback(url))
+    if environment is None or environment.lan is None or not outside:
+        return nullcontext()
+    return environment.lan(credential.realm_id, environment.entropy(4).hex(), outside)
 
 
 async def _credential(

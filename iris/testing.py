@@ -116,6 +116,7 @@ class Network:
             transport=lambda _: self.memory.transport(host),
             check_url=str,
             directory=None,
+            lan=None,
             entropy=self._random.randbytes,
             wall_clock=self.wall_clock,
             random=random.Random(self._random.random()),

@@ -1,0 +1,98 @@
+"""The addresses at which nodes of a realm were reached, remembered beyond the life of this node.
+
+Only suggestions where to dial: whoever answers there has to pass the handshake.  Of more addresses than there is room
+for, those stay that were seen over the longest time: the many that commands leave behind, which live for a second,
+must not push out the few of servers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final, cast, final
+
+from iris.kernel.errors import ConfigError
+
+MAX_ADDRESSES: Final = 256
+_MAX_LENGTH: Final = 256
+
+LIFETIME: Final = 14 * 86_400.0
+"""Seconds after which an address that was not seen again is forgotten."""
+
+_WORTH_SAVING: Final = 3600.0
+"""Seconds by which an address must have been seen later than the file says; a new address is saved at once."""
+
+
+@final
+class AddressBook:
+    """Addresses, each with the first and the last time it was seen, in seconds of the wall clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+        self._saved: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<AddressBook of {len(self._seen)}>"
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def saw(self, urls: Iterable[str], wall_now: float) -> None:
+        """Note that nodes of the realm are reached at these addresses now."""
+        for url in urls:
+            if len(url) <= _MAX_LENGTH:
+                first, _ = self._seen.get(url, (wall_now, wall_now))
+                self._seen[url] = (min(first, wall_now), wall_now)  # also if the clock was set back
+        self._forget(wall_now)
+
+    def _forget(self, wall_now: float) -> None:
+        for url in [url for url, (_, last) in self._seen.items() if wall_now - last > LIFETIME]:
+            del self._seen[url]
+        if len(self._seen) > MAX_ADDRESSES:
+            worth = {url: (last - first, last) for url, (first, last) in self._seen.items()}
+            for url in sorted(worth, key=lambda url: worth[url])[: len(worth) - MAX_ADDRESSES]:
+                del self._seen[url]
+
+    def urls(self) -> list[str]:
+        """Return the addresses, the last seen first."""
+        return sorted(self._seen, key=lambda url: -self._seen[url][1])
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is something that the file does not say."""
+        return any(
+            last - self._saved.get(url, -_WORTH_SAVING) >= _WORTH_SAVING for url, (_, last) in self._seen.items()
+        )
+
+    def saved(self) -> None:
+        """Note that the file says the same now."""
+        self._saved = {url: last for url, (_, last) in self._seen.items()}
+
+    def encode(self) -> bytes:
+        """Write it down."""
+        entries = [[url, round(first), round(last)] for url, (first, last) in sorted(self._seen.items())]
+        return json.dumps({"iris": "addresses", "version": 1, "addresses": entries}, indent=0).encode()
+
+    def take_untrusted(self, data: bytes, wall_now: float) -> None:
+        """Take in what was written down, by this process or another one.
+
+        Raises:
+            ConfigError: it is damaged; the book is as before.
+        """
+        try:
+            value: object = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ConfigError("it is damaged") from None
+        listed: object = cast("dict[str, object]", value).get("addresses") if isinstance(value, dict) else None
+        if not isinstance(listed, list):
+            raise ConfigError("it is no list of addresses")
+        for entry in cast("list[object]", listed):
+            match entry:
+                case [str() as url, int() as first, int() as last] if len(url) <= _MAX_LENGTH and first <= last:
+                    known = self._seen.get(url, (wall_now, 0.0))
+                    # Times to come are another clock's error: seen now, at best.
+                    self._seen[url] = (min(known[0], first, wall_now), max(known[1], min(last, wall_now)))
+                case _:
+                    continue
+        self._forget(wall_now)
+        self.saved()

@@ -1,0 +1,219 @@
+"""Nodes of a realm find each other on a local network: multicast DNS, through the ``zeroconf`` package.
+
+What is announced is opaque: a hash of the realm's fingerprint, a random name, and addresses.  No cluster is named.
+What is found is only an address to dial, and anybody on the network can say anything: whoever answers there has to
+pass the handshake, and only a few are remembered.
+
+The package runs in threads of its own.  It is imported with the first use, since it costs 4 MiB and a node of the
+local realm does without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast, final
+
+import trio
+
+from iris.cluster.addresses import is_loopback, split_url
+from iris.kernel.background import open_background
+
+if TYPE_CHECKING:
+    import zeroconf
+
+_log: Final = logging.getLogger("iris")
+
+_TYPE: Final = "_iris-mesh._tcp.local."
+_MAX_FOUND: Final = 64
+"""Announcements of this realm that are remembered; the oldest ones go."""
+
+_MAX_ADDRESSES: Final = 8
+"""Of one announcement."""
+
+_ANSWER_MS: Final = 1000
+"""Milliseconds that an announcement's addresses may take to come, if they did not come with it."""
+
+_GOODBYE: Final = 0.5
+"""Seconds that taking the announcement back may take."""
+
+OpenLan = Callable[[str, str, tuple[str, ...]], AbstractAsyncContextManager["Lan"]]
+"""Opens the notice board of a network: fingerprint of the realm, name of this node there, URLs to announce."""
+
+
+def realm_mark(fingerprint: str) -> str:
+    """Return what stands for a realm on the network: nobody who does not know the realm can tell which it is."""
+    return hashlib.blake2b(f"iris lan\0{fingerprint}".encode(), digest_size=8).hexdigest()
+
+
+@final
+class Lan:
+    """What is known of the local network.  Made by ``open_lan``."""
+
+    def __init__(self, mark: str, own: str) -> None:
+        self.mark: Final = mark
+        self._own = own
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._news = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Lan with {len(self._found)} other nodes>"
+
+    def urls(self) -> list[str]:
+        """Return the addresses announced for this realm by others."""
+        return [url for urls in self._found.values() for url in urls]
+
+    async def wait_news(self, timeout: float) -> None:
+        """Wait until there is something new, at most so many seconds."""
+        with trio.move_on_after(timeout):
+            await self._news.wait()
+
+    def concerns(self, name: str) -> bool:
+        """Tell whether an announcement is of this realm and not this node's own."""
+        return name.startswith(f"{self.mark}-") and not name.startswith(f"{self.mark}-{self._own}")
+
+    def found(self, name: str, urls: tuple[str, ...]) -> None:
+        """Somebody announces itself."""
+        if not self.concerns(name) or not urls:
+            return
+        self._found.pop(name, None)
+        self._found[name] = urls
+        if len(self._found) > _MAX_FOUND:
+            del self._found[next(iter(self._found))]
+        self._tell()
+
+    def lost(self, name: str) -> None:
+        """An announcement is taken back, or has run out."""
+        if self._found.pop(name, None) is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+
+def urls_untrusted(addresses: Iterable[str], port: object, properties: object) -> tuple[str, ...]:
+    """Return the URLs in an announcement; none if it makes no sense."""
+    said = cast("dict[object, object]", properties) if isinstance(properties, dict) else {}
+    path = said.get(b"ws")
+    scheme, rest = "tcp", ""
+    if path is not None:
+        if not isinstance(path, bytes) or not path.isascii() or not path.decode().isprintable() or b" " in path:
+            return ()
+        scheme, rest = "ws", f"/{path.decode().lstrip('/')}"
+    if not isinstance(port, int) or not 0 < port < 65536:
+        return ()
+    urls: list[str] = []
+    for address in addresses:
+        with contextlib.suppress(ValueError):
+            parsed = ipaddress.ip_address(address)
+            if not parsed.is_multicast and not parsed.is_unspecified and not parsed.is_link_local:
+                urls.append(f"{scheme}://{f'[{parsed}]' if parsed.version == 6 else parsed}:{port}{rest}")
+    return tuple(urls[:_MAX_ADDRESSES])
+
+
+def announcements(mark: str, own: str, urls: Iterable[str], *, loopback: bool) -> list[zeroconf.ServiceInfo]:
+    """Return what is announced for a node: for each of its ports the addresses of all URLs with it."""
+    import zeroconf
+
+    ports: dict[tuple[str, str], list[str]] = {}
+    for url in urls:
+        parts = split_url(url)
+        if parts is not None and (loopback or not is_loopback(url)):
+            with contextlib.suppress(ValueError):
+                host = str(ipaddress.ip_address(parts[1].strip("[]")))
+                ports.setdefault((parts[0], parts[2]), []).append(host)
+    announcements: list[zeroconf.ServiceInfo] = []
+    for number, ((scheme, rest), hosts) in enumerate(ports.items()):
+        port, _, path = rest[1:].partition("/")
+        name = f"{mark}-{own}-{number}"
+        announcements.append(
+            zeroconf.ServiceInfo(
+                _TYPE,
+                f"{name}.{_TYPE}",
+                port=int(port),
+                properties={"ws": path} if scheme == "ws" else {},
+                server=f"{name}.local.",
+                parsed_addresses=hosts,
+            )
+        )
+    return announcements
+
+
+@asynccontextmanager
+async def open_lan(
+    fingerprint: str, own: str, urls: tuple[str, ...], *, interfaces: list[str] | None = None
+) -> AsyncIterator[Lan]:
+    """Announce a node to the local network and listen for others, until the block ends.
+
+    A machine on which that is not possible costs one line in the log: seeds work everywhere.
+
+    Args:
+        fingerprint: of the realm.
+        own: a random name for this node.
+        urls: where it listens; those of loopback are not announced.
+        interfaces: addresses of this machine whose networks are used; None: all.  Given ones may be loopback.
+    """
+    lan = Lan(realm_mark(fingerprint), own)
+    token = trio.lowlevel.current_trio_token()
+    try:
+        board = await trio.to_thread.run_sync(_Board, lan, token, interfaces)
+    except (OSError, RuntimeError) as error:
+        _log.warning("nodes on the local network are not looked for: %s", error)
+        yield lan
+        return
+    try:
+        async with open_background() as nursery:
+            nursery.start_soon(board.announce, own, urls)
+            yield lan
+    finally:
+        with trio.move_on_after(_GOODBYE) as scope:
+            scope.shield = True
+            await trio.to_thread.run_sync(board.close, abandon_on_cancel=True)
+
+
+@final
+class _Board:
+    """The package at work.  Its handlers run on its own threads and only hop over."""
+
+    def __init__(self, lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
+        import zeroconf
+
+        self._lan = lan
+        self._token = token
+        self._loopback = interfaces is not None
+        self._zeroconf = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
+        zeroconf.ServiceBrowser(self._zeroconf, _TYPE, handlers=[self._notice])
+
+    async def announce(self, own: str, urls: tuple[str, ...]) -> None:
+        """Announce this node; that takes half a second, for which nobody should have to wait."""
+        for announcement in announcements(self._lan.mark, own, urls, loopback=self._loopback):
+            # Names are random: whether another one has the same need not be asked.
+            register = partial(self._zeroconf.register_service, announcement, cooperating_responders=True)
+            await trio.to_thread.run_sync(register, abandon_on_cancel=True)
+
+    def _notice(
+        self,
+        zeroconf: zeroconf.Zeroconf,
+        service_type: str,
+        name: str,
+        state_change: zeroconf.ServiceStateChange,
+    ) -> None:
+        label = name.removesuffix(f".{_TYPE}")
+        with contextlib.suppress(trio.RunFinishedError):
+            if state_change.name == "Removed":
+                self._token.run_sync_soon(self._lan.lost, label)
+            elif self._lan.concerns(label):
+                info = zeroconf.get_service_info(service_type, name, timeout=_ANSWER_MS)
+                if info is not None:
+                    urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties)
+                    self._token.run_sync_soon(self._lan.found, label, urls)
+
+    def close(self) -> None:
+        """Take the announcement back."""
+        self._zeroconf.close()

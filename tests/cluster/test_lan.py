@@ -1,0 +1,122 @@
+"""The local network's notice board: opaque, bounded, believed by nobody."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+import zeroconf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.cluster.lan import Lan, announcements, open_lan, realm_mark, urls_untrusted
+
+REALM, OTHER = "1" * 32, "2" * 32
+MARK = realm_mark(REALM)
+LOOPBACK = ["127.0.0.1"]
+
+
+def test_the_mark_of_a_realm_shows_nothing_of_its_fingerprint() -> None:
+    assert MARK == realm_mark(REALM) != realm_mark(OTHER)
+    assert len(MARK) == 16
+    assert REALM[:8] not in MARK
+
+
+def test_only_announcements_of_this_realm_and_of_others_concern_a_node() -> None:
+    lan = Lan(MARK, "aaaa")
+    lan.found(f"{MARK}-bbbb-0", ("tcp://10.0.0.1:1",))
+    lan.found(f"{MARK}-aaaa-0", ("tcp://10.0.0.2:1",))
+    lan.found(f"{realm_mark(OTHER)}-bbbb-0", ("tcp://10.0.0.3:1",))
+    lan.found(MARK, ("tcp://10.0.0.4:1",))
+    lan.found(f"{MARK}-cccc-0", ())
+    assert lan.urls() == ["tcp://10.0.0.1:1"]
+    lan.lost(f"{MARK}-bbbb-0")
+    lan.lost(f"{MARK}-bbbb-0")
+    assert lan.urls() == []
+
+
+def test_a_flood_of_announcements_is_bounded() -> None:
+    lan = Lan(MARK, "own")
+    for number in range(1000):
+        lan.found(f"{MARK}-{number}-0", (f"tcp://10.0.0.1:{number + 1}",))
+    assert len(lan.urls()) == 64
+    assert "tcp://10.0.0.1:1000" in lan.urls()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "port", "properties", "urls"),
+    [
+        (["10.0.0.1"], 7, {}, ("tcp://10.0.0.1:7",)),
+        (["10.0.0.1", "2001:db8::1"], 7, {}, ("tcp://10.0.0.1:7", "tcp://[2001:db8::1]:7")),
+        (["10.0.0.1"], 7, {b"ws": b"iris/x"}, ("ws://10.0.0.1:7/iris/x",)),
+        (["10.0.0.1"], 7, {b"ws": b""}, ("ws://10.0.0.1:7/",)),
+        (["10.0.0.1"], 7, {b"ws": None}, ("tcp://10.0.0.1:7",)),
+        (["10.0.0.1"], 0, {}, ()),
+        (["10.0.0.1"], 65536, {}, ()),
+        (["10.0.0.1"], None, {}, ()),
+        (["10.0.0.1"], 7, {b"ws": b"a b"}, ()),
+        (["10.0.0.1"], 7, {b"ws": b"a\r\nHost: x"}, ()),
+        (["10.0.0.1"], 7, {b"ws": b"\xff"}, ()),
+        (["224.0.0.251", "0.0.0.0", "fe80::1", "nonsense", ""], 7, {}, ()),
+        (["10.0.0.1"] * 100, 7, {}, ("tcp://10.0.0.1:7",) * 8),
+        (["10.0.0.1"], 7, None, ("tcp://10.0.0.1:7",)),
+    ],
+)
+def test_what_an_announcement_leads_to(
+    addresses: list[str], port: object, properties: object, urls: tuple[str, ...]
+) -> None:
+    assert urls_untrusted(addresses, port, properties) == urls
+
+
+@given(
+    st.lists(st.text(max_size=20)),
+    st.none() | st.integers(),
+    st.none() | st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=20)),
+)
+def test_any_announcement_is_a_few_urls_or_none(addresses: list[str], port: object, properties: object) -> None:
+    found = urls_untrusted(addresses, port, properties)
+    assert len(found) <= 8
+    assert all(url.startswith(("tcp://", "ws://")) and url.isprintable() for url in found)
+
+
+def test_what_is_announced_names_no_cluster_no_host_and_no_loopback_address() -> None:
+    urls = ("tcp://10.0.0.1:7", "tcp://[2001:db8::1]:7", "ws://10.0.0.1:80/iris", "tcp://127.0.0.1:7", "ipc:///x")
+    told = announcements(MARK, "aaaa", urls, loopback=False)
+    assert [info.name.split(".")[0] for info in told] == [f"{MARK}-aaaa-0", f"{MARK}-aaaa-1"]
+    assert [sorted(info.parsed_addresses()) for info in told] == [["10.0.0.1", "2001:db8::1"], ["10.0.0.1"]]
+    assert [info.port for info in told] == [7, 80]
+    assert [info.properties for info in told] == [{}, {b"ws": b"iris"}]
+    assert all(info.server == f"{info.name.split('.')[0]}.local." for info in told)
+
+
+async def test_nodes_on_one_network_find_each_other_and_notice_who_goes() -> None:
+    here = partial(open_lan, interfaces=LOOPBACK)
+    with trio.fail_after(20):
+        async with (
+            here(REALM, "aaaa", ("tcp://127.0.0.1:7001",)) as one,
+            here(OTHER, "cccc", ("tcp://127.0.0.1:7003",)) as stranger,
+        ):
+            async with here(REALM, "bbbb", ("ws://127.0.0.1:7002/iris",)) as two:
+                for lan in (one, two):
+                    while not lan.urls():
+                        await lan.wait_news(20)
+                assert one.urls() == ["ws://127.0.0.1:7002/iris"]
+                assert two.urls() == ["tcp://127.0.0.1:7001"]
+            while one.urls():
+                await one.wait_news(20)
+            assert stranger.urls() == []
+
+
+async def test_a_machine_without_such_a_network_costs_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(**_: object) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(zeroconf, "Zeroconf", broken)
+    async with open_lan(REALM, "aaaa", ("tcp://10.0.0.1:1",)) as lan:
+        assert lan.urls() == []
+        await lan.wait_news(0.0)
+    assert len(caplog.records) == 1
+    assert "no such device" in caplog.text
