@@ -7,7 +7,8 @@
 """
 
 from iris._environment import Environment
-from iris._node import ClusterMembership, Node
+from iris._joining import ClusterMembership
+from iris._node import Node
 from iris._opening import open_node
 from iris._statistics import NodeStatistics
 from iris.cluster.roster import Change, Member

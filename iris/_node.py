@@ -11,10 +11,10 @@ from typing import Any, Final, final
 import trio
 
 from iris._environment import Environment
+from iris._joining import ClusterMembership, proof_for
 from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
-from iris.cluster.papers import proof_of, serves_by_right
 from iris.cluster.records import ClusterEntry
 from iris.cluster.revoking import Revoking
 from iris.cluster.roster import Member
@@ -24,7 +24,6 @@ from iris.kernel.errors import ConfigError, RequestTimeout
 from iris.kernel.ids import NodeId, check_name
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
-from iris.patterns.member import ServiceStatistics
 from iris.patterns.pubsub import PubSub
 from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
@@ -381,7 +380,9 @@ class Node:
         async with self._serving.serve(
             cluster, service, concurrency=concurrency, queue=queue, adaptive=limits.adaptive
         ) as membership:
-            entry = ClusterEntry(name=cluster, proof=self._proof(cluster, credential))
+            entry = ClusterEntry(
+                name=cluster, proof=proof_for(cluster, credential, self._mesh.identity, self._environment)
+            )
             self._membership.serve(entry)
             try:
                 yield ClusterMembership(cluster, membership.statistics)
@@ -390,21 +391,6 @@ class Node:
                 await membership.wait_drained(self._config.drain_timeout)
             finally:
                 self._membership.stop_serving(cluster)
-
-    def _proof(self, cluster: str, credential: Credential | None) -> bytes:
-        """Return what shows that this node may serve a cluster; nothing if its own certificate does."""
-        identity = self._mesh.identity
-        if serves_by_right(identity.certificate, cluster):
-            return b""
-        if credential is None:
-            raise ConfigError(
-                f"this node speaks for the cluster {self.name!r} and has no right to serve {cluster!r}: pass a "
-                f"credential of {cluster!r} to join"
-            )
-        if credential.name != cluster:
-            raise ConfigError(f"the credential is for the cluster {credential.name!r} and not for {cluster!r}")
-        delegation = credential.delegate(identity, self._environment.wall_clock())
-        return proof_of(credential.certificate, delegation)
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members, sorted, as this node sees them now."""
@@ -479,20 +465,6 @@ class Node:
             nursery.start_soon(self._relays.run)
             nursery.start_soon(self._pubsub.run)
             nursery.start_soon(self._tunnels.run)
-
-
-@final
-class ClusterMembership:
-    """This node as a member of a cluster.  Made by ``node.join``."""
-
-    def __init__(self, cluster: str, statistics: Any) -> None:
-        self.cluster: Final[str] = cluster
-        self._statistics = statistics
-
-    def statistics(self) -> ServiceStatistics:
-        """Return a snapshot of the counters."""
-        found: ServiceStatistics = self._statistics()
-        return found
 
 
 def _check_timeout(timeout: float, name: str = "timeout") -> float:

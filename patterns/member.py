@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
@@ -21,8 +22,9 @@ from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
+from iris.patterns.handlers import RequestHandler, encoded
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
-from iris.patterns.service import RequestHandler, Service, TunnelHandler
+from iris.patterns.service import Service, TunnelHandler
 from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
@@ -335,10 +337,10 @@ class Membership:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
-            payload = wire.encode_payload(result, self._config.max_payload)
+            payload = encoded(result, self._config.max_payload)
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
             self._failed += 1
-            code, text = _describe(error)
+            code, text = _describe(error, tracebacks=self.service.tracebacks)
             return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
@@ -411,10 +413,14 @@ class Membership:
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
 
 
-def _describe(error: Exception) -> tuple[str, str]:
-    """What a caller may know of an error: a stable word and a text, never a traceback."""
+def _describe(error: Exception, *, tracebacks: bool) -> tuple[str, str]:
+    """What a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
     if isinstance(error, RemoteError):
-        return error.code[:64], error.message[:1024]
-    if isinstance(error, IrisError):
-        return type(error).__name__, str(error)[:1024]
-    return "error", f"{type(error).__name__}: {error}"[:1024]
+        code, text = error.code[:64], error.message[:1024]
+    elif isinstance(error, IrisError):
+        code, text = type(error).__name__, str(error)[:1024]
+    else:
+        code, text = "error", f"{type(error).__name__}: {error}"[:1024]
+    if tracebacks:
+        text += "\n" + "".join(traceback.format_exception(error))[-8192:]
+    return code, text

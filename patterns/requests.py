@@ -44,6 +44,7 @@ from iris.kernel.ids import NodeId, check_name
 from iris.patterns.counters import Tally
 from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker
+from iris.patterns.handlers import encoded
 from iris.patterns.hedging import Hedging
 from iris.patterns.shedding import Priority
 
@@ -137,7 +138,7 @@ class Requests:
         hedge: float | None = None,
     ) -> Any:
         """See ``Node.request``.  With ``member`` only that one is asked."""
-        encoded = wire.encode_payload(payload, self._config.max_payload)
+        body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         picker = self._directory.picker(cluster)
         if picker is None and member is None:
@@ -152,13 +153,13 @@ class Requests:
         try:
             if hedge is None:
                 reply = await self._ask(
-                    cluster, encoded, deadline, timeout, picker, member, flags, operation, key, flat, set()
+                    cluster, body, deadline, timeout, picker, member, flags, operation, key, flat, set()
                 )
             else:
 
                 async def ask(tried: set[NodeId]) -> Any:
                     return await self._ask(
-                        cluster, encoded, deadline, timeout, picker, member, flags, operation, key, flat, tried
+                        cluster, body, deadline, timeout, picker, member, flags, operation, key, flat, tried
                     )
 
                 reply = await self._hedges.setdefault(cluster, Hedging()).ask(ask, hedge)
@@ -184,7 +185,7 @@ class Requests:
 
     def check(self, payload: object, headers: Mapping[str, str] | None) -> None:
         """Raise what ``request`` would raise for a payload or headers that cannot be sent."""
-        wire.encode_payload(payload, self._config.max_payload)
+        encoded(payload, self._config.max_payload)
         wire.encode_headers(headers, self._config.max_headers)
 
     async def _ask(

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
-from iris.patterns.values import Message, Request
+from iris.patterns.handlers import RequestHandler, prepared
+from iris.patterns.values import Message
 
 if TYPE_CHECKING:
     from iris.patterns.tunnel import Tunnel
 
-RequestHandler = Callable[[Request], Awaitable[Any]]
 BroadcastHandler = Callable[[Message], Awaitable[None]]
 TunnelHandler = Callable[["Tunnel"], Awaitable[None]]
 
-_R = TypeVar("_R", bound=RequestHandler)
+_R = TypeVar("_R", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=TunnelHandler)
 
 
@@ -57,14 +57,17 @@ class Service:
     Args:
         name: of the cluster that its members join by default.
         allow: the clusters whose nodes may use it, as their certificates name them; None: every node of the realm.
+        tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
+            the inside of this program.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
     """
 
-    def __init__(self, name: str, *, allow: Iterable[str] | None = None) -> None:
+    def __init__(self, name: str, *, allow: Iterable[str] | None = None, tracebacks: bool = False) -> None:
         self.name = check_name(name, "cluster")
         self.allow = None if allow is None else frozenset(check_name(caller, "cluster") for caller in allow)
+        self.tracebacks = tracebacks
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
@@ -80,15 +83,32 @@ class Service:
         return self.allow is None or caller in self.allow
 
     @overload
-    def request(self, operation: str | None = None) -> Callable[[_R], _R]: ...
+    def request(self, operation: str | None = None, *, thread: bool = False) -> Callable[[_R], _R]: ...
     @overload
-    def request(self, operation: _R) -> _R: ...
-    def request(self, operation: Any = None) -> Any:
+    def request(self, operation: _R, *, thread: bool = False) -> _R: ...
+    def request(self, operation: Any = None, *, thread: bool = False) -> Any:
         """Register the handler of an operation; what it returns is the reply.
 
         Used bare, the handler takes the requests that name no operation.  Surveys call it as well.
+
+        The handler's parameter is the ``Request``, or the payload: if it is annotated with a dataclass, a model of
+        msgspec or pydantic or another type made of such, the payload is converted, and a caller whose payload does
+        not fit gets ``RemoteError`` with the code ``bad_request``.  A second parameter then gets the ``Request``.
+        Replies may be dataclasses and models, too.
+
+        A ``def`` handler is called in the node's own thread, where it must not block; with ``thread=True`` in a
+        worker thread, of which each handler has 40.  At the deadline the caller has its error and the place is free,
+        but the thread runs on to its end: nothing can stop it.
+
+        Args:
+            operation: name of the operation.
+            thread: call the handler, a plain ``def``, in a worker thread.
+
+        Raises:
+            ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with
+                ``thread=True``.
         """
-        return _register(self.name, self.requests, operation)
+        return _register(self.name, self.requests, operation, lambda handler: prepared(handler, thread=thread))
 
     @overload
     def tunnel(self, operation: str | None = None) -> Callable[[_T], _T]: ...
@@ -104,12 +124,17 @@ class Service:
         return handler
 
 
-def _register(service: str, table: dict[str | None, Any], operation: Any) -> Any:
+def _register(
+    service: str,
+    table: dict[str | None, Any],
+    operation: Any,
+    prepare: Callable[[Any], Any] = lambda handler: handler,
+) -> Any:
     def register(handler: Any, name: str | None = None) -> Any:
         if name in table:
             what = "without an operation" if name is None else f"for operation {name!r}"
             raise ConfigError(f"service {service} has two handlers {what}")
-        table[name] = handler
+        table[name] = prepare(handler)
         return handler
 
     if callable(operation):

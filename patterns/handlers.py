@@ -1,0 +1,134 @@
+"""How the handler of an operation is called: with the request or a typed payload, here or in a worker thread.
+
+All of it is decided once, when the handler is registered.  A plain ``async def`` that takes the request is called as
+it is, at no cost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
+from iris.kernel.wire import Payload, encode_payload
+from iris.patterns.conversion import Converter, Mismatch, converter, plain
+from iris.patterns.values import Request
+
+BAD_REQUEST: Final = "bad_request"
+"""Code of the error when a payload is not what the handler declares; the handler did not run."""
+
+RequestHandler = Callable[[Request], Any]
+"""What it returns is the reply, or an awaitable of it."""
+
+_THREADS: Final = 40
+"""Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
+
+
+def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHandler:
+    """Return what members call with each request.
+
+    Args:
+        handler: takes the request; or a payload, declared by its annotation, and then the request if it has a second
+            parameter.
+        thread: call it in a worker thread.
+
+    Raises:
+        ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of these.
+    """
+    asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    if thread and asynchronous:
+        raise ConfigError(f"{_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out")
+    convert, both = _parameters(handler)
+    if thread:
+        return partial(_in_thread, handler, convert, both, trio.CapacityLimiter(_THREADS))
+    if convert is None:
+        return handler
+    return partial(_converted, handler, convert, both)
+
+
+def _converted(handler: Callable[..., Any], convert: Converter, both: bool, request: Request) -> Any:
+    payload = _payload(convert, request)
+    return handler(payload, request) if both else handler(payload)
+
+
+async def _in_thread(
+    handler: Callable[..., Any], convert: Converter | None, both: bool, limiter: trio.CapacityLimiter, request: Request
+) -> Any:
+    """Wait for a thread's result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
+    call = partial(handler, request) if convert is None else partial(_converted, handler, convert, both, request)
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+
+
+def _payload(convert: Converter, request: Request) -> Any:
+    try:
+        return convert(request.payload)
+    except Mismatch as error:
+        raise RemoteError(BAD_REQUEST, str(error)) from None
+
+
+def _parameters(handler: Callable[..., Any]) -> tuple[Converter | None, bool]:
+    """Return how the payload is made, None if the handler takes the request itself, and whether it takes both."""
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return None, False  # a builtin: it has to take the request
+    needed = [
+        one
+        for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        and (one.default is one.empty or one is parameters[0])
+    ]
+    if not needed:
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            return None, False
+        raise ConfigError(f"{_name(handler)} takes no request: give it a parameter")
+    if len(needed) > 2:
+        raise ConfigError(
+            f"{_name(handler)} has {len(needed)} parameters: use one for the payload, one for the request"
+        )
+    annotation = _resolved(handler, needed[0])
+    if annotation in (inspect.Parameter.empty, Any, object, Request):
+        if len(needed) > 1:
+            raise ConfigError(f"{_name(handler)}: the first of two parameters is the payload and needs a type")
+        return None, False
+    return converter(annotation), len(needed) > 1
+
+
+def _resolved(handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    function: Any = inspect.unwrap(getattr(handler, "func", handler))
+    function = getattr(function, "__func__", function)
+    names = getattr(function, "__globals__", None) or getattr(type(handler).__call__, "__globals__", {})
+    try:
+        while isinstance(annotation, str):
+            annotation = eval(annotation, names)  # noqa: S307 -- the program's own text, as Python evaluates it
+    except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
+        if annotation.rpartition(".")[2] == "Request":
+            return Request  # imported for type checkers only
+        raise ConfigError(
+            f"{_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
+        ) from None
+    return annotation
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    return f"handler {getattr(handler, '__qualname__', repr(handler))}"
+
+
+def encoded(value: Any, limit: int) -> Payload:
+    """Return a payload as it travels: what ``encode_payload`` takes, and dataclasses, models and enumerations.
+
+    Raises:
+        PayloadTooLarge, LocalProtocolError: as ``encode_payload``.
+    """
+    try:
+        return encode_payload(value, limit)
+    except LocalProtocolError:
+        simpler = plain(value)
+        if simpler is value or (type(simpler) is type(value) and simpler == value):
+            raise
+        return encode_payload(simpler, limit)
