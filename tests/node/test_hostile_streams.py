@@ -1,0 +1,152 @@
+"""Nodes with valid credentials that break the rules of tunnels and events: the honest end says why, and goes on."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from iris.kernel import kinds
+from iris.kernel.errors import NotSent
+from iris.kernel.wire import Message
+from iris.patterns.tunnel_messages import END
+
+WINDOW = 64 * 1024
+PAYLOAD = 32 * 1024
+CONFIG = iris.Config(tunnel_window=WINDOW, max_payload=PAYLOAD)
+
+Hostile = list[Message]
+
+
+def chunks(numbers: range, size: int, flags: int = END) -> Hostile:
+    """What an opener would send through its first tunnel."""
+    return [(kinds.TUNNEL_CHUNK, 1, number, flags, bytes(size), 0) for number in numbers]
+
+
+HOSTILE: dict[str, Hostile] = {
+    "ignores credit": chunks(range(200), 8000),
+    "out of order": chunks(range(1, 400), 8000),
+    "bytes, the limit that was agreed on": chunks(range(20), 8000, flags=0),
+    "a piece of 1 bytes": chunks(range(20), 1, flags=0),
+    "only 0 were sent": [(kinds.TUNNEL_ACK, 1, 5, 0, 0, 0)],
+    "end of file carries": [(kinds.TUNNEL_EOF, 1, "0")],
+    "flags, bytes": [(kinds.TUNNEL_CHUNK, 1, 0, 64, b"", 0)],
+}
+
+
+class Victim:
+    """A service whose tunnels note how they end; nobody reads from them before that."""
+
+    def __init__(self) -> None:
+        self.service = iris.Service("victims")
+        self.service.tunnel(self.hold)
+        self.service.request(self.echo)
+        self.tunnels: list[iris.Tunnel] = []
+        self.endings: list[str] = []
+
+    async def echo(self, request: iris.Request) -> object:
+        return request.payload
+
+    async def hold(self, tunnel: iris.Tunnel) -> None:
+        self.tunnels.append(tunnel)
+        await trio.sleep(5)
+        try:
+            async for _ in tunnel:
+                pass
+        except iris.TunnelBroken as error:
+            self.endings.append(str(error))
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+async def test_a_tunnel_whose_peer_breaks_the_rules_ends_with_the_reason_and_nothing_else_does(
+    autojump_clock: MockClock, reason: str
+) -> None:
+    victim = Victim()
+    async with (
+        iris.testing.open_network(seed=5) as network,
+        network.open_node("victims", config=CONFIG) as member,
+        member.join("victims", victim.service),
+        network.open_node("villain") as villain,
+        network.open_node("honest") as honest,
+    ):
+        for node in (villain, honest):
+            await node.wait_for("victims")
+        # What the villain's own end makes of acknowledgements for what it has not sent is not the question.
+        villain._mesh._receivers[kinds.TUNNEL_ACK] = (lambda peer, message: None, 6)
+        async with villain.open_tunnel("victims") as tunnel:
+            async with honest.open_tunnel("victims") as good:
+                await good.send(b"mine")
+                for message in HOSTILE[reason]:
+                    villain._mesh.post(member.id, message, 100)
+                    held = sum(one.statistics().bytes_held for one in victim.tunnels)
+                    assert held <= WINDOW + PAYLOAD + 1000
+                    await trio.sleep(0.001)
+                assert await honest.request("victims", b"still there?") == b"still there?"
+                await trio.sleep(10)
+                assert not good.statistics().messages_lost
+            with pytest.raises(iris.TunnelBroken):
+                await tunnel.receive()
+            tunnel.abort()
+        await trio.sleep(10)
+        assert len([ending for ending in victim.endings if reason in ending]) == 1
+        assert member.statistics().tunnels.open == 0
+
+
+MALFORMED: dict[str, Message] = {
+    "interest": (kinds.INTEREST, 1, False, (("a..b", None, False, False),), ()),
+    "terms of the wrong length": (kinds.INTEREST, 1, False, (("a", None, False),), ()),
+    "events": (kinds.EVENTS, "t", 0, 0, None, None, None, (b"",)),
+    "no events": (kinds.EVENTS, "t", 1, 0, None, None, None, ()),
+    "hold": (kinds.HOLD, "a b", True),
+    "last value": (kinds.RETAINED, "t", 1, 2, None, None, b""),
+    "wish": (kinds.RETAINED_WANTED, 5),
+    "losses": (kinds.EVENTS_LOST, ("t", 1)),
+    "confirmation": (kinds.CONFIRMED, (2, 1)),
+    "version": (kinds.INTEREST_KNOWN, None),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+async def test_malformed_messages_about_events_are_counted_and_change_nothing(
+    autojump_clock: MockClock, what: str
+) -> None:
+    async with (
+        iris.testing.open_network(seed=6) as network,
+        network.open_node("reader") as reader,
+        network.open_node("villain") as villain,
+        reader.subscribe("t") as events,
+    ):
+        await reader.publish("t", 1)
+        villain._mesh.post(reader.id, MALFORMED[what], 100)
+        await trio.sleep(1)
+        await villain.publish("t", 2)
+        assert [(await anext(events)).payload for _ in range(2)] == [1, 2]
+        refusals = reader.statistics().refusals
+        assert refusals[f"message of kind {MALFORMED[what][0]:#x}"] == 1
+        assert not reader.statistics().publishing.dropped
+
+
+async def test_a_publisher_that_does_not_wait_cannot_fill_the_memory_of_a_patient_subscriber(
+    autojump_clock: MockClock,
+) -> None:
+    async with (
+        iris.testing.open_network(seed=7) as network,
+        network.open_node("reader") as reader,
+        network.open_node("villain") as villain,
+        reader.subscribe("t", overflow="wait", limits=iris.SubscriptionLimits(bytes=1_000_000)) as events,
+    ):
+        payload = bytes(60_000)
+        sent = 0
+        for number in range(1, 3000):  # 180 MB
+            try:
+                villain._mesh.post(reader.id, (kinds.EVENTS, "t", number, 0, None, None, None, (payload,)), 60_000)
+                sent += 1
+            except NotSent:
+                await trio.sleep(0.01)
+        await trio.sleep(1)
+        statistics = events.statistics()
+        assert statistics.received == sent > 2000
+        assert statistics.waiting_bytes <= 1_000_000 + 64 * 2**20
+        assert statistics.dropped == sent - statistics.waiting > 0
