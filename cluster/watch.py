@@ -23,8 +23,10 @@ class Watch:
     def __init__(self, cluster: str, present: Iterable[Change]) -> None:
         self.cluster: Final = cluster
         self.missed = 0
-        self._changes: deque[Change] = deque(present, _MAX_WAITING)
+        self._changes: deque[Change] = deque(maxlen=_MAX_WAITING)
         self._news = Wakeup()
+        for change in present:
+            self.add(change)
 
     def __repr__(self) -> str:
         return f"<Watch of {self.cluster}: {len(self._changes)} changes waiting>"
