@@ -30,6 +30,7 @@ from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
 from iris.patterns.shedding import Priority, PriorityName, check_priority
+from iris.patterns.stop_rules import StopRules
 from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.survey import Answers, open_survey
 from iris.patterns.tunnel import Tunnel
@@ -171,6 +172,8 @@ class Node:
         payload: Any,
         *,
         timeout: float = 1.0,
+        count: int | None = None,
+        quiet: float | None = None,
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[Answers]:
@@ -183,8 +186,18 @@ class Node:
                     print(answer.member, answer.payload)
             print(answers.missing)
 
-        The iteration ends when all have answered or the timeout is over; afterwards ``answers.missing`` says who has
-        not answered and ``answers.errors`` why, where that is known.  The members' request handlers answer.
+        The iteration ends when all have answered or failed, or by one of the rules; ``answers.ended_by`` says which.
+        Afterwards ``answers.missing`` says who has not answered and ``answers.errors`` why, where that is known.  The
+        members' request handlers answer.
+
+        Args:
+            cluster: name of the cluster; those who are its members now are asked.
+            payload: as for ``request``.
+            timeout: seconds that the survey takes at most.
+            count: end it after so many answers.
+            quiet: end it when, after the first, no answer has come for so many seconds.
+            operation: as for ``request``.
+            headers: as for ``request``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -198,7 +211,7 @@ class Node:
             self._membership,
             cluster,
             payload,
-            timeout=_check_timeout(timeout),
+            rules=StopRules(timeout=_check_timeout(timeout), count=count, quiet=quiet),
             operation=operation,
             headers=headers,
         )

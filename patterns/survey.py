@@ -1,18 +1,19 @@
-"""Survey: every member of a cluster is asked, answers are gathered until a deadline, and who is missing is known."""
+"""Survey: every member of a cluster is asked, answers are gathered until a rule ends it, and the missing are known."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 import trio
 
 from iris.kernel.background import open_background
-from iris.kernel.errors import IrisError, NoSuchCluster
+from iris.kernel.errors import IrisError, NoSuchCluster, RequestTimeout
 from iris.kernel.ids import NodeId
 from iris.patterns.directory import Directory
 from iris.patterns.requests import Requests
+from iris.patterns.stop_rules import StopReason, StopRules
 from iris.patterns.values import Answer
 
 
@@ -20,16 +21,21 @@ from iris.patterns.values import Answer
 class Answers:
     """The answers to one survey, in the order of their arrival.  Iterate over it in one task.
 
-    The iteration ends when every member has answered or failed, or when the time is over.  Cancelling a wait loses
-    no answer; leaving the ``async with`` block stops the members that are still at work.
+    The iteration ends when every member has answered or failed, or when a rule ends it.  Cancelling a wait loses no
+    answer; leaving the ``async with`` block stops the members that are still at work.
 
     Attributes:
         asked: the members the survey went to.
         errors: what went wrong, for each member that failed.
+        ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on.
     """
 
-    def __init__(self, asked: tuple[NodeId, ...]) -> None:
+    def __init__(self, asked: tuple[NodeId, ...], rules: StopRules) -> None:
         self.asked: Final = asked
+        self.ended_by: StopReason | None = None
+        self._rules = rules
+        self._began = trio.current_time()
+        self._scope = trio.CancelScope(deadline=rules.end(self._began, 0, self._began))
         self.errors: Final[dict[NodeId, IrisError]] = {}
         self._answered: set[NodeId] = set()
         self._send, self._receive = trio.open_memory_channel[Answer](len(asked))
@@ -51,19 +57,32 @@ class Answers:
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
 
-    async def ask(self, requests: Requests, member: NodeId, cluster: str, payload: object, **options: Any) -> None:
-        """Ask one member and take its answer."""
+    async def ask_all(self, ask: Callable[[NodeId], Awaitable[Any]]) -> None:
+        """Ask every member, until all have answered or failed or a rule ends it."""
+        with self._scope:
+            async with trio.open_nursery() as asking:
+                for member in self.asked:
+                    asking.start_soon(self._ask, ask, member)
+        now = trio.current_time()
+        if self._scope.cancelled_caught:
+            self.ended_by = self._rules.reason(self._began, len(self._answered), now)
+        else:
+            self.ended_by = "all"
+        if self.ended_by == "deadline":
+            for member in self.missing:
+                self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
+        self._send.close()
+
+    async def _ask(self, ask: Callable[[NodeId], Awaitable[Any]], member: NodeId) -> None:
         try:
-            reply = await requests.request(cluster, payload, member=member, **options)
+            reply = await ask(member)
         except IrisError as error:
             self.errors[member] = error
         else:
             self._answered.add(member)
             self._send.send_nowait(Answer(reply, member))
-
-    def end(self) -> None:
-        """No more answers will come."""
-        self._send.close()
+            now = trio.current_time()
+            self._scope.deadline = self._rules.end(self._began, len(self._answered), now)
 
 
 @asynccontextmanager
@@ -73,7 +92,7 @@ async def open_survey(
     cluster: str,
     payload: object,
     *,
-    timeout: float,
+    rules: StopRules,
     operation: str | None,
     headers: Mapping[str, str] | None,
 ) -> AsyncIterator[Answers]:
@@ -82,20 +101,13 @@ async def open_survey(
     members = tuple(directory.member_ids(cluster))
     if not members:
         raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
-    answers = Answers(members)
+    answers = Answers(members, rules)
 
-    async def ask_all() -> None:
-        async with trio.open_nursery() as asking:
-            for member in members:
-
-                async def ask(member: NodeId = member) -> None:
-                    await answers.ask(
-                        requests, member, cluster, payload, timeout=timeout, operation=operation, headers=headers
-                    )
-
-                asking.start_soon(ask)
-        answers.end()
+    async def ask(member: NodeId) -> Any:
+        return await requests.request(
+            cluster, payload, member=member, timeout=rules.timeout, operation=operation, headers=headers
+        )
 
     async with open_background() as nursery:
-        nursery.start_soon(ask_all)
+        nursery.start_soon(answers.ask_all, ask)
         yield answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 import trio
@@ -152,7 +153,7 @@ async def test_a_survey_gathers_the_answers_of_all_members(autojump_clock: MockC
             gathered = {answer.member: answer.payload async for answer in answers}
         assert gathered == {member.id: [host, "how full?"] for host, member in members.items()}
         assert set(answers.asked) == gathered.keys()
-        assert (answers.missing, answers.errors) == ((), {})
+        assert (answers.missing, answers.errors, answers.ended_by) == ((), {}, "all")
         assert trio.current_time() - began < 0.1
 
 
@@ -168,6 +169,7 @@ async def test_a_survey_ends_with_its_time_and_tells_who_is_missing_and_why(auto
             hosts = sorted([answer.payload[0] async for answer in answers])
         assert trio.current_time() - began == pytest.approx(0.5)
         assert hosts == ["cache-2", "cache-3"]
+        assert answers.ended_by == "deadline"
         assert set(answers.missing) == {members["cache-0"].id, members["cache-1"].id}
         assert isinstance(answers.errors[members["cache-0"].id], iris.RequestTimeout)
         with pytest.raises(iris.RemoteError, match="ValueError: empty"):
@@ -212,3 +214,44 @@ async def test_a_member_that_crashes_during_a_survey_is_missing_and_the_survey_g
         assert answers.missing == (members["cache-0"].id,)
         assert isinstance(answers.errors[members["cache-0"].id], iris.Unknown)
         assert trio.current_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "ended_by", "seconds"), [({"count": 2}, "count", 0.0), ({"quiet": 0.2}, "quiet", 0.2)]
+)
+async def test_a_survey_ends_by_its_rules_and_stops_those_at_work(
+    autojump_clock: MockClock, rule: dict[str, Any], ended_by: str, seconds: float
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        members = await caches.start(stage, 4)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=4)
+        caches.behaviour |= {"cache-0": "hang", "cache-1": "hang"}
+        began = trio.current_time()
+        async with shop.survey("cache", 1, timeout=60, **rule) as answers:
+            assert answers.ended_by is None
+            hosts = sorted([answer.payload[0] async for answer in answers])
+            assert hosts == ["cache-2", "cache-3"]
+            assert answers.ended_by == ended_by
+            assert set(answers.missing) == {members["cache-0"].id, members["cache-1"].id}
+            assert answers.errors == {}, "nothing went wrong with them"
+            assert trio.current_time() - began == pytest.approx(seconds, abs=0.02)
+            await trio.sleep(0.01)
+            assert sorted(caches.ended) == ["cache-0", "cache-1", "cache-2", "cache-3"]
+        assert shop.statistics().requests.expired == 2
+
+
+async def test_a_survey_of_one_answer_takes_the_first_and_more_than_there_are_takes_all(
+    autojump_clock: MockClock,
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 4)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=4)
+        for count, expected in ((1, 1), (9, 4)):
+            async with shop.survey("cache", 1, count=count) as answers:
+                gathered = [answer async for answer in answers]
+            assert len(gathered) == expected
+            assert len(answers.asked) - len(answers.missing) == len(gathered)
