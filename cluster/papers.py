@@ -33,11 +33,21 @@ def serves_by_right(certificate: ClusterCertificate, cluster: str) -> bool:
 
 @final
 class Papers:
-    """Signs this node's statements and verifies those of others."""
+    """Signs this node's statements and verifies those of others.
 
-    def __init__(self, identity: NodeIdentity, wall_clock: Callable[[], float]) -> None:
+    Args:
+        check_peer: raises AuthenticationError for a node that is revoked, though its papers are in order.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        wall_clock: Callable[[], float],
+        check_peer: Callable[[PeerIdentity], None] = lambda _: None,
+    ) -> None:
         self._identity = identity
         self._wall_clock = wall_clock
+        self._check_peer = check_peer
         self._known: dict[tuple[NodeId, bytes], PeerIdentity] = {}
 
     def sign(self, statement: bytes) -> bytes:
@@ -62,7 +72,7 @@ class Papers:
         return True
 
     def _chain_untrusted(self, node: NodeId, proof: bytes) -> PeerIdentity:
-        """Verify a chain; what was verified once is only checked for its time.
+        """Verify a chain; what was verified once is only checked for its time, and for being revoked since.
 
         Raises:
             AuthenticationError, RemoteProtocolError: the chain does not hold.
@@ -70,6 +80,7 @@ class Papers:
         known = self._known.get((node, proof))
         now = self._wall_clock()
         if known is not None and now < known.expires:
+            self._check_peer(known)
             return known
         match unpack_untrusted(proof):
             case (bytes() as certificate, bytes() as delegation):
@@ -78,6 +89,7 @@ class Papers:
                 )
             case _:
                 raise RemoteProtocolError("a proof is a certificate and a delegation")
+        self._check_peer(peer)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[node, proof] = peer

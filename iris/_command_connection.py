@@ -16,11 +16,13 @@ import click
 import trio
 
 import iris
-from iris._command_passphrase import load_wrapped, passphrase_of_environment
-from iris.security.credential import Credential
-from iris.security.credential_file import load_credential
+from iris._command_passphrase import passphrase_of_environment
+from iris.security.credential_watch import CredentialWatch
 
 _log: Final = logging.getLogger("iris")
+
+_PATIENCE: Final = 10.0
+"""Seconds for which warnings may turn out to be part of an error; whoever waits longer has to be told."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,29 +44,97 @@ class Connection:
 
         With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
         """
-        async with iris.open_node(
-            None if self.credential else name,
-            credential=self._credential(),
-            seeds=self.seeds,
-            listen=self.listen,
-            site=self.site,
-        ) as node:
+        async with (
+            self._explained() as turned_away,
+            iris.open_node(
+                None if self.credential else name,
+                credential=self._credential(),
+                seeds=self.seeds,
+                listen=self.listen,
+                site=self.site,
+            ) as node,
+        ):
             _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses))
             links, clusters = len(node.statistics().links), ", ".join(node.clusters())
             _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
             try:
                 yield node
+            except iris.NoSuchCluster:
+                if node.statistics().links or not turned_away():
+                    raise
+                raise iris.ConfigError(self._wrong_realm(node)) from None
             finally:
                 statistics = node.statistics()
                 for field in dataclasses.fields(statistics):
                     _log.debug("%s: %s", field.name, getattr(statistics, field.name))
 
-    def _credential(self) -> Credential | Path | None:
-        """Return the credential itself if it may be wrapped, else its path: a node watches the file for changes."""
+    @contextlib.asynccontextmanager
+    async def _explained(self) -> AsyncGenerator[Callable[[], bool]]:
+        """Hold back warnings of the first seconds, so that a credential of another realm is one error and no riddle.
+
+        Gives a function that tells whether a node has turned this one away, and forgets the warnings if so.
+        """
+        held = _HeldBack()
+        if self.credential is not None:
+            _log.addFilter(held)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(held.release_later)
+                yield held.turned_away
+                nursery.cancel_scope.cancel()
+        finally:
+            _log.removeFilter(held)
+            held.release()
+
+    def _wrong_realm(self, node: iris.Node) -> str:
+        return (
+            f"credential {self.credential}: the nodes at {', '.join(self.seeds) or 'its seeds'} are not of its realm, "
+            f"{node.realm}, or have changed their gate secret: give a credential that was issued or refreshed there "
+            "('iris keys show' tells the realm of each)"
+        )
+
+    def _credential(self) -> CredentialWatch | Path | None:
+        """Return the file of the credential, which the node watches: keys rotate without a restart."""
         passphrase = passphrase_of_environment()
         if self.credential is None or passphrase is None:
             return self.credential
-        return load_wrapped(load_credential, self.credential, passphrase)[0]
+        return CredentialWatch(self.credential, passphrase=passphrase)
+
+
+@final
+class _HeldBack(logging.Filter):
+    """Warnings of a node that looks for others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: list[logging.LogRecord] = []
+        self._open = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take a warning, until they are released."""
+        if self._open or record.levelno != logging.WARNING:
+            return True
+        self._records.append(record)
+        return False
+
+    async def release_later(self) -> None:
+        """Let them go when a request that finds nobody would have ended."""
+        await trio.sleep(_PATIENCE)
+        self.release()
+
+    def release(self) -> None:
+        """Let them go, and all that come."""
+        self._open = True
+        for record in self._records:
+            _log.handle(record)
+        self._records.clear()
+
+    def turned_away(self) -> bool:
+        """Tell whether a node of another realm was met; then nothing of it is said any more."""
+        met = any("another realm" in record.getMessage() for record in self._records)
+        if met:
+            self._records.clear()
+        return met
 
 
 def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:

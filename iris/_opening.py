@@ -55,7 +55,7 @@ _RENEWAL_MARGIN: Final = 8 * 3600.0
 async def open_node(
     name: str | None = None,
     *,
-    credential: Credential | Path | str | None = None,
+    credential: Credential | CredentialWatch | Path | str | None = None,
     listen: Iterable[str] = (),
     seeds: Iterable[str] = (),
     site: str | None = None,
@@ -74,7 +74,8 @@ async def open_node(
 
     Args:
         name: the cluster that this node speaks for; with a credential it is taken from that.
-        credential: a credential, or the path of a credential file: joins the realm that issued it.  A file that is
+        credential: a credential, or the path of a credential file (or a ``CredentialWatch``, for a file that is
+            wrapped with a passphrase): joins the realm that issued it.  A file that is
             replaced while the node runs is taken into use within seconds.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
         seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its
@@ -101,9 +102,10 @@ async def open_node(
     if site is not None:
         check_name(site, "site")
     watch: CredentialWatch | None = None
-    if credential is not None and not isinstance(credential, Credential):
-        watch = await trio.to_thread.run_sync(CredentialWatch, credential)
-        credential = watch.credential
+    if isinstance(credential, Path | str):
+        credential = await trio.to_thread.run_sync(CredentialWatch, credential)
+    if isinstance(credential, CredentialWatch):
+        watch, credential = credential, credential.credential
     local = credential is None
     credential = await _credential(name, credential, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
@@ -238,7 +240,7 @@ def _membership(
         site=site,
         addresses=mesh.advertised,
     )
-    papers = Papers(identity, environment.wall_clock)
+    papers = Papers(identity, environment.wall_clock, mesh.check_peer)
     swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
     return Membership(mesh, swim, nursery, config=config, random=environment.random)
 

@@ -23,6 +23,9 @@ from iris.security.credential_file import load_credential
 class CredentialWatch:
     """The credential in a file, read again when the file has changed.
 
+    Args:
+        passphrase: of the file, if it is wrapped; ignored if it is not.
+
     Raises:
         ConfigError: as ``load_credential``.
 

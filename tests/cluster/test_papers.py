@@ -11,6 +11,7 @@ from iris.cluster.records import ClusterEntry, NodeRecord
 from iris.kernel.wire import pack
 from iris.security.certificate import issue_certificate, issue_delegation
 from iris.security.identity import NodeIdentity
+from iris.security.revocation import Revocations, issue_revocations
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey
 from tests.support.realms import DAY, WALL, TestRealm
@@ -25,7 +26,8 @@ class Subject:
         self.now = WALL
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("databases", rights)
-        self.papers = Papers(self.realm.identity("listener"), lambda: self.now)
+        self.revocations = Revocations(self.realm.root.public)
+        self.papers = Papers(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
         self.signature = Papers(self.identity, lambda: self.now).sign(STATEMENT)
 
     def record(
@@ -143,3 +145,32 @@ def test_memory_of_proofs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         entry = ClusterEntry(name="billing", proof=subject.second_proof("billing"))
         assert subject.is_believed(subject.record(entry))
         assert len(subject.papers._known) <= 3
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+@pytest.mark.parametrize("what", ["cluster", "node"])
+def test_who_is_revoked_is_not_believed_although_it_was_verified_before(what: str, seen_before: bool) -> None:
+    subject = Subject()
+    record = subject.record()
+    if seen_before:
+        assert subject.is_believed(record)
+    revoked = issue_revocations(
+        subject.realm.root,
+        number=1,
+        issued=WALL,
+        clusters={"databases": 2} if what == "cluster" else {},
+        nodes={str(subject.identity.node_id): int(WALL + DAY)} if what == "node" else {},
+    )
+    assert subject.revocations.receive_untrusted(revoked.signed)
+    assert not subject.is_believed(record)
+    assert not subject.is_believed(record), "and it is not remembered either"
+
+
+def test_the_chain_of_a_further_cluster_that_is_revoked_does_not_hold() -> None:
+    subject = Subject(Rights())
+    record = subject.record(ClusterEntry(name="archive", proof=subject.second_proof("archive")))
+    assert subject.is_believed(record)
+    revoked = issue_revocations(subject.realm.root, number=1, issued=WALL, clusters={"archive": 2}, nodes={})
+    assert subject.revocations.receive_untrusted(revoked.signed)
+    assert not subject.is_believed(record)
+    assert subject.is_believed(subject.record())

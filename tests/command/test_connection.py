@@ -19,7 +19,7 @@ import iris
 from iris._command import run_command
 from iris._command_connection import run_until_done
 from iris._command_passphrase import VARIABLE
-from iris.security.credential import Credential
+from iris.security.credential_watch import CredentialWatch
 
 Captured = pytest.CaptureFixture[str]
 
@@ -138,8 +138,8 @@ def test_a_file_is_watched_and_a_wrapped_one_is_opened_with_the_passphrase_of_th
     assert run_command(["nodes", "--credential", "store.iris"]) == 2
     watched, read = (options["credential"] for _, options in opened)
     assert watched == Path("store.iris")
-    assert isinstance(read, Credential)
-    assert read.name == "store"
+    assert isinstance(read, CredentialWatch)
+    assert read.credential.name == "store"
 
 
 # -- credentials that are no use ----------------------------------------------------------------------------
