@@ -47,7 +47,7 @@ _GRAY_DELAY: Final = 1.0
 """A member whose work waits this many seconds gets none while there are others."""
 
 _SPILL_DELAY: Final = 0.25
-"""Other sites are asked when every local member reports at least this queue delay."""
+"""Farther sites are asked, too, when every member of the nearer ones reports at least this queue delay."""
 
 _SILENCE: Final = 0.1
 """A request that was given up sooner than after so many seconds says nothing about the member."""
@@ -63,11 +63,11 @@ _KEYS: Final = 4096
 
 @final
 class _Score:
-    __slots__ = ("circuit", "delay", "latency", "node", "outstanding", "site", "suspended")
+    __slots__ = ("circuit", "delay", "distance", "latency", "node", "outstanding", "suspended")
 
-    def __init__(self, node: NodeId, site: str) -> None:
+    def __init__(self, node: NodeId, distance: int) -> None:
         self.node = node
-        self.site = site
+        self.distance = distance
         self.latency = _UNKNOWN
         self.outstanding = 0
         self.delay = 0.0
@@ -105,9 +105,9 @@ class Balancer:
 
     # -- who can be asked -----------------------------------------------------------------------------------
 
-    def add(self, node: NodeId, site: str = "") -> None:
-        """Add a member."""
-        self._scores[node] = _Score(node, site)
+    def add(self, node: NodeId, site: str = "", distance: int = 1) -> None:
+        """Add a member; ``distance`` orders the sites that are not the own one."""
+        self._scores[node] = _Score(node, 0 if site == self._site else distance)
         self._arrange()
 
     def remove(self, node: NodeId) -> None:
@@ -135,7 +135,7 @@ class Balancer:
                 self._arrange()
 
     def _arrange(self) -> None:
-        """Work out who is asked at all: those at work, of the own site unless that is empty or full."""
+        """Work out who is asked at all: those at work, at the nearest sites of which one is neither empty nor full."""
         self._keys.clear()
         at_work = [score for score in self._scores.values() if not score.suspended]
         open_ = [score for score in at_work if score.circuit is not None and score.circuit.state is CircuitState.OPEN]
@@ -144,8 +144,8 @@ class Balancer:
             score for score in at_work if score.circuit is None or score.circuit.state is CircuitState.CLOSED
         ] or at_work
         lively = [score for score in at_work if score.delay < _GRAY_DELAY] or at_work
-        local = [score for score in lively if score.site == self._site]
-        self._asked = local if any(score.delay < _SPILL_DELAY for score in local) else lively
+        near = min((score.distance for score in lively if score.delay < _SPILL_DELAY), default=None)
+        self._asked = lively if near is None else [score for score in lively if score.distance <= near]
 
     # -- for each request -----------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ import trio
 
 from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
+from iris.cluster.site_tags import SiteTag, is_tag, site_of
+from iris.cluster.site_ways import is_site_url
 from iris.cluster.ways import Ways
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -61,6 +63,15 @@ class Host(Protocol):
         ...
 
     @property
+    def tag(self) -> SiteTag:
+        """Where this node is."""
+        ...
+
+    async def own_urls(self, dialled: str) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one."""
+        ...
+
+    @property
     def check_peer(self) -> Callable[[PeerIdentity], None]:
         """Raises AuthenticationError for a peer that is not to be let in, though its papers are in order."""
         ...
@@ -74,7 +85,7 @@ class Host(Protocol):
         ...
 
     def admit(
-        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], *, initiated: bool
+        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
     ) -> Peer:
         """Take a finished handshake into use."""
         ...
@@ -87,6 +98,7 @@ class _Initiating:
     outgoing: Outgoing
     addresses: tuple[str, ...]
     done: trio.Event
+    site: str = ""
     established: Established | None = None
     error: IrisError | None = None
 
@@ -101,6 +113,7 @@ class _Responding:
     responder: Responder
     claimed: NodeId
     addresses: tuple[str, ...]
+    tag: str
     done: trio.Event
     scope: trio.CancelScope
     outgoing: Outgoing | None = None
@@ -149,7 +162,7 @@ class Handshakes:
         initiator = Initiator(
             identity,
             index=index,
-            hello=_hello(identity.node_id, own),
+            hello=_hello(identity.node_id, own, self._host.tag),
             entropy=self._entropy,
             wall_now=self._wall_clock(),
             expected=expected,
@@ -173,7 +186,7 @@ class Handshakes:
             assert established.frame is not None
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
             await self._send(way, established.frame)
-            return self._host.admit(established, outgoing, waiting.addresses, initiated=True)
+            return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
         except trio.ClosedResourceError:
             raise _cut_off(addresses) from None
         finally:
@@ -217,7 +230,7 @@ class Handshakes:
         responder = Responder(
             host.identity, index=index, entropy=self._entropy, admit=host.check_peer, config=self._config
         )
-        claimed, addresses = parse_hello_untrusted(responder.receive_first_untrusted(frame))
+        claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
         if claimed == host.identity.node_id:
             own = self._initiating.get(sender_index)
             if own is not None and not own.done.is_set():
@@ -226,7 +239,7 @@ class Handshakes:
         for other in self._admission.open(index, address, now):
             self._responding.pop(other).scope.cancel()
         scope = trio.CancelScope(deadline=now + self._config.handshake_timeout)
-        waiting = self._responding[index] = _Responding(responder, claimed, addresses, trio.Event(), scope)
+        waiting = self._responding[index] = _Responding(responder, claimed, addresses, tag, trio.Event(), scope)
         self._nursery.start_soon(self._respond, index, waiting)
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
@@ -240,7 +253,9 @@ class Handshakes:
                 if outgoing is None:
                     outgoing = dialled = await self._ways.dial_any(waiting.addresses)
                 waiting.outgoing = outgoing
-                hello = _hello(self._host.identity.node_id, self._host.advertised)
+                far = waiting.addresses and is_site_url(waiting.addresses[0])
+                own = await self._host.own_urls(waiting.addresses[0]) if far else self._host.advertised
+                hello = _hello(self._host.identity.node_id, own, self._host.tag)
                 await self._send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
                 await waiting.done.wait()
             except (NotSent, ConfigError):
@@ -274,7 +289,8 @@ class Handshakes:
             established = waiting.initiator.receive_untrusted(
                 frame, now=trio.current_time(), wall_now=self._wall_clock()
             )
-            _, addresses = parse_hello_untrusted(established.hello)
+            _, addresses, tag = parse_hello_untrusted(established.hello)
+            _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses))
         except AuthenticationError as error:
             if not waiting.initiator.over:
                 raise
@@ -284,6 +300,7 @@ class Handshakes:
         else:
             self._inbound.genuine(established.peer.node_id)
             waiting.established = established
+            waiting.site = site_of(tag)
             waiting.addresses = tuple(dict.fromkeys((*waiting.addresses, *addresses)))
             waiting.done.set()
 
@@ -304,12 +321,14 @@ class Handshakes:
             )
             if established.peer.node_id != waiting.claimed:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
+            _check_tag(self._host.tag, waiting.tag, waiting.addresses)
         finally:
             if waiting.responder.over:
                 self._forget(index, waiting)
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
-        self._host.admit(established, waiting.outgoing, waiting.addresses, initiated=False)
+        site = site_of(waiting.tag)
+        self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
 
 def _cut_off(addresses: tuple[str, ...]) -> NotSent:
@@ -319,8 +338,21 @@ def _cut_off(addresses: tuple[str, ...]) -> NotSent:
     )
 
 
-def _hello(node: NodeId, urls: Iterable[str]) -> bytes:
-    """Write what an end says of itself: its id and where it listens, as far as there is room."""
+def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...]) -> None:
+    """See that nodes of different sites meet through gateways only.
+
+    Raises:
+        AuthenticationError: they do not.
+    """
+    far = [is_site_url(address) for address in addresses]
+    if any(far) and not all(far):
+        raise AuthenticationError("a node is reached through gateways or directly, not both")
+    if not any(far):
+        own.check(tag)
+
+
+def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
+    """Write what an end says of itself: its id, where it listens as far as there is room, and its site."""
     told: list[str] = []
     room = _MAX_HELLO
     for url in urls:
@@ -328,20 +360,21 @@ def _hello(node: NodeId, urls: Iterable[str]) -> bytes:
         if len(told) == MAX_ADDRESSES or room < 0:
             break
         told.append(url)
-    return wire.pack((node, tuple(told)))
+    return wire.pack((node, tuple(told), tag.text) if tag.text else (node, tuple(told)))
 
 
-def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...]]:
+def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
     """Read what an end says of itself.
 
     Raises:
-        RemoteProtocolError: not a node id and at most 16 addresses of at most 512 characters.
+        RemoteProtocolError: not a node id, at most 16 addresses of at most 512 characters, and a site or nothing.
     """
     value = wire.unpack_untrusted(data)
-    if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) == 2:
-        node, listed = fields
-        if is_node_id(node) and isinstance(listed, tuple):
+    if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) in (2, 3):
+        node, listed = fields[:2]
+        tag = fields[2] if len(fields) == 3 else ""
+        if is_node_id(node) and isinstance(listed, tuple) and (len(fields) == 2 or is_tag(tag)):
             urls = cast("tuple[object, ...]", listed)
             if len(urls) <= MAX_ADDRESSES and all(isinstance(url, str) and len(url) <= _MAX_ADDRESS for url in urls):
-                return NodeId(cast("str", node)), cast("tuple[str, ...]", urls)
-    raise RemoteProtocolError("a hello is a node id and at most 16 addresses")
+                return NodeId(cast("str", node)), cast("tuple[str, ...]", urls), cast("str", tag)
+    raise RemoteProtocolError("a hello is a node id, at most 16 addresses, and a site or nothing")

@@ -28,11 +28,13 @@ class Inbound:
 
     Attributes:
         strangers: those by which no genuine frame has come yet; mostly there are none.
+        carried: the frame received last came inside of another: nothing follows from it for any connection.
     """
 
     def __init__(self, transport: Transport, config: Config, refusals: Counter[str]) -> None:
         self._connections: Connections[int] = Connections(config, refusals)
         self.strangers: Final = self._connections.waiting
+        self.carried = False
         self._transport = transport
         self._refusals = refusals
         self._addresses: dict[int, str | None] = {}
@@ -46,12 +48,12 @@ class Inbound:
 
     def address(self) -> str | None:
         """Return whose limits count for the frame received last; None if they are only those of all together."""
-        return self._addresses.get(self._transport.source())
+        return None if self.carried else self._addresses.get(self._transport.source())
 
     def genuine(self, node: NodeId) -> None:
         """The frame received last was genuine, and ``node`` sent it."""
         connection = self._transport.source()
-        if connection not in self._addresses or self._owners.get(connection) == node:
+        if self.carried or connection not in self._addresses or self._owners.get(connection) == node:
             return  # it is gone already, or known
         self._connections.authenticate(connection)
         self._disown(connection)
@@ -65,7 +67,7 @@ class Inbound:
     def refused(self) -> None:
         """The frame received last was not: if it came from a stranger, he is sent away."""
         connection = self._transport.source()
-        if self._connections.refuse(connection):
+        if not self.carried and self._connections.refuse(connection):
             self._transport.hang_up(connection)
 
     def hang_up(self, node: NodeId) -> None:

@@ -9,7 +9,7 @@ A member can be asked when it is seen alive *and* linked: every balancer holds t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Final, assert_never, final
@@ -27,7 +27,7 @@ from iris.cluster.swim import KINDS, Swim
 from iris.cluster.watch import Watch
 from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Refused
 from iris.kernel.wakeup import Wakeup
@@ -72,6 +72,10 @@ class Membership:
         self._roster = Roster()
         self._balancers: dict[str, Balancer] = {}
         self._records: dict[NodeId, NodeRecord] = {}
+        self._foreign: dict[NodeId, tuple[str, int]] = {}
+        """Linked members at other sites, with how far these are."""
+        self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
+        """Returns the members that a cluster has at other sites, linked or not."""
         self._closed_routes: set[NodeId] = set()
         self._linking: dict[NodeId, list[Message]] = {}
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
@@ -87,17 +91,58 @@ class Membership:
     # -- for the patterns: Directory ------------------------------------------------------------------------
 
     def picker(self, cluster: str) -> Balancer | None:
-        """See ``Directory.picker``."""
-        return self._balancers.get(cluster)
+        """See ``Directory.picker``.  A cluster may have ``@`` and the name of a site behind it."""
+        balancer = self._balancers.get(cluster)
+        return self._at_site(cluster) if balancer is None and "@" in cluster else balancer
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """See ``Directory.member_ids``."""
-        balancer = self._balancers.get(cluster)
+        balancer = self.picker(cluster)
         return () if balancer is None else tuple(balancer.nodes)
 
     def is_suspected(self, node: NodeId) -> bool:
         """Tell whether a node is to get no new work for now."""
         return node in self._closed_routes
+
+    def _at_site(self, address: str) -> Balancer | None:
+        """Begin to keep the members that a cluster has at one site; only what is asked for is kept."""
+        name, _, site = address.partition("@")
+        members = [node for node in self.member_ids(name) if self._site_of(node) == site]
+        if not members:
+            return None
+        balancer = self._balancers[address] = Balancer(self._random, site=site)
+        for node in members:
+            balancer.add(node, site)
+            if node in self._closed_routes:
+                balancer.suspend(node)
+        return balancer
+
+    def _site_of(self, node: NodeId) -> str:
+        foreign = self._foreign.get(node)
+        return self._swim.own.site if foreign is None else foreign[0]
+
+    def place_foreign(self, node: NodeId, site: str, distance: int, clusters: Collection[str]) -> None:
+        """Have a linked node of another site in the balancers of just these clusters."""
+        self._foreign[node] = (site, distance)
+        self._enter(node, clusters, site, distance)
+        self._changed.unpark_all()
+
+    def serving(self) -> dict[str, dict[NodeId, bytes]]:
+        """Return the members of every cluster of this site that take work, each with its proof."""
+        found: dict[str, dict[NodeId, bytes]] = {}
+        for node, record in self._records.items():
+            for entry in record.clusters:
+                if not entry.draining:
+                    found.setdefault(entry.name, {})[node] = entry.proof
+        return found
+
+    async def wait_news(self) -> None:
+        """Wait until something has changed in who is here."""
+        await self._changed.park()
+
+    def news(self) -> None:
+        """Have whoever waits for members look again."""
+        self._changed.unpark_all()
 
     def on_suspected(self, listener: Callable[[NodeId], None]) -> None:
         """Call ``listener`` with each node that is to get no new work until it is heard of again."""
@@ -114,8 +159,8 @@ class Membership:
         return self._roster.members(cluster)
 
     async def wait_for(self, cluster: str, count: int) -> None:
-        """Wait until ``count`` members of ``cluster`` can be asked."""
-        while len(self.member_ids(cluster)) < count:
+        """Wait until ``count`` members of ``cluster`` can be asked, here or at other sites."""
+        while len({*self.member_ids(cluster), *self.listed(cluster)}) < count:
             await self._changed.park()
         await trio.lowlevel.checkpoint()
 
@@ -191,6 +236,8 @@ class Membership:
                     await self._wakeup.wait()
 
     def _receive(self, peer: Peer, message: Message) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("sites keep their membership to themselves")
         before = self._swim.deadline
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
         if self._swim.deadline < before:
@@ -263,16 +310,19 @@ class Membership:
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""
         record = self._records[node]
-        serves = {entry.name for entry in record.clusters if not entry.draining}
-        for name in serves:
+        self._enter(node, {entry.name for entry in record.clusters if not entry.draining}, record.site, 0)
+
+    def _enter(self, node: NodeId, serves: Collection[str], site: str, distance: int) -> None:
+        addresses = {address for name in serves if (address := f"{name}@{site}") in self._balancers}
+        for name in addresses.union(serves):
             balancer = self._balancers.get(name)
             if balancer is None:
                 balancer = self._balancers[name] = Balancer(self._random, site=self._swim.own.site)
             if node not in balancer.nodes:
-                balancer.add(node, record.site)
+                balancer.add(node, site, distance)
                 if node in self._closed_routes:
                     balancer.suspend(node)
-        self._remove(node, but=serves)
+        self._remove(node, but=addresses.union(serves))
 
     def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
         for name, balancer in list(self._balancers.items()):
@@ -338,6 +388,8 @@ class Membership:
         It also gets this node's own record.  Gossip alone would leave a gap: a change that everybody else has heard
         of by now is not repeated to a node that nobody knew of when it was spread.
         """
+        if peer.foreign:
+            return
         self._send(peer.node, (kinds.GOSSIP, (encode_update(self._swim.own),)))
         for message in self._linking.get(peer.node, ()):
             self._send(peer.node, message)
@@ -346,16 +398,23 @@ class Membership:
         self._changed.unpark_all()
 
     def peer_reset(self, peer: Peer) -> None:
-        """Gossip is repeated anyway."""
+        """Gossip is repeated anyway.  A node of another site that answers again is asked again."""
+        if peer.node in self._foreign and peer.link.is_up:
+            self._route(Route(node=peer.node, open=True))
 
     def peer_refused(self, node: NodeId) -> None:
         """The connection broke: evidence for the machine, which closes the route at once."""
+        if node in self._foreign:
+            self._route(Route(node=node, open=False))
+            return
         self._perform(self._swim.refused(node, trio.current_time()))
         self._wakeup.wake()
 
     def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """A node without a link cannot be asked."""
         self._remove(peer.node)
+        if self._foreign.pop(peer.node, None) is not None:
+            self._closed_routes.discard(peer.node)
         if peer.node in self._records and not self._mesh.closing:
             self._link_to(peer.node)
         self._changed.unpark_all()

@@ -25,6 +25,9 @@ from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver
+from iris.cluster.redialling import Redialling
+from iris.cluster.site_tags import SiteTag
+from iris.cluster.site_ways import Carrier, is_site_url, site_url
 from iris.cluster.ways import Ways
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
@@ -40,10 +43,6 @@ from iris.security.session import Session
 
 MessageReceiver = Callable[[Peer, Message], None]
 """Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
-
-_REDIALS: Final = (0.0, 0.02, 0.1, 0.5)
-"""Pauses before each attempt to reach a peer whose connection broke.  The first one meets a refused port within a
-millisecond where the process is gone; the rest ride out a listener that restarts."""
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
@@ -78,8 +77,10 @@ class Mesh:
         config: Config,
         entropy: Entropy,
         wall_clock: Callable[[], float],
+        tag: SiteTag,
     ) -> None:
         self.identity = identity
+        self.tag: Final = tag
         self.listening: Final = listening
         """The URLs bound here."""
         self.advertised: Final = advertised(listening)
@@ -99,7 +100,7 @@ class Mesh:
         self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
-        self._redialling: set[NodeId] = set()
+        self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
         self._renewing: set[NodeId] = set()
         self._dropped = trio.lowlevel.ParkingLot()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
@@ -186,7 +187,7 @@ class Mesh:
         with trio.move_on_after(self.config.handshake_timeout):
             outgoing = await self._ways.dial(url)
             try:
-                own = await return_urls(self.listening, url)
+                own = await self.own_urls(url)
                 return await self._handshakes.initiate(outgoing, (url,), own, expected)
             except BaseException as error:
                 self._ways.close(outgoing)
@@ -199,6 +200,25 @@ class Mesh:
             "node of Iris"
         )
 
+    async def own_urls(self, dialled: str) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one."""
+        far = is_site_url(dialled)
+        return (site_url(self.tag.site, self.node),) if far else await return_urls(self.listening, dialled)
+
+    def use_carrier(self, carrier: Carrier) -> None:
+        """Reach nodes of other sites through ``carrier`` from now on."""
+        self._ways.carrier = carrier
+
+    def receive_carried(self, frame: bytes) -> None:
+        """Take a frame that came through gateways, as if it had come over a connection."""
+        self._inbound.carried = True
+        try:
+            self._receive(frame)
+        except (RemoteProtocolError, AuthenticationError) as error:
+            self.refusals[type(error).__name__] += 1
+        finally:
+            self._inbound.carried = False
+
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
         """Return the connection in use to a node, if there is one."""
         peer = self._peers.get(node)
@@ -209,7 +229,7 @@ class Mesh:
         return index in self._sessions
 
     def admit(
-        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], *, initiated: bool
+        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
     ) -> Peer:
         """Take a finished handshake into use, for a new peer or for one already linked.
 
@@ -224,6 +244,7 @@ class Mesh:
             peer = known
             peer.identity, peer.session = established.peer, established.session
         peer.initiated = initiated
+        peer.site = site
         self._add_session(established.session, peer)
         link = peer.link
         link.use(established.session)
@@ -319,40 +340,15 @@ class Mesh:
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
-        if self._peers.get(peer.node) is peer and peer.node not in self._redialling and not peer.leaving:
-            self._redialling.add(peer.node)
-            self._nursery.start_soon(self._redial, peer)
+        if self.redialling.begin(peer):
             for observer in self._observers:
                 observer.peer_refused(peer.node)
-
-    async def _redial(self, peer: Peer) -> None:
-        if peer.session is not None and peer.session.statistics().received_frames:
-            peer.fruitless = 0
-        try:
-            while peer.fruitless < len(_REDIALS):
-                pause = _REDIALS[peer.fruitless]
-                peer.fruitless += 1
-                await trio.sleep(pause)
-                if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
-                    return
-                try:
-                    await self._connect_again(peer)
-                except AuthenticationError as error:
-                    self._redialling.discard(peer.node)
-                    self.drop(peer.node, f"somebody else answers at its address: {error}")
-                    return
-                except (NotSent, ConfigError):
-                    continue
-                return
-        finally:
-            self._redialling.discard(peer.node)
-        self.drop(peer.node, "it cannot be reached any more")
 
     async def _connect_again(self, peer: Peer) -> None:
         with trio.move_on_after(self.config.handshake_timeout):
             outgoing = await self._ways.dial_any(peer.addresses)
             try:
-                own = await return_urls(self.listening, peer.addresses[0])
+                own = await self.own_urls(peer.addresses[0])
                 await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
             except BaseException:
                 self._ways.close(outgoing)
@@ -439,7 +435,7 @@ class Mesh:
         self._renewing.add(peer.node)
         try:
             with trio.move_on_after(self.config.handshake_timeout):
-                own = await return_urls(self.listening, peer.addresses[0])
+                own = await self.own_urls(peer.addresses[0])
                 await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
         except (NotSent, AuthenticationError) as error:
             self.refusals[f"renewal: {type(error).__name__}"] += 1
@@ -486,11 +482,14 @@ async def open_mesh(
     config: Config,
     entropy: Entropy,
     wall_clock: Callable[[], float],
+    tag: SiteTag = SiteTag(),  # noqa: B008 -- a frozen value
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport."""
     try:
         async with open_background() as nursery:
-            mesh = Mesh(identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock)
+            mesh = Mesh(
+                identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock, tag=tag
+            )
             for task in (mesh.own.link.run, mesh._receive_frames, mesh._inbound.run, mesh._keep_sessions_fresh):
                 nursery.start_soon(task)
             try:

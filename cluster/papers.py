@@ -71,6 +71,15 @@ class Papers:
             return False
         return True
 
+    def may_serve(self, peer: PeerIdentity, cluster: str, proof: bytes) -> bool:
+        """Tell whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
+        if not proof:
+            return serves_by_right(peer.certificate, cluster)
+        try:
+            return self._chain_untrusted(peer.node_id, proof).cluster == cluster
+        except (AuthenticationError, RemoteProtocolError):
+            return False
+
     def _chain_untrusted(self, node: NodeId, proof: bytes) -> PeerIdentity:
         """Verify a chain; what was verified once is only checked for its time, and for being revoked since.
 

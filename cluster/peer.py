@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, final
 
+from iris.cluster.site_ways import is_site_url
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
@@ -19,7 +20,18 @@ class Peer:
     ``session`` is None for the node itself, whose messages never leave the process.
     """
 
-    __slots__ = ("addresses", "decoder", "fruitless", "identity", "initiated", "leaving", "link", "node", "session")
+    __slots__ = (
+        "addresses",
+        "decoder",
+        "fruitless",
+        "identity",
+        "initiated",
+        "leaving",
+        "link",
+        "node",
+        "session",
+        "site",
+    )
 
     def __init__(
         self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
@@ -36,6 +48,13 @@ class Peer:
         """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
         self.leaving = False
         """Whether the peer has said goodbye, so that its connections end in order."""
+        self.site = ""
+        """The site that the peer says it is in."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the peer is at another site, reached through gateways."""
+        return bool(self.addresses) and is_site_url(self.addresses[0])
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

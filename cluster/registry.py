@@ -21,21 +21,22 @@ _MAX_ENTRY: Final = 16 * 1024
 
 @final
 class Registry:
-    """The nodes that have announced themselves in ``directory``.
+    """The nodes of one site that have announced themselves in ``directory``.
 
     Raises:
         ConfigError: the directory cannot be written to.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, site: str = "") -> None:
         self._directory = directory
+        self._site = site
 
     def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         """Write this node's entry; readers see it whole or not at all."""
         entry = self._directory / f"{node}{_SUFFIX}"
         draft = self._directory / f".{node}.draft"
         try:
-            draft.write_text(json.dumps({"addresses": addresses, "process": os.getpid()}))
+            draft.write_text(json.dumps({"addresses": addresses, "process": os.getpid(), "site": self._site}))
             draft.replace(entry)
         except OSError as error:
             raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None
@@ -64,7 +65,7 @@ class Registry:
                 with (self._directory / name).open() as file:
                     entry = json.loads(file.read(_MAX_ENTRY))
                 addresses: object = entry["addresses"]
-                if isinstance(addresses, list):
+                if isinstance(addresses, list) and entry.get("site", "") == self._site:
                     urls = cast("list[object]", addresses)
                     found[NodeId(node)] = tuple(url for url in urls if isinstance(url, str))
             except (OSError, ValueError, KeyError, TypeError, RecursionError):

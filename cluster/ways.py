@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from iris.cluster.peer import Peer
+from iris.cluster.site_ways import Carrier, is_site_url
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport import Outgoing, Transport
 
@@ -22,6 +23,8 @@ class Ways:
         self._transport: Final = transport
         self._broken = broken
         self._owners: dict[Outgoing, Peer | None] = {}
+        self.carrier: Carrier | None = None
+        """What leads to nodes of other sites."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -47,7 +50,12 @@ class Ways:
                 outgoing.close()
                 self._broken(outgoing, owner)
 
-        outgoing = await self._transport.dial(url, note)
+        if is_site_url(url):
+            if self.carrier is None:
+                raise NotSent(f"nothing leads from here to {url}")
+            outgoing = await self.carrier.dial(url, note)
+        else:
+            outgoing = await self._transport.dial(url, note)
         if broke:
             outgoing.close()
             raise NotSent(f"the connection to {url} broke at once")

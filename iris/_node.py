@@ -6,22 +6,26 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Final, final
 
 import trio
 
 from iris._environment import Environment
 from iris._joining import ClusterMembership, proof_for
+from iris._node_parts import NodeParts
 from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.records import ClusterEntry
 from iris.cluster.revoking import Revoking
 from iris.cluster.roster import Member
+from iris.cluster.site_opening import open_everywhere
+from iris.cluster.sites import Sites
 from iris.cluster.watch import Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, RequestTimeout
-from iris.kernel.ids import NodeId, check_name
+from iris.kernel.ids import NodeId, check_address, check_name
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub import PubSub
@@ -56,6 +60,7 @@ class Node:
         credential: Credential,
         environment: Environment,
         site: str,
+        sites: Sites | None,
     ) -> None:
         self.id: Final[NodeId] = mesh.node
         """This boot of this process: 32 hexadecimal digits."""
@@ -72,6 +77,7 @@ class Node:
         self._revoking = revoking
         self._config = config
         self._environment = environment
+        self._sites = sites
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -138,10 +144,13 @@ class Node:
             if not idempotent:
                 raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
             _check_timeout(hedge, "hedge")
+        timeout = _check_timeout(timeout)
+        if self._sites is not None and self._sites.matters(cluster):
+            timeout = await self._sites.reach(cluster, timeout, everybody=False)
         return await self._requests.request(
             cluster,
             payload,
-            timeout=_check_timeout(timeout),
+            timeout=timeout,
             idempotent=idempotent,
             operation=operation,
             key=key,
@@ -163,7 +172,9 @@ class Node:
 
         Cancelling it while it waits for room changes nothing: the message was handed to every link before.
         """
-        check_name(cluster, "cluster")
+        check_address(cluster)
+        if self._sites is not None and self._sites.listed(cluster):
+            await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
         await self._broadcasts.broadcast(cluster, payload, headers=headers)
 
     def survey(
@@ -205,16 +216,10 @@ class Node:
 
         Leaving the block early, or cancelling it, stops the members that are still at work.
         """
-        check_name(cluster, "cluster")
-        return open_survey(
-            self._requests,
-            self._membership,
-            cluster,
-            payload,
-            rules=StopRules(timeout=_check_timeout(timeout), count=count, quiet=quiet),
-            operation=operation,
-            headers=headers,
-        )
+        check_address(cluster)
+        rules = StopRules(timeout=_check_timeout(timeout), count=count, quiet=quiet)
+        survey = partial(open_survey, self._requests, self._membership, cluster, payload, rules, operation, headers)
+        return open_everywhere(self._sites, cluster, survey, rules.timeout, everybody=True)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
 
@@ -356,8 +361,9 @@ class Node:
         was sent, and raises ``TunnelBroken`` if it never gets it.  Leaving it by an error or by cancelling aborts
         the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
-        check_name(cluster, "cluster")
-        return self._tunnels.open(cluster, timeout=_check_timeout(timeout), operation=operation, headers=headers)
+        check_address(cluster)
+        opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers)
+        return open_everywhere(self._sites, cluster, opening, _check_timeout(timeout), everybody=False)
 
     # -- clusters -------------------------------------------------------------------------------------------
 
@@ -406,12 +412,14 @@ class Node:
                 self._membership.stop_serving(cluster)
 
     def clusters(self) -> tuple[str, ...]:
-        """Return the name of every cluster that has members, sorted, as this node sees them now."""
-        return self._membership.clusters()
+        """Return the name of every cluster that has members here or is exported by another site, sorted."""
+        here = self._membership.clusters()
+        return here if self._sites is None else tuple(sorted(self._sites.directory.clusters().union(here)))
 
     def members(self, cluster: str) -> tuple[Member, ...]:
-        """Return the members of a cluster as this node sees them now, suspected ones included."""
-        return self._membership.members(cluster)
+        """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""
+        here = self._membership.members(cluster)
+        return here if self._sites is None else (*here, *self._sites.members(cluster))
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until a cluster has at least so many members that can be asked.
@@ -421,10 +429,9 @@ class Node:
 
         Cancelling it leaves nothing behind.
         """
-        check_name(cluster, "cluster")
+        check_address(cluster)
         with trio.move_on_after(_check_timeout(timeout)):
-            await self._membership.wait_for(cluster, members)
-            return
+            return await self._membership.wait_for(cluster, members)
         present = len(self._membership.members(cluster))
         raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s")
 
@@ -466,6 +473,11 @@ class Node:
             self._serving,
             self._tunnels,
         )
+
+    @property
+    def parts(self) -> NodeParts:
+        """What the node is made of, for gateways."""
+        return NodeParts(self._mesh, self._membership, self._sites, self._environment, self._config)
 
     async def wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""

@@ -24,6 +24,8 @@ from iris.cluster.papers import Papers, proof_of
 from iris.cluster.records import NodeRecord
 from iris.cluster.registry import Registry
 from iris.cluster.revoking import Revoking
+from iris.cluster.site_tags import SiteTag
+from iris.cluster.sites import Sites
 from iris.cluster.swim import Swim
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
@@ -81,7 +83,7 @@ async def open_node(
         seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
             node lives.
-        site: where the node is; members of the same site are preferred.
+        site: where the node is.  It links to nodes of the same site only, and reaches other sites through gateways.
         config: limits and timings.
         revocations: where the realm's newest revocation list is kept.  A list that is put there (``iris keys revoke``)
             is in force within seconds, in every node of the realm; an older one is refused.  By default it is
@@ -113,7 +115,7 @@ async def open_node(
     registry: Registry | None = None
     if environment.directory is not None:
         directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
-        registry = Registry(directory)
+        registry = Registry(directory, site or "")
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
     transport = environment.transport(config)
     try:
@@ -123,14 +125,34 @@ async def open_node(
         raise
     async with (
         open_mesh(
-            identity, transport, bound, config=config, entropy=environment.entropy, wall_clock=environment.wall_clock
+            identity,
+            transport,
+            bound,
+            config=config,
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=site or ""),
         ) as mesh,
         open_background() as nursery,
     ):
         path = await trio.to_thread.run_sync(_revocations_file, revocations, credential.realm_id, environment)
         revoking = Revoking(mesh, credential.realm, path, nursery)
-        membership = _membership(identity, mesh, nursery, site or "", config, environment)
-        node = Node(mesh, membership, revoking, config, credential=credential, environment=environment, site=site or "")
+        papers = Papers(identity, environment.wall_clock, mesh.check_peer)
+        membership = _membership(papers, identity, mesh, nursery, config, environment)
+        sites: Sites | None = None
+        if site is not None:
+            sites = Sites(mesh, membership, nursery, may_serve=papers.may_serve, config=config)
+            nursery.start_soon(sites.run)
+        node = Node(
+            mesh,
+            membership,
+            revoking,
+            config,
+            credential=credential,
+            environment=environment,
+            site=site or "",
+            sites=sites,
+        )
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node.run)
@@ -226,10 +248,10 @@ async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _membership(
+    papers: Papers,
     identity: NodeIdentity,
     mesh: Mesh,
     nursery: trio.Nursery,
-    site: str,
     config: Config,
     environment: Environment,
 ) -> Membership:
@@ -237,10 +259,9 @@ def _membership(
         node=identity.node_id,
         name=identity.cluster,
         proof=proof_of(identity.certificate, identity.delegation),
-        site=site,
+        site=mesh.tag.site,
         addresses=mesh.advertised,
     )
-    papers = Papers(identity, environment.wall_clock, mesh.check_peer)
     swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
     return Membership(mesh, swim, nursery, config=config, random=environment.random)
 

@@ -63,6 +63,8 @@ class Network:
         self._credentials: dict[str, Credential] = {}
         self._began = trio.current_time()
         self._hosts: list[str] = []
+        self._sites: dict[str, dict[str, str]] = {}
+        """For each site its hosts, with the URLs of their nodes."""
 
     def wall_clock(self) -> float:
         """Return the date on this network, in seconds since 1970."""
@@ -103,7 +105,7 @@ class Network:
         Args:
             name: the cluster that it speaks for.
             host: its place on the network, for ``partition`` and ``crash``; by default one of its own.
-            seeds: hosts to join through; by default every host that has a node.
+            seeds: hosts to join through; by default every host that has a node of the same site.
             site: as for ``iris.open_node``.
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
@@ -111,7 +113,7 @@ class Network:
         host = host or f"host-{len(self._hosts) + 1}"
         if host in self._hosts:
             raise ConfigError(f"there is a node on host {host!r} already")
-        known = [url for url in map(_url, self._hosts) if self.memory.find(url) is not None]
+        known = [url for url in self._sites.get(site or "", {}).values() if self.memory.find(url) is not None]
         environment = Environment(
             transport=lambda _: self.memory.transport(host),
             check_url=str,
@@ -123,6 +125,7 @@ class Network:
         )
         credential = self.credential(name)
         self._hosts.append(host)
+        self._sites.setdefault(site or "", {})[host] = _url(host)
         try:
             async with open_node(
                 credential=credential,
@@ -136,6 +139,7 @@ class Network:
                 yield node
         finally:
             self._hosts.remove(host)
+            del self._sites[site or ""][host]
 
 
 def _url(host: str) -> str:

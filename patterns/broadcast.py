@@ -46,7 +46,7 @@ class Broadcasts:
         if not members:
             self._trees.pop(cluster, None)
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
-        message = (kinds.BROADCAST, cluster, flat, encoded)
+        message = (kinds.BROADCAST, cluster.partition("@")[0], flat, encoded)
         size = wire.payload_size(encoded)
         if len(members) <= self._config.relay_above:
             self._trees.pop(cluster, None)

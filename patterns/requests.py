@@ -40,7 +40,7 @@ from iris.kernel.errors import (
     RequestTimeout,
     Unknown,
 )
-from iris.kernel.ids import NodeId, check_name
+from iris.kernel.ids import NodeId, check_address
 from iris.patterns.counters import Tally
 from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker
@@ -142,7 +142,7 @@ class Requests:
         flat = wire.encode_headers(headers, self._config.max_headers)
         picker = self._directory.picker(cluster)
         if picker is None and member is None:
-            check_name(cluster, "cluster")
+            check_address(cluster)
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
@@ -204,6 +204,7 @@ class Requests:
     ) -> Any:
         identifier = next(self._ids)
         self._deadlines.add(deadline, identifier)
+        name, _, _ = cluster.partition("@")  # at which site is of no interest to the member
         idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
         for _ in range(_MAX_ATTEMPTS):
@@ -223,7 +224,7 @@ class Requests:
             tried.add(member)
             budget = min(int((deadline - now) * 1000) + 1, MAX_BUDGET_MS) if deadline != float("inf") else MAX_BUDGET_MS
             message = (
-                kinds.REQUEST, identifier, cluster, operation, budget, flags, headers, payload
+                kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
             waiter = _Waiter(member, message, wire.payload_size(payload), idempotent=idempotent)
             try:

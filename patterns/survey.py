@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
@@ -91,12 +92,14 @@ async def open_survey(
     directory: Directory,
     cluster: str,
     payload: object,
-    *,
     rules: StopRules,
     operation: str | None,
     headers: Mapping[str, str] | None,
+    *,
+    timeout: float,
 ) -> AsyncIterator[Answers]:
-    """See ``Node.survey``."""
+    """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
+    rules = dataclasses.replace(rules, timeout=timeout)
     requests.check(payload, headers)
     members = tuple(directory.member_ids(cluster))
     if not members:

@@ -105,7 +105,7 @@ class Tunnels:
                 break
             tried.add(member)
             try:
-                end = self._table.open(member, cluster, operation, headers)
+                end = self._table.open(member, cluster.partition("@")[0], operation, headers)
             except NotSent as error:
                 failure = error
                 continue

@@ -171,6 +171,11 @@ class Config:
     tunnels_per_node: int = 4096
     """Tunnels that one node may have open to this one; the next is refused as ``Overloaded``."""
 
+    # -- sites -------------------------------------------------------------------------------------------
+    site_patience: float = 120.0
+    """A link to a node of another site waits this long for a way there.  Below the age at which sessions are refused,
+    so that what is lost to a longer cut is known to be lost."""
+
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0
     """Closing a node lets running handlers finish for at most this long."""

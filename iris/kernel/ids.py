@@ -50,6 +50,19 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
+def check_address(value: str) -> str:
+    """Return ``value`` if it addresses a cluster: its name, or its name, ``@`` and the name of a site.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    name, at, site = value.partition("@") if isinstance(value, str) else (value, "", "")
+    check_name(name, "cluster")
+    if at:
+        check_name(site, "site")
+    return value
+
+
 def check_name(value: str, what: str) -> str:
     """Return ``value`` if it is a valid name for a ``what`` (cluster, site, operation).
 

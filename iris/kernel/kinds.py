@@ -58,3 +58,10 @@ TUNNEL_EOF: Final = 0x54  # (id: int, sequence: int): nothing follows
 TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, flags: int): flags 1 answer, 2 resend
 TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel
 TUNNEL_MARKED: Final = 0x57  # (mark: int): the mark of a chunk, when it was not 0, on its way back
+
+# Federation: 0x60 - 0x6f.  A site is its name, a node 16 bytes; see ``iris.cluster.site_messages``.
+CARRY: Final = 0x60  # (hops: int, target site: str, target: node, source site: str, source: node, frame: bytes)
+CARRY_REFUSED: Final = 0x61  # (hops: int, target site, target, source site, source, reason: int): on its way back
+ROUTE: Final = 0x62  # (site, gateway: node, path: tuple of site, node, site, node, ...): an empty path: no more
+EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: tuple, removed: tuple, more: bool)
+EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports

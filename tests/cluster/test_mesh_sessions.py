@@ -204,7 +204,7 @@ async def test_who_claims_to_be_another_node_is_not_answered_as_it(autojump_cloc
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_hello_or_one_error(junk: bytes) -> None:
     try:
-        node, addresses = parse_hello_untrusted(junk)
+        node, addresses, _ = parse_hello_untrusted(junk)
     except RemoteProtocolError:
         return
     assert wire.pack((node, addresses))
@@ -409,5 +409,5 @@ def test_indices_are_never_those_in_use() -> None:
 
 
 def test_node_ids_are_texts() -> None:
-    node, _ = parse_hello_untrusted(wire.pack(("ab" * 16, ())))
+    node, _, _ = parse_hello_untrusted(wire.pack(("ab" * 16, ())))
     assert node == NodeId("ab" * 16)

@@ -26,15 +26,15 @@ def make_service(name: str, answer: object = None, *, seconds: float = 0.0) -> i
 async def test_members_say_who_and_where_they_are(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         one = await stage.member(make_service("store"), "one", site="berlin")
-        two = await stage.member(make_service("store"), "two")
-        shop = await stage.node("shop")
+        two = await stage.member(make_service("store"), "two", site="berlin")
+        shop = await stage.node("shop", site="berlin")
         await shop.wait_for("store", members=2)
         members = {member.node: member for member in shop.members("store")}
         assert members.keys() == {one.id, two.id}
         first = members[one.id]
         assert (first.speaks_for, first.site, first.status) == ("store", "berlin", "alive")
         assert first.addresses == one.addresses == ("mem://one",)
-        assert (members[two.id].site, one.site, two.site) == ("", "berlin", "")
+        assert (members[two.id].site, one.site, shop.site) == ("berlin", "berlin", "berlin")
         assert shop.members("nobody") == ()
 
 
@@ -191,19 +191,3 @@ async def test_statistics_are_nested_by_pattern_and_do_not_change_afterwards(aut
         assert (before.published, after.published) == (0, 1)
         assert after.links.keys() == {node.id}
         assert after.tunnels.opened == 0
-
-
-async def test_members_of_the_own_site_are_asked_first_and_others_when_there_are_none(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_stage() as stage:
-        await stage.member(make_service("store", "berlin"), "berlin", site="berlin")
-        await stage.member(make_service("store", "paris-1"), "paris-1", site="paris")
-        await stage.member(make_service("store", "paris-2"), "paris-2", site="paris")
-        shop = await stage.node("shop", site="paris")
-        await shop.wait_for("store", members=3)
-        asked = Counter([await shop.request("store") for _ in range(100)])
-        assert asked.keys() == {"paris-1", "paris-2"}
-        stage.crash("paris-1")
-        stage.crash("paris-2")
-        assert await shop.request("store", idempotent=True) == "berlin"

@@ -1,0 +1,77 @@
+"""Reaching a peer again whose connection broke, for as long as that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final, final
+
+import trio
+
+from iris.cluster.peer import Peer
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.ids import NodeId
+
+PAUSES: Final = (0.0, 0.02, 0.1, 0.5)
+"""Pauses before each attempt to reach a peer whose connection broke.  The first one meets a refused port within a
+millisecond where the process is gone; the rest ride out a listener that restarts."""
+
+
+def pauses_of(peer: Peer) -> Iterator[float]:
+    """Yield the pause before each attempt to reach a peer, of those that it has left."""
+    while peer.fruitless < len(PAUSES):
+        peer.fruitless += 1
+        yield PAUSES[peer.fruitless - 1]
+
+
+@final
+class Redialling:
+    """The peers that are being reached again.
+
+    Args:
+        connect: one attempt.
+        drop: called with a peer that is given up, and the reason.
+    """
+
+    def __init__(
+        self,
+        peers: Mapping[NodeId, Peer],
+        nursery: trio.Nursery,
+        connect: Callable[[Peer], Awaitable[None]],
+        drop: Callable[[NodeId, str], None],
+    ) -> None:
+        self._peers = peers
+        self._nursery = nursery
+        self._connect = connect
+        self._drop = drop
+        self._under_way: set[NodeId] = set()
+        self.pauses: Callable[[Peer], Iterable[float]] = pauses_of
+        """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
+
+    def begin(self, peer: Peer) -> bool:
+        """Reach a peer again; tell whether that is new."""
+        if self._peers.get(peer.node) is not peer or peer.node in self._under_way or peer.leaving:
+            return False
+        self._under_way.add(peer.node)
+        self._nursery.start_soon(self._redial, peer)
+        return True
+
+    async def _redial(self, peer: Peer) -> None:
+        if peer.session is not None and peer.session.statistics().received_frames:
+            peer.fruitless = 0
+        try:
+            for pause in self.pauses(peer):
+                await trio.sleep(pause)
+                if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
+                    return
+                try:
+                    await self._connect(peer)
+                except AuthenticationError as error:
+                    self._under_way.discard(peer.node)
+                    self._drop(peer.node, f"somebody else answers at its address: {error}")
+                    return
+                except (NotSent, ConfigError):
+                    continue
+                return
+        finally:
+            self._under_way.discard(peer.node)
+        self._drop(peer.node, "it cannot be reached any more")

@@ -1,0 +1,336 @@
+"""Which sites there are, which gateway leads to them, and what they export: what neighbours tell, as a machine.
+
+Every node of a site has one.  Its neighbours are the gateways of its own site; those of a gateway are also the
+gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): whoever would be on a
+path twice does not take it, so rings and meshes of sites need no tree.
+
+Rules of this file:
+
+- Routes are kept for each neighbour, exports once for each origin: they carry a version of the origin's own, so
+  it does not matter through whom they came.
+- Several gateways of one site name each other as companions.  An origin that calls itself by the name of a known site
+  and is no companion of it is not believed as long as that one can be reached.
+- What a neighbour tells beyond its share of places or of messages is an error of that neighbour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, final
+
+from iris.cluster.site_contents import Contents
+from iris.cluster.site_messages import (
+    CLUSTER,
+    TOPIC,
+    Export,
+    Exports,
+    Hop,
+    exports_untrusted,
+    route_untrusted,
+    wanted,
+)
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Message
+
+MAX_ORIGINS: Final = 512
+"""Gateways of all sites together that one neighbour may tell of."""
+
+UPDATES: Final = 2_000
+UPDATE_RATE: Final = 200.0
+"""Messages that one neighbour may send at once, and for each second in the long run.  Honest ones gather changes."""
+
+
+class Way(NamedTuple):
+    """A route to a site: whom to hand frames to, and the gateways that they pass."""
+
+    neighbour: NodeId
+    path: tuple[Hop, ...]
+
+
+class Foreign(NamedTuple):
+    """A member of a cluster at another site."""
+
+    site: str
+    node: NodeId
+    proof: bytes
+    distance: int
+    """Gateways on the way."""
+
+
+class Flooded(RemoteProtocolError):
+    """A neighbour sends more of the directory than anybody honest would."""
+
+
+@final
+class _Neighbour:
+    __slots__ = ("at", "local", "partial", "routes", "tokens")
+
+    def __init__(self, now: float, *, local: bool) -> None:
+        self.local = local
+        self.routes: dict[Hop, tuple[Hop, ...]] = {}
+        self.partial: dict[Hop, tuple[int, list[Export], list[Export]]] = {}
+        self.tokens = float(UPDATES)
+        self.at = now
+
+    def spend(self, now: float) -> None:
+        self.tokens = min(UPDATES, self.tokens + (now - self.at) * UPDATE_RATE)
+        self.at = now
+        if self.tokens < 1:
+            raise Flooded(f"more than {UPDATES} messages about sites at once")
+        self.tokens -= 1
+
+
+@final
+class SiteDirectory:
+    """The sites as one node sees them.
+
+    Args:
+        own: this node, and the site it is in.
+        max_origins: gateways of all sites together that one neighbour may tell of.
+    """
+
+    def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS) -> None:
+        self.own: Final = own
+        self.version = 0
+        """Grows with each change, so that what was derived can be checked."""
+        self.changed: set[Hop] = set()
+        """The origins that have changed since somebody emptied this."""
+        self._permits: Callable[[Export], bool] = lambda _: True
+        self._max_origins = max_origins
+        self._neighbours: dict[NodeId, _Neighbour] = {}
+        self._contents: dict[Hop, Contents] = {}
+        self._since: dict[Hop, float] = {}
+        self._accepted: dict[str, list[Hop]] = {}
+
+    def __repr__(self) -> str:
+        return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
+
+    def permit(self, permits: Callable[[Export], bool]) -> None:
+        """Take only those exports from now on that are permitted; the rest is dropped as if nobody had told it."""
+        self._permits = permits
+
+    # -- neighbours -----------------------------------------------------------------------------------------
+
+    def add(self, neighbour: NodeId, now: float, *, local: bool) -> None:
+        """Listen to a neighbour from now on.  A local one is a gateway of this very site."""
+        if neighbour not in self._neighbours:
+            self._neighbours[neighbour] = _Neighbour(now, local=local)
+
+    def forget(self, neighbour: NodeId) -> None:
+        """A neighbour cannot be reached: nothing leads through it any more."""
+        known = self._neighbours.pop(neighbour, None)
+        if known is not None:
+            for origin in known.routes:
+                self._touch(origin)
+            for origin in known.routes:
+                self._settle(origin)
+
+    @property
+    def neighbours(self) -> tuple[NodeId, ...]:
+        """Those that are listened to."""
+        return tuple(self._neighbours)
+
+    def is_local(self, neighbour: NodeId) -> bool:
+        """Tell whether a neighbour is a gateway of this site."""
+        known = self._neighbours.get(neighbour)
+        return known is not None and known.local
+
+    # -- what neighbours tell -------------------------------------------------------------------------------
+
+    def receive_route_untrusted(self, neighbour: NodeId, message: Message, now: float) -> None:
+        """Take a ROUTE.
+
+        Raises:
+            RemoteProtocolError: malformed, or the neighbour tells what it cannot know; nothing has changed.
+            Flooded: too many messages.
+        """
+        known = self._known(neighbour, now)
+        origin, path = route_untrusted(message)
+        if path and (path[0].gateway != neighbour or path[-1] != origin):
+            raise RemoteProtocolError("a path begins with who tells of it and ends with its origin")
+        if path and known.local != (path[0].site == self.own.site):
+            raise RemoteProtocolError(f"a gateway of site {path[0].site!r} is none of {self.own.site!r}")
+        looped = not _is_straight(path) or any(
+            hop.site == self.own.site or hop.gateway == self.own.gateway for hop in path[known.local :]
+        )
+        if not path or looped:
+            if known.routes.pop(origin, None) is not None:
+                self._touch(origin)
+                self._settle(origin)
+            return
+        if origin not in known.routes and len(known.routes) >= self._max_origins:
+            raise RemoteProtocolError(f"a neighbour tells of more than {self._max_origins} gateways")
+        if known.routes.get(origin) != path:
+            known.routes[origin] = path
+            self._since.setdefault(origin, now)
+            self._contents.setdefault(origin, Contents(origin))
+            self._touch(origin)
+            self._settle(origin)
+
+    def receive_exports_untrusted(self, neighbour: NodeId, message: Message, now: float) -> Message | None:
+        """Take an EXPORTS; return what to ask the neighbour if it does not fit to what is known.
+
+        Raises:
+            RemoteProtocolError: malformed, beyond the limits, or of an origin that the neighbour has no route to.
+            Flooded: too many messages.
+        """
+        known = self._known(neighbour, now)
+        told = exports_untrusted(message)
+        if told.origin not in known.routes:
+            return None  # its route was not taken, or the message crossed with a withdrawal
+        contents = self._contents[told.origin]
+        base, added, removed = known.partial.pop(told.origin, (told.base, [], []))
+        if base != told.base:
+            added, removed = [], []
+        added += filter(self._permits, told.added)
+        removed += told.removed
+        if told.more:
+            if len(added) + len(removed) > 2 * 65_536:
+                raise RemoteProtocolError("a change of exports without end")
+            known.partial[told.origin] = (told.base, added, removed)
+            return None
+        return self._apply(contents, told, added, removed)
+
+    def _apply(self, contents: Contents, told: Exports, added: list[Export], removed: list[Export]) -> Message | None:
+        if told.version <= contents.version:
+            return None
+        if told.base == 0:
+            contents.replace(told.version, added)
+        elif told.base <= contents.version:
+            contents.change(told.version, added, removed)
+        else:
+            return wanted(told.origin)
+        self._touch(told.origin)
+        self._settle(told.origin)
+        return None
+
+    def _known(self, neighbour: NodeId, now: float) -> _Neighbour:
+        known = self._neighbours.get(neighbour)
+        if known is None:
+            raise RemoteProtocolError("this node is not asked about sites")
+        known.spend(now)
+        return known
+
+    def _touch(self, origin: Hop) -> None:
+        self.version += 1
+        self.changed.add(origin)
+
+    # -- whom to believe ------------------------------------------------------------------------------------
+
+    def _settle(self, origin: Hop) -> None:
+        """Work out again which gateways speak for a site."""
+        site = origin.site
+        if not self._has_route(origin):
+            self._contents.pop(origin, None)
+            self._since.pop(origin, None)
+        present = [other for other in self._contents if other.site == site]
+        accepted = [other for other in self._accepted.get(site, ()) if other in self._contents] or present[:1]
+        growing = True
+        while growing:
+            more = [other for other in present if other not in accepted and self._belongs(other, accepted)]
+            accepted += more
+            growing = bool(more)
+        if accepted:
+            self._accepted[site] = accepted
+        else:
+            self._accepted.pop(site, None)
+
+    def _belongs(self, origin: Hop, accepted: list[Hop]) -> bool:
+        companions = self._contents[origin].companions
+        return any(
+            other.gateway in companions and origin.gateway in self._contents[other].companions for other in accepted
+        )
+
+    def _has_route(self, origin: Hop) -> bool:
+        return any(origin in neighbour.routes for neighbour in self._neighbours.values())
+
+    def rivals(self, now: float, patience: float) -> list[Hop]:
+        """Return the origins that use the name of another site, for ``patience`` seconds or longer."""
+        return [
+            origin
+            for origin, since in self._since.items()
+            if now - since >= patience and origin not in self._accepted.get(origin.site, ())
+        ]
+
+    # -- what is asked --------------------------------------------------------------------------------------
+
+    def origins(self) -> tuple[Hop, ...]:
+        """Return every origin that is believed and can be reached."""
+        return tuple(origin for accepted in self._accepted.values() for origin in accepted)
+
+    def is_accepted(self, origin: Hop) -> bool:
+        """Tell whether an origin is believed and can be reached."""
+        return origin in self._accepted.get(origin.site, ())
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the other sites that can be reached, sorted."""
+        return tuple(sorted(self._accepted))
+
+    def contents(self, origin: Hop) -> Contents | None:
+        """Return what an origin exports."""
+        return self._contents.get(origin)
+
+    def ways_to(self, origin: Hop) -> Iterator[Way]:
+        """Yield every route to an origin."""
+        for neighbour, known in self._neighbours.items():
+            path = known.routes.get(origin)
+            if path is not None:
+                yield Way(neighbour, path)
+
+    def way(self, site: str, *, salt: str = "") -> Way | None:
+        """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""
+        ways = [way for origin in self._accepted.get(site, ()) for way in self.ways_to(origin)]
+        return min(ways, key=lambda way: _cost(way, salt), default=None)
+
+    def best(self, origin: Hop) -> Way | None:
+        """Return the best route to one gateway of a site."""
+        return min(self.ways_to(origin), key=_cost, default=None)
+
+    def members(self, cluster: str) -> list[Foreign]:
+        """Return the members of a cluster at all other sites, the nearest first."""
+        found: dict[NodeId, Foreign] = {}
+        for site, accepted in self._accepted.items():
+            for origin in accepted:
+                members = self._contents[origin].clusters.get(cluster)
+                way = self.way(site) if members else None
+                if members and way is not None:
+                    for node, proof in members.items():
+                        found.setdefault(node, Foreign(site, node, proof, len(way.path)))
+        return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
+
+    def clusters(self) -> set[str]:
+        """Return the name of every cluster that another site exports."""
+        return {name for origin in self.origins() for name in self._contents[origin].clusters}
+
+    def lists(self, site: str, node: NodeId, clusters: set[str] | None = None) -> bool:
+        """Tell whether a site says that a node is a member of one of ``clusters``, or of any."""
+        for origin in self._accepted.get(site, ()):
+            exported = self._contents[origin].clusters
+            if any(node in exported.get(name, ()) for name in (exported if clusters is None else clusters)):
+                return True
+        return False
+
+
+def exports_of(members: dict[str, dict[NodeId, bytes]], topics: set[str]) -> set[Export]:
+    """Return the entries that stand for members of clusters and wanted topics."""
+    entries = {Export(CLUSTER, name, node, proof) for name, nodes in members.items() for node, proof in nodes.items()}
+    return entries | {Export(TOPIC, pattern, "") for pattern in topics}
+
+
+def _is_straight(path: tuple[Hop, ...]) -> bool:
+    """Tell whether a path enters no site twice; within one it may pass two gateways."""
+    sites = [hop.site for at, hop in enumerate(path) if at == 0 or path[at - 1].site != hop.site]
+    return len(sites) == len(set(sites)) and len(path) == len({hop.gateway for hop in path})
+
+
+def _cost(way: Way, salt: str = "") -> tuple[int, int, Way]:
+    return (len(way.path), hash_of(salt + way.neighbour) if salt else 0, way)
+
+
+def hash_of(text: str) -> int:
+    """Return a number that is the same in every process."""
+    value = 14695981039346656037
+    for byte in text.encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value

@@ -1,0 +1,120 @@
+"""The way to a node of another site: frames leave as messages to a gateway, which hands them on.
+
+To the mesh it is a connection like any other.  Its address is ``site://SITE/NODE``; no transport knows such addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.site_directory import Way
+from iris.kernel import kinds
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.ids import NodeId, is_name, is_node_id
+from iris.kernel.link import Link
+from iris.kernel.transport import Outgoing
+
+SCHEME: Final = "site://"
+
+HOPS: Final = 16
+"""Gateways that hand a frame on before it is dropped.  It ends loops in the moments in which routes change."""
+
+
+class Carrier(Protocol):
+    """Carries frames to other sites."""
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+        """Return a way to the node at ``url``; see ``Transport.dial``."""
+        ...
+
+
+def site_url(site: str, node: NodeId) -> str:
+    """Return the address of a node for nodes of other sites."""
+    return f"{SCHEME}{site}/{node}"
+
+
+def is_site_url(url: str) -> bool:
+    """Tell whether an address is one of another site's."""
+    return url.startswith(SCHEME)
+
+
+def parse_site_url(url: str) -> tuple[str, NodeId]:
+    """Return the site and the node of an address, which may come from a peer.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    site, _, node = url.removeprefix(SCHEME).partition("/")
+    if not is_site_url(url) or not is_name(site) or not is_node_id(node):
+        raise ConfigError(f"{url!r} is not an address of a node at another site: {SCHEME}SITE/NODE")
+    return site, NodeId(node)
+
+
+@final
+class CarriedWay:
+    """A way to one node of another site, over the route that was the best when it was made.
+
+    Args:
+        link: returns the link to the first gateway of the route, if there still is one.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, NodeId],
+        source: tuple[str, NodeId],
+        way: Way,
+        link: Callable[[NodeId], Link | None],
+        on_broken: Callable[[], None],
+        on_closed: Callable[[CarriedWay], None],
+    ) -> None:
+        self.target: Final = target
+        self.way: Final = way
+        self._envelope = (target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
+        self._link = link
+        self._on_broken = on_broken
+        self._on_closed = on_closed
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"<CarriedWay to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        link = self._open_link()
+        if not link.has_room():
+            return False
+        try:
+            link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
+        except NotSent:
+            return False
+        return True
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        link = self._open_link()
+        if link.has_room():
+            await trio.lowlevel.checkpoint()
+        else:
+            await link.wait_room()
+        self._open_link()
+
+    def _open_link(self) -> Link:
+        link = None if self.closed else self._link(self.way.neighbour)
+        if link is None:
+            raise trio.ClosedResourceError("this way out is closed")
+        return link
+
+    def break_off(self) -> None:
+        """The route is gone: whoever uses it is told."""
+        if not self.closed:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if not self.closed:
+            self.closed = True
+            self._on_closed(self)

@@ -1,0 +1,362 @@
+"""Nodes of other sites, as a node of this site reaches them: the trio shell of the directory of sites.
+
+The gateways of a site tell its nodes which sites there are and what they export.  A session with a node over there is
+an ordinary one, begun when it is first needed; its frames travel inside of messages to a gateway, which cannot open
+them.  Only the way is new to the mesh: everything above it works as with a node next door.
+
+What ends with a route: every way over it breaks, and is dialled again over the next best one.  If there is none, the
+link waits ``Config.site_patience`` for one; nobody is given work over it meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.cluster.records import node_untrusted
+from iris.cluster.redialling import pauses_of
+from iris.cluster.roster import Member
+from iris.cluster.site_directory import Foreign, SiteDirectory
+from iris.cluster.site_messages import Hop
+from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.link import Link
+from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import Message
+from iris.security.identity import PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+GONE: Final = 1
+"""Why a frame could not be carried: its site does not know the node, or not any more."""
+NOT_EXPORTED: Final = 2
+NO_ROUTE: Final = 3
+
+_AT_ONCE: Final = 3
+"""Members that are linked to when a cluster is first asked for: one may not answer, and another may be faster."""
+
+_SPARE: Final = 2
+"""Members at other sites that are linked when a cluster is used that has members here, too: work spills to them
+without waiting for a handshake."""
+
+_LINKING: Final = 32
+"""Handshakes with nodes of other sites that one broadcast or survey has under way at the same time."""
+
+_AGAIN: Final = 1.0
+"""Seconds before a member that could not be linked to is tried again."""
+
+_RETRY: Final = 0.25
+"""Seconds between attempts to reach a peer whose site cannot be reached."""
+
+
+@final
+class Sites:
+    """Other sites.  Made for every node that is at a named site.
+
+    Args:
+        may_serve: whether a linked peer may serve a cluster, with the proof that its site has shown.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        membership: Membership,
+        nursery: trio.Nursery,
+        *,
+        may_serve: Callable[[PeerIdentity, str, bytes], bool],
+        config: Config,
+    ) -> None:
+        self._mesh = mesh
+        self._membership = membership
+        self._nursery = nursery
+        self._may_serve = may_serve
+        self._config = config
+        self._site: Final = mesh.tag.site
+        self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
+        self.forward: Callable[[Peer, Message], None] | None = None
+        """Takes what is to be carried on; set by a gateway."""
+        self.link_to: Callable[[NodeId], Link | None] = self._link_to
+        """Returns the link to the first gateway of a route; replaced by a gateway."""
+        self._ways: list[CarriedWay] = []
+        self._clusters: dict[NodeId, set[str]] = {}
+        """What each linked member serves, as far as its site exports that."""
+        self._linking: dict[NodeId, trio.Event] = {}
+        self._not_before: dict[NodeId, float] = {}
+        self._known: tuple[int, set[str]] = (-1, set())
+        self._reached: dict[str, int] = {}
+        self._wakeup = Wakeup()
+        self._news = trio.lowlevel.ParkingLot()
+        membership.listed = self.listed
+        mesh.use_carrier(self)
+        mesh.redialling.pauses = self._pauses
+        mesh.on(kinds.CARRY, 6, self._receive_carried)
+        mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.on(kinds.ROUTE, 3, self._receive_route)
+        mesh.on(kinds.EXPORTS, 7, self._receive_exports)
+        mesh.observe(self)
+
+    def __repr__(self) -> str:
+        return f"<Sites {self.directory!r}, {len(self._ways)} ways>"
+
+    # -- who is there ---------------------------------------------------------------------------------------
+
+    def matters(self, address: str) -> bool:
+        """Tell whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
+        version, known = self._known
+        if version != self.directory.version:
+            known = self.directory.clusters()
+            self._known = (self.directory.version, known)
+        return (address in known or "@" in address) and self._reached.get(address) != self.directory.version
+
+    def foreigners(self, address: str) -> list[Foreign]:
+        """Return the members that a cluster has at other sites, the nearest first."""
+        name, _, site = address.partition("@")
+        return [found for found in self.directory.members(name) if not site or found.site == site]
+
+    def members(self, address: str) -> tuple[Member, ...]:
+        """Return the members that a cluster has at other sites, the nearest first."""
+        found: list[Member] = []
+        for foreign in self.foreigners(address):
+            peer = self._mesh.peers.get(foreign.node)
+            found.append(
+                Member(
+                    node=foreign.node,
+                    speaks_for="" if peer is None else peer.identity.cluster,
+                    site=foreign.site,
+                    addresses=(site_url(foreign.site, foreign.node),),
+                    status="alive",
+                )
+            )
+        return tuple(found)
+
+    def listed(self, address: str) -> Collection[NodeId]:
+        """Return the ids of the members that a cluster has at other sites."""
+        return [found.node for found in self.foreigners(address)]
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
+        """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
+
+        Returns what is left of ``timeout`` when it has come to something or to nothing, at the latest when a handshake
+        must have ended.  Cancelling it leaves handshakes under way that end by themselves.
+        """
+        version = self.directory.version
+        found = [foreign for foreign in self.foreigners(address) if foreign.node not in self._mesh.peers]
+        linked = [node for node in self.listed(address) if node in self._mesh.peers]
+        near = any(node not in self._clusters for node in self._membership.member_ids(address))
+        now = trio.current_time()
+        ready = [foreign for foreign in found if self._not_before.get(foreign.node, 0.0) <= now]
+        with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
+            if everybody:
+                await self._link_all(ready)
+            elif near or linked:
+                for foreign in ready[: max(0, _SPARE - len(linked))]:
+                    self._begin_link(foreign)
+                self._reached[address] = version
+            else:
+                doing = [self._begin_link(foreign) for foreign in ready[:_AT_ONCE]]
+                while not all(done.is_set() for done in doing) and not self._membership.member_ids(address):
+                    await self._news.park()
+        await trio.lowlevel.checkpoint()
+        return max(timeout - (trio.current_time() - now), 0.001)
+
+    async def _link_all(self, foreigners: list[Foreign]) -> None:
+        limit = trio.CapacityLimiter(_LINKING)
+
+        async def link(foreign: Foreign) -> None:
+            async with limit:
+                await self._begin_link(foreign).wait()
+
+        async with trio.open_nursery() as nursery:
+            for foreign in foreigners:
+                nursery.start_soon(link, foreign)
+
+    def _begin_link(self, foreign: Foreign) -> trio.Event:
+        done = self._linking.get(foreign.node)
+        if done is None:
+            done = self._linking[foreign.node] = trio.Event()
+            self._nursery.start_soon(self._link, foreign, done)
+        return done
+
+    async def _link(self, foreign: Foreign, done: trio.Event) -> None:
+        try:
+            await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
+        except IrisError as error:
+            self._not_before[foreign.node] = trio.current_time() + _AGAIN
+            _log.debug("cannot link to node %s of site %s: %s", foreign.node, foreign.site, error)
+        finally:
+            del self._linking[foreign.node]
+            done.set()
+            self._news.unpark_all()
+
+    # -- ways: Carrier --------------------------------------------------------------------------------------
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> CarriedWay:
+        """See ``Transport.dial``."""
+        site, node = parse_site_url(url)
+        await trio.lowlevel.checkpoint()
+        way = self.directory.way(site, salt=self._mesh.node)
+        if way is None or self.link_to(way.neighbour) is None:
+            raise NotSent(f"no gateway leads to site {site!r}")
+        own = (self._site, self._mesh.node)
+        carried = CarriedWay((site, node), own, way, self.link_to, on_broken, self._ways.remove)
+        self._ways.append(carried)
+        return carried
+
+    def _link_to(self, neighbour: NodeId) -> Link | None:
+        peer = self._mesh.peer(neighbour)
+        return None if peer is None else peer.link
+
+    def _pauses(self, peer: Peer) -> Iterator[float]:
+        if not peer.foreign:
+            yield from pauses_of(peer)
+            return
+        until = trio.current_time() + self._config.site_patience
+        for attempt in itertools.count():
+            yield _RETRY if attempt else 0.0
+            if trio.current_time() >= until:
+                return
+
+    # -- what changes ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the directory; run it in one task."""
+        while True:
+            await self._wakeup.wait()
+            self._follow()
+
+    def changed(self) -> None:
+        """The directory may have changed."""
+        self._wakeup.wake()
+
+    def _follow(self) -> None:
+        """Break ways whose route is gone, and give up members that their site no longer has."""
+        directory = self.directory
+        for way in list(self._ways):
+            site = way.target[0]
+            origins = [origin for origin in directory.origins() if origin.site == site]
+            if not any(way.way in directory.ways_to(origin) for origin in origins):
+                way.break_off()
+        for node, clusters in list(self._clusters.items()):
+            peer = self._mesh.peers.get(node)
+            if peer is None or peer.site not in directory.sites():
+                continue
+            if clusters and not directory.lists(peer.site, node):
+                self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
+            else:
+                self._place(peer)
+        self._membership.news()
+        self._news.unpark_all()
+
+    def _place(self, peer: Peer) -> None:
+        """Have a linked node asked for what its site exports of it and what it may serve."""
+        way = self.directory.way(peer.site)
+        exported = {
+            (name, members[peer.node])
+            for origin in self.directory.origins()
+            if origin.site == peer.site and (contents := self.directory.contents(origin)) is not None
+            for name, members in contents.clusters.items()
+            if peer.node in members
+        }
+        clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
+        if clusters != self._clusters.get(peer.node):
+            self._clusters[peer.node] = clusters
+            distance = len(way.path) if way is not None else 1
+            self._membership.place_foreign(peer.node, peer.site, distance, clusters)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_carried(self, peer: Peer, message: Message) -> None:
+        _, hops, site, target, _, _, frame = message
+        if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
+            raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
+        if site == self._site and node_untrusted(target) == self._mesh.node:
+            self._mesh.receive_carried(frame)
+        elif self.forward is not None:
+            self.forward(peer, message)
+        else:
+            raise RemoteProtocolError("this node is no gateway")
+
+    def _receive_refused(self, peer: Peer, message: Message) -> None:
+        _, hops, site, target, source_site, source, reason = message
+        if type(hops) is not int or type(reason) is not int or type(source_site) is not str or peer.foreign:
+            raise RemoteProtocolError("a refusal comes from a gateway, with a reason")
+        if site != self._site or node_untrusted(target) != self._mesh.node:
+            if self.forward is None:
+                raise RemoteProtocolError("this node is no gateway")
+            self.forward(peer, message)
+            return
+        self.refused(source_site, node_untrusted(source), reason)
+
+    def refused(self, site: str, node: NodeId, reason: int) -> None:
+        """A gateway does not carry what goes to a node.  It could drop it without a word: this is only a hint."""
+        self._mesh.refusals[f"not carried: {_REASONS.get(reason, 'unknown')}"] += 1
+        for way in [way for way in self._ways if way.target == (site, node)]:
+            way.break_off()
+        if reason in (GONE, NOT_EXPORTED):
+            self._not_before[node] = trio.current_time() + _AGAIN
+            self._nursery.start_soon(self._drop, node, reason)
+
+    async def _drop(self, node: NodeId, reason: int) -> None:
+        """Give a peer up outside of the loop that reads messages."""
+        peer = self._mesh.peers.get(node)
+        if peer is not None and peer.foreign:
+            self._mesh.drop(node, f"a gateway refuses: {_REASONS[reason]}")
+
+    def _receive_route(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        self.directory.receive_route_untrusted(peer.node, message, trio.current_time())
+        self._wakeup.wake()
+
+    def _receive_exports(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        question = self.directory.receive_exports_untrusted(peer.node, message, trio.current_time())
+        if question is not None:
+            peer.link.post(question, 0)
+        self._wakeup.wake()
+
+    def _listen_to(self, peer: Peer) -> None:
+        if peer.foreign or peer is self._mesh.own or not peer.identity.certificate.rights.gateway:
+            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} has no right to be a gateway")
+        self.directory.add(peer.node, trio.current_time(), local=True)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node of another site is linked: it may be asked."""
+        if peer.foreign:
+            self._not_before.pop(peer.node, None)
+            self._place(peer)
+            self._news.unpark_all()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Gateways tell everything anew by themselves."""
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nothing leads through a gateway whose connection broke; it tells everything anew when it is back."""
+        self._forget(node)
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nothing leads through it, and nobody there is asked, any more."""
+        self._forget(peer.node)
+        self._clusters.pop(peer.node, None)
+        if peer.foreign:
+            self._reached.clear()
+            self._wakeup.wake()
+
+    def _forget(self, node: NodeId) -> None:
+        if self.directory.is_local(node):
+            self.directory.forget(node)
+            self._wakeup.wake()
+
+
+_REASONS: Final = {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}

@@ -1,0 +1,110 @@
+"""What a gateway tells its neighbours of sites, as a machine.
+
+A neighbour is told of each origin by one route, the best that this gateway has, with itself put in front.  What was
+told is remembered, so a neighbour gets the difference and gets nothing twice.
+
+Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
+site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
+``transit``s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, final
+
+from iris.cluster.site_contents import Contents
+from iris.cluster.site_directory import SiteDirectory
+from iris.cluster.site_messages import MAX_HOPS, Export, Hop, Route
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import Message
+
+_Told = dict[Hop, tuple[tuple[Hop, ...], int]]
+"""For each origin the path and the version that a neighbour was told."""
+
+
+@final
+class Advertising:
+    """The telling side of a gateway.
+
+    Args:
+        directory: what is known of other sites.
+        transit: whether other sites may reach each other through this one.
+    """
+
+    def __init__(self, directory: SiteDirectory, *, transit: bool = True) -> None:
+        self._directory = directory
+        self._own = directory.own
+        self._transit = transit
+        self.exported: Final = Contents(self._own)
+        """What this gateway exports of its own site."""
+        self._sites: dict[NodeId, str] = {}
+        self._told: dict[NodeId, _Told] = {}
+
+    def add(self, neighbour: NodeId, site: str) -> None:
+        """Tell a neighbour from now on; nodes and gateways of this site are neighbours with its own name."""
+        self._sites[neighbour] = site
+        self._told[neighbour] = {}
+
+    def remove(self, neighbour: NodeId) -> None:
+        """Tell it no more."""
+        self._sites.pop(neighbour, None)
+        self._told.pop(neighbour, None)
+
+    def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
+        """What a neighbour was told may be lost: all of it, or the exports of one origin."""
+        told = self._told.get(neighbour)
+        if told is None:
+            return
+        if origin is None:
+            self._told[neighbour] = {}
+        elif origin in told:
+            told[origin] = (told[origin][0], 0)
+
+    @property
+    def neighbours(self) -> tuple[NodeId, ...]:
+        """Those that are told."""
+        return tuple(self._told)
+
+    def export(self, entries: Iterable[Export]) -> bool:
+        """Set what this gateway exports of its own site; tell whether that is a change."""
+        wanted = set(entries)
+        if wanted == self.exported.entries and self.exported.version:
+            return False
+        self.exported.replace(self.exported.version + 1, wanted)
+        return True
+
+    def messages(self, neighbour: NodeId, origins: Iterable[Hop] | None = None) -> Iterator[Message]:
+        """Yield what a neighbour has to be told now, of some origins or of all; it counts as told."""
+        told = self._told[neighbour]
+        site = self._sites[neighbour]
+        everything = {*self._directory.origins(), *told, self._own}
+        for origin in sorted(everything if origins is None else everything.intersection(origins)):
+            path = self._path(origin, neighbour, site)
+            known_path, known_version = told.get(origin, ((), 0))
+            if path != known_path:
+                yield Route(origin, path).message()
+            if not path:
+                told.pop(origin, None)
+                continue
+            contents = self.exported if origin == self._own else self._directory.contents(origin)
+            assert contents is not None, "an origin with a route has contents"
+            for part in contents.since(known_version):
+                yield part.message()
+            told[origin] = (path, contents.version)
+
+    def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
+        """Return the path that a neighbour is told; empty for none."""
+        local = site == self._own.site
+        if origin == self._own:
+            return () if local else (self._own,)
+        if not (local or self._transit) or not self._directory.is_accepted(origin):
+            return ()
+        way = self._directory.best(origin)
+        if way is None or way.neighbour == neighbour or len(way.path) >= MAX_HOPS:
+            return ()
+        if local and self._directory.is_local(way.neighbour):
+            return ()
+        if not local and any(hop.site == site for hop in way.path):
+            return ()
+        return (self._own, *way.path)

@@ -1,0 +1,402 @@
+"""A gateway: a node that is also linked to gateways of other sites, and carries frames that it cannot read.
+
+It has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it has links
+of their own, at addresses of their own, over which go only the directory of sites and carried frames; the membership
+of a site stays inside of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Final, final
+
+import trio
+
+from iris._node import Node
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.peer import Peer
+from iris.cluster.site_directory import Flooded, exports_of
+from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wanted_untrusted
+from iris.cluster.site_tags import SiteTag
+from iris.cluster.sites import Sites
+from iris.federation.advertising import Advertising
+from iris.federation.carrying import Carrying
+from iris.federation.policy import Policy
+from iris.kernel import kinds
+from iris.kernel.background import open_background
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import Message
+from iris.security.identity import PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+_GATHER: Final = 0.05
+"""Seconds for which changes of the directory are gathered before neighbours are told, many in one message."""
+
+_ALIVE_EVERY: Final = 1.0
+_ALIVE_WITHIN: Final = 2.0
+"""A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to reach a gateway of another site; the last one repeats."""
+
+_RIVAL_PATIENCE: Final = 5.0
+"""Seconds in which gateways of one site have named each other at the latest."""
+
+_FLOOD_PAUSE: Final = 30.0
+"""Seconds for which a neighbour that floods the directory is not listened to."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStatistics:
+    """A snapshot of a gateway's counters.  received = carried + refused, in frames."""
+
+    received: int
+    """Refusals that this gateway sent are among them."""
+    carried: int
+    carried_bytes: int
+    refused: Mapping[str, int]
+    """Frames that were not carried, by reason."""
+    sites: tuple[str, ...]
+    """Other sites that can be reached."""
+    neighbours: Mapping[NodeId, str]
+    """Linked gateways of other sites, each with its site."""
+    told: int
+    told_bytes: int
+    """Messages about sites that went to neighbours, nodes of this site included, and about how large they were."""
+
+
+@final
+class Gateway:
+    """A gateway that is up.  Made by ``open_gateway``."""
+
+    def __init__(self, node: Node, sites: Sites, between: Mesh, policy: Policy, rate: float | None) -> None:
+        self.site: Final = node.site
+        self.addresses: Final = between.listening
+        """The URLs at which gateways of other sites reach this one."""
+        parts = node.parts
+        self._near = parts.mesh
+        self._membership = parts.membership
+        self._sites = sites
+        self._between = between
+        self._policy = policy
+        self._directory = sites.directory
+        self._advertising = Advertising(self._directory, transit=policy.transit)
+        self._carrying = Carrying(self._near, between, sites, self._is_exported, transit=policy.transit, rate=rate)
+        self._told = self._told_bytes = 0
+        self._flooded: dict[NodeId, float] = {}
+        self._reported: set[Hop] = set()
+        self._stale: set[NodeId] = set()
+        self._wakeup = Wakeup()
+        self._lost = trio.lowlevel.ParkingLot()
+        self._directory.permit(policy.may_import)
+        for mesh in (self._near, between):
+            mesh.on(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
+        between.on(kinds.ROUTE, 3, self._receive_route)
+        between.on(kinds.EXPORTS, 7, self._receive_exports)
+        near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
+        self._near.observe(near)
+        between.observe(far)
+        for peer in self._near.peers.values():
+            near.peer_up(peer)
+
+    def __repr__(self) -> str:
+        return f"<Gateway of site {self._directory.own.site!r} to {', '.join(self._directory.sites()) or 'none'}>"
+
+    def statistics(self) -> GatewayStatistics:
+        """Return a snapshot of the counters."""
+        return GatewayStatistics(
+            received=self._carrying.received,
+            carried=self._carrying.carried,
+            carried_bytes=self._carrying.carried_bytes,
+            refused=MappingProxyType(dict(self._carrying.refused)),
+            sites=self._directory.sites(),
+            neighbours=MappingProxyType({node: peer.site for node, peer in self._between.peers.items()}),
+            told=self._told,
+            told_bytes=self._told_bytes,
+        )
+
+    async def wait_for_site(self, site: str) -> None:
+        """Wait until a site can be reached."""
+        while site not in self._directory.sites():
+            await self._membership.wait_news()
+
+    def _is_exported(self, node: NodeId) -> bool:
+        return any(node in members for members in self._advertising.exported.clusters.values())
+
+    # -- the directory --------------------------------------------------------------------------------------
+
+    def _receive_route(self, peer: Peer, message: Message) -> None:
+        try:
+            self._directory.receive_route_untrusted(peer.node, message, trio.current_time())
+        except Flooded:
+            self._flood(peer)
+        self.news()
+
+    def _receive_exports(self, peer: Peer, message: Message) -> None:
+        try:
+            question = self._directory.receive_exports_untrusted(peer.node, message, trio.current_time())
+            if question is not None:
+                peer.link.post(question, 0, CONTROL_RESERVE)
+        except Flooded:
+            self._flood(peer)
+        self.news()
+
+    def _receive_wanted(self, peer: Peer, message: Message) -> None:
+        self._advertising.repeat(peer.node, wanted_untrusted(message))
+        self._stale.add(peer.node)
+        self.news()
+
+    def _flood(self, peer: Peer) -> None:
+        if peer.node not in self._flooded:
+            _log.warning("gateway %s of site %r floods the directory: not listened to for now", peer.node, peer.site)
+        self._flooded[peer.node] = trio.current_time()
+        self._directory.forget(peer.node)
+
+    def news(self) -> None:
+        """Something has changed that neighbours may have to be told."""
+        self._wakeup.wake()
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Keep neighbours informed."""
+        nursery.start_soon(self._watch_members)
+        nursery.start_soon(self._look_after_neighbours)
+        while True:
+            await self._wakeup.wait()
+            await trio.sleep(_GATHER)
+            self._tell()
+
+    async def _watch_members(self) -> None:
+        while True:
+            self.news()
+            await self._membership.wait_news()
+
+    def _tell(self) -> None:
+        own = self._directory.own
+        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
+        companions = {
+            Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
+        }
+        self._advertising.export(exports_of(members, set()) | companions)
+        changed = {own, *self._directory.changed}
+        self._directory.changed.clear()
+        stale, self._stale = self._stale, set()
+        for neighbour in self._advertising.neighbours:
+            peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
+            if peer is None:
+                continue
+            for message in self._advertising.messages(neighbour, None if neighbour in stale else changed):
+                size = message_size(message)
+                try:
+                    peer.link.post(message, size, CONTROL_RESERVE)
+                except NotSent:
+                    self._advertising.repeat(neighbour)
+                    self._stale.add(neighbour)
+                    break
+                self._told += 1
+                self._told_bytes += size
+        if self._stale:
+            self._wakeup.wake()
+        self._sites.changed()
+
+    async def _look_after_neighbours(self) -> None:
+        """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
+        asked: set[NodeId] = set()
+
+        async def ask(peer: Peer) -> None:
+            try:
+                with trio.move_on_after(_ALIVE_WITHIN) as scope:
+                    await self._between.barrier(peer.node)
+                if scope.cancelled_caught and self._between.peers.get(peer.node) is peer:
+                    self._between.drop(peer.node, f"no answer for {_ALIVE_WITHIN:g} s")
+            finally:
+                asked.discard(peer.node)
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(_ALIVE_EVERY)
+                now = trio.current_time()
+                self._between.identity = self._near.identity
+                for node, peer in list(self._between.peers.items()):
+                    try:
+                        self._between.check_peer(peer.identity)
+                    except AuthenticationError as error:
+                        self._between.drop(node, str(error))
+                        continue
+                    if node not in asked:
+                        asked.add(node)
+                        nursery.start_soon(ask, peer)
+                for node, since in list(self._flooded.items()):
+                    if now - since > _FLOOD_PAUSE:
+                        del self._flooded[node]
+                        self._between.drop(node, "it had flooded the directory")
+                for rival in self._directory.rivals(now, _RIVAL_PATIENCE):
+                    if rival not in self._reported:
+                        self._reported.add(rival)
+                        _log.warning(
+                            "gateway %s calls its site %r, and another site has that name: it is not believed",
+                            rival.gateway,
+                            rival.site,
+                        )
+
+    async def keep_dialling(self, url: str) -> None:
+        """Have a link to the gateway at ``url`` for as long as this one is up."""
+        attempt = 0
+        warned = False
+        while True:
+            try:
+                peer = await self._between.connect([url])
+            except (NotSent, AuthenticationError, ConfigError) as error:
+                if not warned:
+                    warned = True
+                    _log.warning("%s; trying again", error)
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+                attempt += 1
+                continue
+            attempt = 0
+            warned = False
+            while self._between.peers.get(peer.node) is peer:
+                await self._lost.park()
+
+    def neighbour_up(self, peer: Peer, *, near: bool) -> None:
+        """A node or gateway is linked: it is told everything."""
+        if peer.foreign:
+            return
+        if not near:
+            self._directory.add(peer.node, trio.current_time(), local=False)
+        self._advertising.add(peer.node, self._directory.own.site if near else peer.site)
+        self._stale.add(peer.node)
+        self.news()
+
+    def neighbour_reset(self, peer: Peer, *, near: bool) -> None:
+        """What it was told may be lost, and what it has told."""
+        if not peer.foreign:
+            if not near:
+                self._directory.add(peer.node, trio.current_time(), local=False)
+            self._advertising.repeat(peer.node)
+            self._stale.add(peer.node)
+            self.news()
+
+    def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
+        """Nothing leads through it for now."""
+        if not near:
+            self._directory.forget(node)
+            self._carrying.checkpoint.forget(node)
+        self.news()
+
+    def forget(self, node: NodeId) -> None:
+        """A neighbour is given up."""
+        self._advertising.remove(node)
+        self._lost.unpark_all()
+
+    def end(self) -> None:
+        """Have the nodes of this site told that nothing leads through here any more."""
+        for node in self._directory.neighbours:
+            if not self._directory.is_local(node):
+                self._directory.forget(node)
+        self._tell()
+
+
+@final
+class _Neighbours:
+    """What one of the two meshes tells of its peers."""
+
+    def __init__(self, gateway: Gateway, *, near: bool) -> None:
+        self._gateway = gateway
+        self._near = near
+
+    def peer_up(self, peer: Peer) -> None:
+        self._gateway.neighbour_up(peer, near=self._near)
+
+    def peer_reset(self, peer: Peer) -> None:
+        self._gateway.neighbour_reset(peer, near=self._near)
+
+    def peer_refused(self, node: NodeId) -> None:
+        self._gateway.neighbour_lost(node, near=self._near)
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        self._gateway.neighbour_lost(peer.node, near=self._near)
+        self._gateway.forget(peer.node)
+
+
+@asynccontextmanager
+async def open_gateway(
+    node: Node,
+    *,
+    listen: Iterable[str] = (),
+    peers: Iterable[str] = (),
+    policy: Policy | None = None,
+    rate: float | None = None,
+) -> AsyncIterator[Gateway]:
+    """Make a node a gateway of its site until the block ends.
+
+    Any number of gateways may serve a site; nodes spread over them and turn to others when one is gone.
+
+    Args:
+        node: a node at a named site, whose certificate permits it to be a gateway.
+        listen: URLs at which gateways of other sites reach this one; none: it only dials.
+        peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
+        policy: what is exported and imported; by default nothing is exported.
+        rate: bytes per second that one gateway of another site may send here; None: any.
+
+    Raises:
+        ConfigError: the node has no site, or no right to be a gateway; or an address cannot be used.
+
+    Leaving it, or cancelling it, tells neighbours goodbye; their nodes turn to other gateways.
+    """
+    parts = node.parts
+    if parts.sites is None:
+        raise ConfigError("a gateway needs a site: open its node with site='NAME'")
+    if parts.sites.forward is not None:
+        raise ConfigError("this node is a gateway already, or has been one: open another node")
+    if not parts.mesh.identity.certificate.rights.gateway:
+        raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
+    environment = parts.environment
+    urls = [environment.check_url(url) for url in listen]
+    dialled = [environment.check_url(url) for url in peers]
+    transport = environment.transport(parts.config)
+    try:
+        bound = await transport.listen(urls)
+    except BaseException:
+        transport.close()
+        raise
+    async with (
+        open_mesh(
+            parts.mesh.identity,
+            transport,
+            bound,
+            config=parts.config,
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=node.site, between=True),
+        ) as between,
+        open_background() as nursery,
+    ):
+        between.check_peer = _check_gateway(parts.mesh)
+        gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
+        nursery.start_soon(gateway.run, nursery)
+        for url in dialled:
+            nursery.start_soon(gateway.keep_dialling, url)
+        try:
+            yield gateway
+        finally:
+            with trio.CancelScope(shield=True):
+                await between.say_goodbye("the gateway was closed", 0.5)
+            gateway.end()
+
+
+def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:
+    def check(peer: PeerIdentity) -> None:
+        near.check_peer(peer)
+        if not peer.certificate.rights.gateway:
+            raise AuthenticationError(f"the certificate of cluster {peer.cluster!r} gives no right to be a gateway")
+
+    return check

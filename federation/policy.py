@@ -1,0 +1,78 @@
+"""What a gateway lets through: allow-lists of clusters and topics, as patterns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Final, final
+
+from iris.cluster.site_messages import CLUSTER, TOPIC, Export
+from iris.kernel.errors import ConfigError
+from iris.patterns.topics import is_pattern, is_topic
+from iris.security.rights import covers
+
+_EVERYTHING: Final = (">",)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Allow-lists.  Patterns are those of topics: ``*`` is one token, a last ``>`` the rest.
+
+    Args:
+        exports: clusters of the own site that other sites may use; by default none.
+        imports: clusters of other sites that the own site may use, and sites behind it see; by default all.
+        export_topics: topics of which events may leave the own site; by default none.
+        import_topics: topics of which events may come in; by default all.
+        transit: other sites may reach each other through this one.
+
+    Raises:
+        ConfigError: something is not a pattern.
+    """
+
+    exports: tuple[str, ...] = ()
+    imports: tuple[str, ...] = _EVERYTHING
+    export_topics: tuple[str, ...] = ()
+    import_topics: tuple[str, ...] = _EVERYTHING
+    transit: bool = True
+
+    def __post_init__(self) -> None:
+        for what in ("exports", "imports", "export_topics", "import_topics"):
+            patterns: Iterable[str] = getattr(self, what)
+            for pattern in patterns:
+                if not (is_pattern(pattern) or is_topic(pattern)):
+                    raise ConfigError(
+                        f"gateway: {pattern!r} in {what} is not a pattern: use tokens joined by dots, '*' for one, a "
+                        "last '>' for the rest"
+                    )
+
+    def may_export(self, cluster: str) -> bool:
+        """Tell whether other sites may use a cluster of this one."""
+        return _allow(self.exports, cluster)
+
+    def may_import(self, export: Export) -> bool:
+        """Tell whether something that another site exports is taken."""
+        match export.kind:
+            case kind if kind == CLUSTER:
+                return _allow(self.imports, export.name)
+            case kind if kind == TOPIC:
+                return any(_overlap(pattern, export.name) for pattern in self.export_topics)
+            case _:
+                return True
+
+
+def _allow(patterns: Iterable[str], name: str) -> bool:
+    return any(covers(pattern, name) for pattern in patterns)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Tell whether some topic matches both patterns."""
+    ours, theirs = one.split("."), other.split(".")
+    for at in range(max(len(ours), len(theirs))):
+        if at >= len(ours) or at >= len(theirs):
+            return False
+        if ours[at] == ">" or theirs[at] == ">":
+            return True
+        if ours[at] != theirs[at] and "*" not in (ours[at], theirs[at]):
+            return False
+    return True

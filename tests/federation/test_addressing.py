@@ -1,0 +1,138 @@
+"""Which site is asked: the nearest, the one that is named, and others when that is gone or full."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.kernel.errors import ConfigError, NoSuchCluster, Overloaded
+from tests.support.federations import Federation, echo, open_federation
+
+
+async def chain(federation: Federation, *sites: str) -> None:
+    """Bring up gateways of which each is linked to the next one only."""
+    for number, site in enumerate(sites):
+        await federation.gateway(site, to=[f"{sites[number - 1]}-gateway"] if number else [])
+
+
+async def test_members_of_the_own_site_are_asked_first_and_others_when_there_are_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "berlin", "paris")
+        await federation.member("berlin", echo("store", "berlin"), "one")
+        await federation.member("paris", echo("store", "paris-1"), "one")
+        await federation.member("paris", echo("store", "paris-2"), "two")
+        shop = await federation.node("paris", "shop")
+        await shop.wait_for("store", members=3)
+        asked = Counter([await shop.request("store") for _ in range(100)])
+        assert asked.keys() == {"paris-1", "paris-2"}
+        federation.crash("paris-one")
+        federation.crash("paris-two")
+        assert await shop.request("store", idempotent=True) == "berlin"
+
+
+async def test_the_nearest_of_other_sites_is_asked_first(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "one", "two", "three", "four")
+        for site in ("two", "four"):
+            await federation.member(site, echo("store", site), "store")
+        shop = await federation.node("one", "shop")
+        await shop.wait_for("store", members=2)
+        assert {await shop.request("store") for _ in range(50)} == {"two"}
+        federation.crash("two-store")
+        with trio.fail_after(10):
+            assert await shop.request("store", idempotent=True, timeout=10) == "four"
+
+
+async def test_a_site_that_is_named_is_asked_and_no_other(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.ring("eu", "us", "ap")
+        for site in ("eu", "us", "ap"):
+            await federation.member(site, echo("store", site), "store")
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store", members=3)
+        for site in ("ap", "eu", "us"):
+            assert {await shop.request(f"store@{site}") for _ in range(20)} == {site}
+        assert {await shop.request("store") for _ in range(20)} == {"us"}
+        with pytest.raises(NoSuchCluster):
+            await shop.request("store@moon")
+        federation.crash("ap-store")
+        await trio.sleep(5)
+        with pytest.raises(NoSuchCluster):
+            await shop.request("store@ap")
+        assert await shop.request("store@eu") == "eu"
+
+
+async def test_a_tunnel_goes_to_the_site_that_is_named(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "eu", "us")
+        for site in ("eu", "us"):
+            await federation.member(site, echo("store"), "store")
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store", members=2)
+        async with shop.open_tunnel("store@eu") as tunnel:
+            await tunnel.send(b"far")
+            assert await tunnel.receive() == b"far"
+            assert tunnel.sender.node == federation.nodes["eu-store"].id
+
+
+async def test_work_spills_to_another_site_when_this_one_is_full(autojump_clock: MockClock) -> None:
+    def slow(site: str) -> iris.Service:
+        service = iris.Service("store")
+
+        @service.request
+        async def work(request: iris.Request) -> object:
+            await trio.sleep(0.5)
+            return site
+
+        return service
+
+    async with open_federation() as federation:
+        await chain(federation, "eu", "us")
+        for site in ("eu", "us"):
+            node = await federation.node(site, "store")
+            await federation.enter(node.join("store", slow(site), limits=iris.Limits(concurrency=2, queue=1)))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store", members=2)
+        assert await shop.request("store") == "us"
+        await trio.sleep(1)  # the spare at the other site is linked by now
+        answers: Counter[object] = Counter()
+
+        async def ask() -> None:
+            try:
+                answers[await shop.request("store")] += 1
+            except Overloaded:
+                answers["overloaded"] += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(ask)
+        assert answers == {"us": 3, "eu": 3, "overloaded": 2}
+
+
+@pytest.mark.parametrize("address", ["store@", "@eu", "store@a b", "store@eu@us"])
+async def test_what_is_no_address_is_refused(autojump_clock: MockClock, address: str) -> None:
+    async with open_federation() as federation:
+        shop = await federation.node("us", "shop")
+        with pytest.raises(ConfigError):
+            await shop.request(address)
+        with pytest.raises(ConfigError):
+            await shop.broadcast(address, b"")
+        with pytest.raises(ConfigError):
+            shop.open_tunnel(address)
+
+
+async def test_the_own_site_can_be_named_without_any_gateway(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.member("us", echo("store", "us"), "one")
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        assert await shop.request("store@us") == "us"
+        await federation.member("us", echo("store", "us too"), "two")
+        await shop.wait_for("store@us", members=2)
+        assert {await shop.request("store@us") for _ in range(30)} == {"us", "us too"}

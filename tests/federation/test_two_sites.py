@@ -1,0 +1,220 @@
+"""Two sites and a gateway in each: every pattern across them, and who may be asked for what."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.federation.gateway import open_gateway
+from iris.federation.policy import Policy
+from iris.kernel.errors import ConfigError, NoSuchCluster
+from iris.security.rights import Rights
+from tests.support.federations import EVERYTHING, Federation, echo, open_federation
+
+
+async def join_two(federation: Federation, *, policy: Policy | None = None) -> iris.Node:
+    """Have a member of ``databases`` in eu and return a node of us."""
+    await federation.gateway("eu", policy=policy or EVERYTHING)
+    await federation.gateway("us", to=["eu-gateway"])
+    await federation.member("eu", echo("databases"))
+    shop = await federation.node("us", "shop")
+    await shop.wait_for("databases")
+    return shop
+
+
+async def test_a_request_reaches_a_cluster_of_another_site(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        shop = await join_two(federation)
+        assert await shop.request("databases", b"hello") == b"hello"
+        assert await shop.request("databases@eu", {"deep": [1, None]}) == {"deep": [1, None]}
+        (member,) = shop.members("databases")
+        assert (member.node, member.site, member.speaks_for) == (federation.nodes["eu-databases"].id, "eu", "databases")
+        assert "databases" in shop.clusters()
+
+
+async def test_the_member_sees_who_is_calling(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        service = iris.Service("databases")
+
+        @service.request
+        async def who(request: iris.Request) -> object:
+            return [request.sender.cluster, request.sender.node]
+
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        await federation.member("eu", service)
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("databases")
+        assert await shop.request("databases") == ["shop", shop.id]
+
+
+async def test_a_tunnel_crosses_both_ways(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        shop = await join_two(federation)
+        sent = [bytes([number % 251]) * 50_000 for number in range(100)]
+        received: list[bytes] = []
+        async with shop.open_tunnel("databases") as tunnel, trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for payload in sent:
+                    await tunnel.send(payload)
+                await tunnel.send_eof()
+
+            nursery.start_soon(send)
+            received.extend([payload async for payload in tunnel])
+        assert hashlib.sha256(b"".join(received)).digest() == hashlib.sha256(b"".join(sent)).digest()
+
+
+async def test_a_broadcast_and_a_survey_reach_members_of_all_sites(autojump_clock: MockClock) -> None:
+    heard: list[str] = []
+
+    def store(name: str) -> iris.Service:
+        service = echo("store", name)
+
+        @service.broadcast
+        async def hear(message: iris.Message) -> None:
+            heard.append(f"{name} {message.payload}")
+
+        return service
+
+    async with open_federation() as federation:
+        await federation.ring("eu", "us", "ap")
+        for site in ("eu", "us", "ap"):
+            for number in range(2):
+                await federation.member(site, store(f"{site}{number}"), f"store{number}")
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store", members=6)
+        async with shop.survey("store", b"?") as answers:
+            said = sorted([answer.payload async for answer in answers])
+        assert said == ["ap0", "ap1", "eu0", "eu1", "us0", "us1"]
+        assert answers.missing == ()
+        await shop.broadcast("store", "all")
+        await shop.broadcast("store@ap", "there")
+        await trio.sleep(1)
+        assert sorted(heard) == sorted([*(f"{name} all" for name in said), "ap0 there", "ap1 there"])
+
+
+async def test_nodes_of_different_sites_do_not_link_directly(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.member("eu", echo("databases"))
+        shop = await federation.node("us", "shop", seeds=["eu-databases"])
+        await trio.sleep(10)
+        assert shop.statistics().links == {}
+        with pytest.raises(NoSuchCluster):
+            await shop.request("databases")
+
+
+async def test_a_node_without_a_site_and_one_with_do_not_link(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        plain = await federation.node(None, "plain")
+        named = await federation.node("eu", "named", seeds=["plain"])
+        await trio.sleep(5)
+        assert named.statistics().links == plain.statistics().links == {}
+
+
+async def test_an_ordinary_node_is_not_let_in_where_gateways_meet(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        shop = await federation.node("eu", "shop", seeds=["eu-gateway/between"])
+        await trio.sleep(5)
+        assert len(shop.statistics().links) == 0
+
+
+async def test_what_is_not_exported_cannot_be_asked(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        shop = await join_two(federation, policy=Policy(exports=("databases",)))
+        secret = await federation.member("eu", echo("secrets"))
+        await trio.sleep(1)
+        with pytest.raises(NoSuchCluster):
+            await shop.request("secrets")
+        with pytest.raises(NoSuchCluster):
+            await shop.request("secrets@eu")
+        # A node that knows the id and asks all the same is refused by its own gateway, which counts it.
+        assert shop.parts.sites is not None
+        with pytest.raises(iris.IrisError):
+            await shop.parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+        assert federation.gateways["us-gateway"].statistics().refused["not exported"] >= 1
+        assert secret.statistics().links.keys() == {federation.nodes["eu-databases"].id, gateway_node(federation, "eu")}
+
+
+def gateway_node(federation: Federation, site: str) -> str:
+    return federation.nodes[f"{site}-gateway"].id
+
+
+async def test_imports_are_a_list_of_their_own(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"], policy=Policy(imports=("wanted",)))
+        await federation.member("eu", echo("wanted"))
+        await federation.member("eu", echo("unwanted"))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("wanted")
+        assert await shop.request("wanted", b"x") == b"x"
+        with pytest.raises(NoSuchCluster):
+            await shop.request("unwanted")
+
+
+async def test_a_member_that_leaves_is_not_asked_any_more(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        node = await federation.node("eu", "databases")
+        shop = await federation.node("us", "shop")
+        async with node.join("databases", echo("databases")):
+            await shop.wait_for("databases")
+            assert await shop.request("databases", 1) == 1
+        await trio.sleep(1)
+        with pytest.raises(NoSuchCluster):
+            await shop.request("databases")
+
+
+async def test_a_member_that_dies_is_given_up_and_another_asked(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        await federation.member("eu", echo("databases", "one"), "one")
+        await federation.member("eu", echo("databases", "two"), "two")
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("databases", members=2)
+        assert {await shop.request("databases", idempotent=True) for _ in range(20)} == {"one", "two"}
+        federation.crash("eu-one")
+        for _ in range(50):
+            assert await shop.request("databases", idempotent=True, timeout=10) in ("one", "two")
+            await trio.sleep(0.1)
+        assert {await shop.request("databases", idempotent=True) for _ in range(20)} == {"two"}
+
+
+async def test_a_gateway_needs_a_site_and_the_right(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        plain = await federation.node(None, "plain")
+        with pytest.raises(ConfigError, match="site"):
+            async with open_gateway(plain):
+                pass
+        await federation.gateway("eu")
+        with pytest.raises(ConfigError, match="gateway already"):
+            async with open_gateway(federation.nodes["eu-gateway"]):
+                pass
+    async with open_federation(rights=Rights(serves=(">",))) as federation:
+        node = await federation.node("eu", "shop")
+        with pytest.raises(ConfigError, match="no right to be a gateway"):
+            async with open_gateway(node):
+                pass
+
+
+async def test_a_gateway_that_is_closed_is_no_way_any_more(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("databases"))
+        node = await federation.node("us", "gateway")
+        shop = await federation.node("us", "shop")
+        async with open_gateway(node, peers=["mem://eu-gateway/between"], listen=["mem://us-gateway/between"]):
+            await shop.wait_for("databases")
+            assert await shop.request("databases", 1) == 1
+        await trio.sleep(0.5)
+        with pytest.raises(NoSuchCluster):
+            await shop.request("databases")
+        assert federation.gateways["eu-gateway"].statistics().sites == ()

@@ -1,0 +1,111 @@
+"""Sites on a network in memory, joined by gateways as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+
+import iris
+import iris.testing
+from iris.federation.gateway import Gateway, open_gateway
+from iris.federation.policy import Policy
+from iris.testing import Network
+
+T = TypeVar("T")
+
+EVERYTHING = Policy(exports=(">",), export_topics=(">",))
+
+
+class Federation:
+    """Nodes and gateways that stay up until the test is over.  Use it in the task that opened it."""
+
+    def __init__(self, network: Network, stack: AsyncExitStack) -> None:
+        self.network = network
+        self.gateways: dict[str, Gateway] = {}
+        self.nodes: dict[str, iris.Node] = {}
+        self._stack = stack
+
+    async def node(self, site: str | None, name: str, **options: Any) -> iris.Node:
+        """Bring up a node; its host is called ``site-name``, or as the node if there is no site."""
+        host = name if site is None else f"{site}-{name}"
+        node = await self._stack.enter_async_context(self.network.open_node(name, host=host, site=site, **options))
+        self.nodes[host] = node
+        return node
+
+    async def enter(self, block: AbstractAsyncContextManager[T]) -> T:
+        """Enter a block that lasts until the test is over."""
+        return await self._stack.enter_async_context(block)
+
+    async def member(self, site: str, service: iris.Service, name: str | None = None, **options: Any) -> iris.Node:
+        """Bring up a node that is a member of the service's cluster."""
+        node = await self.node(site, name or service.name, **options)
+        await self._stack.enter_async_context(node.join(service.name, service))
+        return node
+
+    async def gateway(
+        self, site: str, *, to: Iterable[str] = (), name: str = "gateway", policy: Policy = EVERYTHING, **options: Any
+    ) -> Gateway:
+        """Bring up a gateway that dials other gateways, named by their hosts."""
+        node = await self.node(site, name)
+        host = f"{site}-{name}"
+        gateway = await self._stack.enter_async_context(
+            open_gateway(node, listen=[gateway_url(host)], peers=map(gateway_url, to), policy=policy, **options)
+        )
+        self.gateways[host] = gateway
+        return gateway
+
+    async def ring(self, *sites: str) -> None:
+        """Bring up one gateway for each site, each linked to the next, the last one to the first."""
+        for site, following in zip(sites, (*sites[1:], sites[0]), strict=True):
+            await self.gateway(site, to=[f"{following}-gateway"])
+
+    async def mesh(self, *sites: str) -> None:
+        """Bring up one gateway for each site, each linked to all others."""
+        for number, site in enumerate(sites):
+            await self.gateway(site, to=[f"{other}-gateway" for other in sites[:number]])
+
+    async def wait_for_sites(self, *sites: str, within: float = 5.0) -> None:
+        """Wait until every gateway reaches all of these but its own."""
+        with trio.fail_after(within):
+            for gateway in self.gateways.values():
+                for site in sites:
+                    if site != gateway.site:
+                        await gateway.wait_for_site(site)
+
+    def crash(self, host: str) -> None:
+        """Kill a host; nothing more is expected of it."""
+        self.network.memory.crash(host)
+        self.gateways.pop(host, None)
+        self.nodes.pop(host, None)
+
+
+def gateway_url(host: str) -> str:
+    """Return where a gateway listens for other gateways."""
+    return f"mem://{host}/between"
+
+
+@asynccontextmanager
+async def open_federation(**options: Any) -> AsyncIterator[Federation]:
+    """Make a network on which sites can be brought up."""
+    async with AsyncExitStack() as stack:
+        network = await stack.enter_async_context(iris.testing.open_network(**options))
+        yield Federation(network, stack)
+
+
+def echo(name: str, answer: object = None) -> iris.Service:
+    """Return a service that answers requests with what they carry, or with ``answer``."""
+    service = iris.Service(name)
+
+    @service.request
+    async def reply(request: iris.Request) -> object:
+        return request.payload if answer is None else answer
+
+    @service.tunnel
+    async def mirror(tunnel: iris.Tunnel) -> None:
+        async for payload in tunnel:
+            await tunnel.send(payload)
+
+    return service
