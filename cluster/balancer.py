@@ -103,6 +103,10 @@ class Balancer:
         """Every member here, suspended ones included."""
         return self._scores.keys()
 
+    def owing(self) -> list[NodeId]:
+        """Return the members from which answers are outstanding."""
+        return [node for node, score in self._scores.items() if score.outstanding]
+
     # -- who can be asked -----------------------------------------------------------------------------------
 
     def add(self, node: NodeId, site: str = "", distance: int = 1) -> None:

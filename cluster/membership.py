@@ -17,6 +17,7 @@ from typing import Final, assert_never, final
 import trio
 
 from iris.cluster.balancer import Balancer
+from iris.cluster.doubts import Doubts
 from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
 from iris.cluster.gossip import encode_update
 from iris.cluster.mesh import Mesh
@@ -38,6 +39,9 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 
 _COURTESY: Final = 0.5
 """Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
+
+_LOOKS: Final = (0.5, 0.25)
+"""Of ``Config.probe_timeout``: how often it is looked who owes an answer, while nobody does and while somebody does."""
 
 _HELD_BACK: Final = 64
 """Messages of the machine kept for a node that is being linked."""
@@ -225,6 +229,7 @@ class Membership:
 
     async def run(self) -> None:
         """Drive the machine; run it in exactly one task."""
+        self._nursery.start_soon(self._look_for_silence)
         while True:
             now = trio.current_time()
             self._swim.queue_delay = self.queue_delay()
@@ -234,6 +239,23 @@ class Membership:
             else:
                 with trio.move_on_at(self._swim.deadline):
                     await self._wakeup.wait()
+
+    async def _look_for_silence(self) -> None:
+        """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
+        patience = self._config.probe_timeout
+        doubts = Doubts(patience)
+        owing: dict[NodeId, int] = {}
+        while True:
+            await trio.sleep(patience * _LOOKS[bool(owing)])
+            nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
+            owing = {node: self._frames_from(node) for node in nodes if node in self._mesh.peers}
+            for node in doubts.look(trio.current_time(), owing):
+                self._perform(self._swim.doubt(node, trio.current_time()))
+                self._wakeup.wake()
+
+    def _frames_from(self, node: NodeId) -> int:
+        session = self._mesh.peers[node].session
+        return 0 if session is None else session.statistics().received_frames
 
     def _receive(self, peer: Peer, message: Message) -> None:
         if peer.foreign:

@@ -102,6 +102,7 @@ class Node:
         idempotent: bool = False,
         operation: str | None = None,
         key: str | None = None,
+        prefer: Member | NodeId | None = None,
         headers: Mapping[str, str] | None = None,
         priority: PriorityName = "normal",
         hedge: float | None = None,
@@ -120,6 +121,8 @@ class Node:
             idempotent: the handler's effect is the same when it runs twice.
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
+            prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
+                at whatever site; then another one.  From ``members``, ``watch`` or an earlier answer.
             headers: str to str, at most ``Config.max_headers`` bytes.
             priority: ``low`` is refused first by members that are overloaded, ``high`` last, and does not queue.
             hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest
@@ -154,6 +157,7 @@ class Node:
             idempotent=idempotent,
             operation=operation,
             key=key,
+            prefer=prefer.node if isinstance(prefer, Member) else prefer,
             headers=headers,
             priority=Priority.NORMAL if priority == "normal" else check_priority(priority),
             hedge=hedge,

@@ -11,7 +11,14 @@ from iris.kernel.ids import NodeId
 class Picker(Protocol):
     """Chooses among the members of one cluster; told how each request went."""
 
-    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None, now: float = ...) -> NodeId | None:
+    def pick(
+        self,
+        *,
+        exclude: Collection[NodeId] = (),
+        key: str | None = None,
+        prefer: NodeId | None = None,
+        now: float = ...,
+    ) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``."""
         ...
 

@@ -134,6 +134,7 @@ class Requests:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         member: NodeId | None = None,
+        prefer: NodeId | None = None,
         priority: Priority = Priority.NORMAL,
         hedge: float | None = None,
     ) -> Any:
@@ -153,13 +154,13 @@ class Requests:
         try:
             if hedge is None:
                 reply = await self._ask(
-                    cluster, body, deadline, timeout, picker, member, flags, operation, key, flat, set()
+                    cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, set()
                 )
             else:
 
                 async def ask(tried: set[NodeId]) -> Any:
                     return await self._ask(
-                        cluster, body, deadline, timeout, picker, member, flags, operation, key, flat, tried
+                        cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, tried
                     )
 
                 reply = await self._hedges.setdefault(cluster, Hedging()).ask(ask, hedge)
@@ -199,6 +200,7 @@ class Requests:
         flags: int,
         operation: str | None,
         key: str | None,
+        prefer: NodeId | None,
         headers: wire.Headers,
         tried: set[NodeId],
     ) -> Any:
@@ -211,7 +213,9 @@ class Requests:
             now = trio.current_time()
             if now >= deadline:
                 break
-            member = only or (picker.pick(exclude=tried, key=key, now=now) if picker is not None else None)
+            member = only
+            if member is None and picker is not None:
+                member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
             if member is None or (only is not None and tried):
                 break
             # What did not run because of the load is repeated only as far as the load allows; what was lost always.

@@ -43,8 +43,17 @@ class StaticPicker:
         self.outcomes: list[tuple[NodeId, bool]] = []
         self.keys: list[str | None] = []
 
-    def pick(self, *, exclude: Collection[NodeId] = (), key: str | None = None, now: float = 0.0) -> NodeId | None:
+    def pick(
+        self,
+        *,
+        exclude: Collection[NodeId] = (),
+        key: str | None = None,
+        prefer: NodeId | None = None,
+        now: float = 0.0,
+    ) -> NodeId | None:
         self.keys.append(key)
+        if prefer in self.members and prefer not in exclude:
+            return prefer
         return next((member for member in self.members if member not in exclude), None)
 
     def started(self, node: NodeId) -> None:

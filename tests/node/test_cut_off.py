@@ -1,0 +1,121 @@
+"""Nodes that are cut off: callers notice, each side serves its own, and all find each other again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import Stage, open_stage
+
+
+def naming(host: str) -> iris.Service:
+    """Return a service that answers with the name of its host."""
+    service = iris.Service("store")
+
+    async def reply(_: iris.Request) -> object:
+        await trio.sleep(0.002)
+        return host
+
+    service.request(reply)
+    return service
+
+
+async def open_members(stage: Stage, *hosts: str) -> dict[str, iris.Node]:
+    return {host: await stage.member(naming(host), host) for host in hosts}
+
+
+async def test_the_preferred_member_is_asked_while_it_can_be_and_then_another(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        nodes = await open_members(stage, "one", "two", "three")
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=3)
+        member = next(member for member in shop.members("store") if member.node == nodes["two"].id)
+        for prefer in (member, member.node):
+            asked = Counter([await shop.request("store", prefer=prefer) for _ in range(50)])
+            assert asked == {"two": 50}
+        assert len(Counter([await shop.request("store") for _ in range(50)])) == 3
+        stage.crash("two")
+        await trio.sleep(5)
+        asked = Counter([await shop.request("store", prefer=member) for _ in range(50)])
+        assert asked.keys() == {"one", "three"}
+
+
+async def test_a_preferred_member_that_nobody_knows_is_no_error(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        await open_members(stage, "one")
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        assert await shop.request("store", prefer=shop.id) == "one"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_callers_give_a_silent_member_no_work_after_a_second(autojump_clock: MockClock, seed: int) -> None:
+    async with open_stage(seed=seed) as stage:
+        nodes = await open_members(stage, *(f"m{number}" for number in range(6)))
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=6)
+        silent = nodes["m3"].id
+
+        async def call() -> None:
+            with trio.move_on_after(3):
+                await shop.request("store", idempotent=True, prefer=silent)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(call)
+                await trio.sleep(0.02)
+            stage.network.memory.partition(["m3"], ["shop", *(host for host in nodes if host != "m3")])
+            since = trio.current_time()
+            while not shop._membership.is_suspected(silent):
+                nursery.start_soon(call)
+                await trio.sleep(0.02)
+            assert trio.current_time() - since < 1.0
+        stage.network.memory.heal()
+        await trio.sleep(20)
+
+
+async def test_a_long_request_is_no_evidence_against_its_member(autojump_clock: MockClock) -> None:
+    service = iris.Service("store")
+
+    @service.request
+    async def slow(_: iris.Request) -> object:
+        await trio.sleep(60)
+        return "done"
+
+    async with open_stage() as stage:
+        _, shop = await stage.pair(service)
+        async with shop.watch("store") as changes:
+            assert (await anext(changes)).kind == "joined"
+            assert await shop.request("store", timeout=120) == "done"
+            with trio.move_on_after(1) as nothing:
+                await anext(changes)
+            assert nothing.cancelled_caught
+
+
+async def test_both_sides_of_a_partition_serve_their_own_and_find_each_other_after_an_hour(
+    autojump_clock: MockClock,
+) -> None:
+    config = iris.Config(probe_interval=5.0, gossip_interval=1.0, lost_interval=5.0)  # an hour in seconds
+    async with open_stage() as stage:
+        nodes = {host: await stage.member(naming(host), host, config=config) for host in "abc"}
+        for node in nodes.values():
+            await node.wait_for("store", members=3)
+        sides = ("a",), ("b", "c")
+        stage.network.memory.partition(*sides)
+        for _ in range(6):
+            await trio.sleep(600)
+            for side in sides:
+                for host in side:
+                    answers = {await nodes[host].request("store") for _ in range(20)}
+                    assert answers == set(side)
+        stage.network.memory.heal()
+        since = trio.current_time()
+        for node in nodes.values():
+            await node.wait_for("store", members=3, timeout=60)
+        assert trio.current_time() - since < 30, "six of the slow intervals"
+        for host in nodes:
+            assert {await nodes[host].request("store") for _ in range(60)} == set(nodes)
