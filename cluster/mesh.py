@@ -24,7 +24,7 @@ from iris.cluster.barriers import Barriers
 from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
-from iris.cluster.peer import Peer, PeerObserver
+from iris.cluster.peer import Peer, PeerObserver, SessionEntry
 from iris.cluster.redialling import Redialling
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.site_ways import Carrier, is_site_url, site_url
@@ -49,18 +49,6 @@ _MAX_SESSIONS: Final = 8
 
 _TURN: Final = 0.0003
 """Seconds for which frames are read before other tasks get their turn."""
-
-
-@final
-class _Entry:
-    """A session in which frames may arrive, whose it is, and the gaps that were reported upwards."""
-
-    __slots__ = ("lost_frames", "peer", "session")
-
-    def __init__(self, session: Session, peer: Peer) -> None:
-        self.session = session
-        self.peer = peer
-        self.lost_frames = 0
 
 
 @final
@@ -94,7 +82,7 @@ class Mesh:
         self._inbound: Final = Inbound(transport, config, self.refusals)
         self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, entropy=entropy, wall_clock=wall_clock)
         self._peers: dict[NodeId, Peer] = {}
-        self._sessions: dict[int, _Entry] = {}
+        self._sessions: dict[int, SessionEntry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
         """This node as its own peer."""
         self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
@@ -265,7 +253,7 @@ class Mesh:
         return peer
 
     def _add_session(self, session: Session, peer: Peer) -> None:
-        self._sessions[session.local_index] = _Entry(session, peer)
+        self._sessions[session.local_index] = SessionEntry(session, peer)
         own = [index for index, entry in self._sessions.items() if entry.peer is peer]
         for index in own[:-_MAX_SESSIONS]:
             self._sessions.pop(index).session.close()
@@ -302,8 +290,13 @@ class Mesh:
                 self.refusals["unknown session"] += 1
                 self._inbound.refused()
                 return
+            if entry.left:
+                self.refusals["late frame of a former session"] += 1
+                return
             session, peer = entry.session, entry.peer
             body = session.open_untrusted(frame)
+            if not entry.begun:
+                entry.begin(self._sessions.values())
             if self._inbound.strangers:
                 self._inbound.genuine(peer.node)
             if session.lost_frames != entry.lost_frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol, final
 
 from iris.cluster.site_ways import is_site_url
@@ -58,6 +59,36 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"
+
+
+@final
+class SessionEntry:
+    """A session in which frames may arrive, and whose it is.
+
+    A peer that has begun to send in one session never goes back to a former one.  What a broken connection still holds
+    of that one may be read later than what follows on the next connection, and would be out of order.
+
+    Attributes:
+        lost_frames: the gaps that were reported upwards.
+        begun: whether a frame has arrived in it.
+        left: whether a frame of the peer has arrived in a later one since, so that no more are taken in this one.
+    """
+
+    __slots__ = ("begun", "left", "lost_frames", "peer", "session")
+
+    def __init__(self, session: Session, peer: Peer) -> None:
+        self.session: Final = session
+        self.peer: Final = peer
+        self.lost_frames = 0
+        self.begun = False
+        self.left = False
+
+    def begin(self, entries: Iterable[SessionEntry]) -> None:
+        """Note the first frame: the peer has left those of ``entries`` in which it sent before."""
+        for other in entries:
+            if other.peer is self.peer and other.begun:
+                other.left = True
+        self.begun = True
 
 
 class PeerObserver(Protocol):
