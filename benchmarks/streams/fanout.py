@@ -129,20 +129,22 @@ def conduct_fifo(*, quick: bool) -> None:
         "unexplained gaps",
         "events/s to each",
         "publisher, most memory",
+        "not taken by its links",
     )
     for overflow in ("wait", "drop_oldest"):
         with open_run() as run:
             publisher, subscribers = _start(run, overflow=overflow, count=count)
             publisher.tell()
             results = [subscriber.hear("done", 3600) for subscriber in subscribers]
-            seconds = publisher.hear("seconds")
+            said = publisher.hear_line("published")
             row(
                 overflow,
                 ", ".join(f"{one['received']:,}" for one in results),
                 ", ".join(f"{one['missed']:,}" for one in results),
                 str(sum(one["unexplained"] for one in results)),
-                f"{min(one['received'] for one in results) / seconds:,.0f}",
+                f"{min(one['received'] for one in results) / said['seconds']:,.0f}",
                 f"{resident(publisher.pid, 'VmHWM') / 2**20:.0f} MiB",
+                ", ".join(f"{reason}: {count:,}" for reason, count in said["lost"].items()) or "0",
             )
             short = [one for one in results if one["received"] + one["missed"] != count]
             if short or any(one["unexplained"] for one in results):
