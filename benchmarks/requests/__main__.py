@@ -1,0 +1,34 @@
+"""``python -m benchmarks.requests CASE``: the figures of docs/requests.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.requests import broadcast, kill, overload
+
+
+def main() -> None:
+    """Run the case that is named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.requests", description=__doc__)
+    cases = parser.add_subparsers(dest="case", required=True)
+    killing = cases.add_parser("kill", help="kill -9 of three of ten members under load")
+    killing.add_argument("--requests", type=int, default=100_000)
+    loading = cases.add_parser("overload", help="up to ten times the load that can be served, in virtual time")
+    loading.add_argument("--seconds", type=float, default=10.0)
+    cases.add_parser("broadcast", help="what a broadcast costs its sender, by the number of members")
+    given = parser.parse_args()
+    match given.case:
+        case "kill":
+            kept = kill.conduct(given.requests)
+        case "overload":
+            kept = overload.conduct(seconds=given.seconds)
+        case "broadcast":
+            kept = broadcast.conduct()
+        case _:
+            raise AssertionError(given.case)
+    sys.exit(not kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""More requests than can be served: whole nodes on a network in memory, in virtual time.
+
+Callers do not wait for each other (an open loop), so refusing some slows nobody down.  Handlers sleep, so what shows is
+the mechanism and not the processor: queues, refusals, repeats and what they make of each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Final, final
+
+import trio
+import trio.testing
+
+import iris
+import iris.testing
+
+MEMBERS: Final = 4
+CONCURRENCY: Final = 8
+SECONDS: Final = 0.05
+"""That a handler takes, give or take a half."""
+
+CAPACITY: Final = MEMBERS * CONCURRENCY / SECONDS
+_WINDOW: Final = 0.5
+
+
+def _resident() -> int:
+    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class Phase:
+    """One load for some time, and what became of it."""
+
+    factor: float
+    outcomes: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    seconds: list[float] = dataclasses.field(default_factory=list[float])
+    ended: list[float] = dataclasses.field(default_factory=list[float])
+    attempts: int = 0
+    grown: int = 0
+
+    @property
+    def asked(self) -> int:
+        """Requests of the callers."""
+        return self.outcomes.total()
+
+    def percentile(self, share: float) -> float:
+        """Of the time that accepted requests took."""
+        return sorted(self.seconds)[int(len(self.seconds) * share)] if self.seconds else float("nan")
+
+
+@final
+class Callers:
+    """Requests at random moments, from one node."""
+
+    def __init__(self, node: iris.Node, members: Sequence[iris.Node], random: Random) -> None:
+        self._node = node
+        self._members = members
+        self._random = random
+
+    def _received(self) -> int:
+        return sum(member.statistics().services["store"].received for member in self._members)
+
+    async def load(self, factor: float, seconds: float) -> Phase:
+        """Ask ``factor`` times as often as can be served."""
+        phase = Phase(factor)
+        received, resident = self._received(), _resident()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            due = began
+            while due < began + seconds:
+                due += self._random.expovariate(factor * CAPACITY)
+                await trio.sleep_until(due)
+                nursery.start_soon(self._ask, phase)
+        phase.attempts = self._received() - received
+        phase.grown = _resident() - resident
+        return phase
+
+    async def _ask(self, phase: Phase) -> None:
+        began = trio.current_time()
+        try:
+            await self._node.request("store")
+        except iris.IrisError as error:
+            phase.outcomes[type(error).__name__] += 1
+        else:
+            phase.outcomes["reply"] += 1
+            phase.ended.append(trio.current_time())
+            phase.seconds.append(trio.current_time() - began)
+
+
+async def _run(factors: Sequence[float], seconds: float) -> list[Phase]:
+    random = Random(7)
+    store = iris.Service("store")
+
+    async def serve(_: iris.Request) -> None:
+        await trio.sleep(SECONDS * random.uniform(0.5, 1.5))
+
+    store.request(serve)
+    phases: list[Phase] = []
+    async with iris.testing.open_network(seed=3) as network, AsyncExitStack() as stack:
+        members: list[iris.Node] = []
+        for index in range(MEMBERS):
+            node = await stack.enter_async_context(network.open_node("store", host=f"store-{index}"))
+            limits = iris.Limits(concurrency=CONCURRENCY)
+            await stack.enter_async_context(node.join("store", store, limits=limits))
+            members.append(node)
+        shop = await stack.enter_async_context(network.open_node("shop"))
+        await shop.wait_for("store", members=MEMBERS)
+        callers = Callers(shop, members, random)
+        await callers.load(0.5, 2)  # everybody gets to know each other
+        for factor in factors:
+            phases.append(await callers.load(factor, seconds))
+            if factor > 1:  # how it goes on at once after that
+                phases.append(await callers.load(0.5, 5))
+    return phases
+
+
+def run(factors: Sequence[float], seconds: float) -> list[Phase]:
+    """Run one load after the other; after each that is too much comes half of what can be served, for 5 s."""
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return trio.run(_run, factors, seconds, clock=clock)
+
+
+def recovery(phase: Phase, unloaded: float) -> float:
+    """Return after how many seconds requests take no longer than without load: the end of the last slow window."""
+    slow = [end for end, seconds in zip(phase.ended, phase.seconds, strict=True) if seconds > 1.5 * unloaded]
+    return max(slow) - min(phase.ended) if slow else 0.0
+
+
+def conduct(*, seconds: float) -> bool:
+    """Run it and print what it showed; tell whether the targets are met."""
+    unloaded, *phases = run((0.5, 1.0, 2.0, 10.0), seconds)
+    peak = phases[0].outcomes["reply"] / seconds
+    print(f"\n{MEMBERS} members of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
+    print("| load | goodput, of peak | p50, p99 of accepted | p99, of unloaded | repeats | recovery | memory |")
+    print("|---|---|---|---|---|---|---|")
+    base = unloaded.percentile(0.99)
+    kept = True
+    overloads = [(phase, after) for phase, after in itertools.pairwise(phases) if phase.factor > 1]
+    for phase, after in [(unloaded, None), (phases[0], None), *overloads]:
+        goodput = phase.outcomes["reply"] / seconds
+        amplification = phase.attempts / phase.asked
+        p50, p99 = phase.percentile(0.5), phase.percentile(0.99)
+        back = "-" if after is None else f"{recovery(after, base):.1f} s"
+        print(
+            f"| {phase.factor:g}x | {goodput:.0f}/s, {goodput / peak:.0%} | {p50 * 1000:.0f}, {p99 * 1000:.0f} ms "
+            f"| {p99 / base:.1f}x | {amplification:.2f}x | {back} | {phase.grown / 2**20:+.0f} MiB |"
+        )
+        if after is not None:
+            wanted = 0.9 if phase.factor == 2 else 0.8
+            kept &= goodput >= wanted * peak and p99 <= 3 * base and amplification <= 1.2
+            kept &= recovery(after, base) <= 5
+    return kept

@@ -1,0 +1,55 @@
+"""The measurements of requests, small: they measure what they say, and the targets hold."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from benchmarks.requests import overload
+from benchmarks.requests.overload import Phase, recovery
+from benchmarks.requests.task_time import TaskTime, marked
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def test_only_marked_tasks_and_those_they_begin_are_timed(autojump_clock: MockClock) -> None:
+    async def child() -> None:
+        busy(0.02)
+        await trio.sleep(0.1)
+        busy(0.01)
+
+    async def stranger() -> None:
+        await trio.sleep(0.05)
+        busy(0.2)
+
+    instrument = TaskTime()
+    trio.lowlevel.add_instrument(instrument)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stranger)
+        with marked():
+            nursery.start_soon(child)
+    trio.lowlevel.remove_instrument(instrument)
+    assert instrument.seconds == pytest.approx(0.03, abs=0.015)
+
+
+def test_recovery_is_the_time_until_the_last_slow_reply() -> None:
+    phase = Phase(0.5, seconds=[0.5, 0.1, 0.4, 0.1, 0.1], ended=[10.0, 10.5, 11.0, 12.0, 13.0])
+    assert recovery(phase, 0.1) == 1.0
+    assert recovery(phase, 1.0) == 0.0
+
+
+def test_overload_is_served_as_far_as_it_can_be_and_in_time() -> None:
+    unloaded, double, after = overload.run((0.5, 2.0), 1.0)
+    assert unloaded.outcomes == {"reply": unloaded.asked}
+    assert double.outcomes["reply"] >= 0.9 * overload.CAPACITY
+    assert double.percentile(0.99) <= 3 * unloaded.percentile(0.99)
+    assert double.attempts <= 1.2 * double.asked
+    assert after.outcomes == {"reply": after.asked}
+    assert recovery(after, unloaded.percentile(0.99)) <= 1

@@ -1,0 +1,243 @@
+"""Bad input to requests, from callers, members and peers: each has its error, and touches nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.kernel import kinds
+from iris.kernel.errors import RemoteProtocolError
+from tests.support.meshes import MeshNode, open_meshes
+from tests.support.stages import open_stage
+
+
+def make_store() -> iris.Service:
+    """A service that gives back what it gets; ``wait`` takes half a second for it."""
+    store = iris.Service("store")
+
+    @store.request
+    async def give_back(request: iris.Request) -> object:
+        return request.payload
+
+    @store.request("wait")
+    async def wait(request: iris.Request) -> object:
+        await trio.sleep(0.5)
+        return request.payload
+
+    assert len({give_back, wait}) == 2
+    return store
+
+
+# -- from callers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.0, -math.inf, math.nan, True, None, "1"])
+async def test_a_timeout_that_is_none_is_refused_before_anything_is_sent(
+    autojump_clock: MockClock, timeout: Any
+) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        with pytest.raises(iris.ConfigError, match="use seconds above 0"):
+            await shop.request("store", timeout=timeout)
+        with pytest.raises(iris.ConfigError, match="use seconds above 0"):
+            shop.survey("store", b"", timeout=timeout)
+        assert shop.statistics().requests.sent == 0
+        assert await shop.request("store", 1) == 1
+
+
+@pytest.mark.parametrize("timeout", [1e-9, 1e-3, 1e9, math.inf])
+async def test_the_shortest_and_the_longest_timeouts_mean_what_they_say(
+    autojump_clock: MockClock, timeout: float
+) -> None:
+    async with open_stage(latency=(0.001, 0.001)) as stage:
+        _, shop = await stage.pair(make_store())
+        began = trio.current_time()
+        if timeout < 0.5:
+            with pytest.raises(iris.RequestTimeout):
+                await shop.request("store", 1, operation="wait", timeout=timeout)
+            assert trio.current_time() - began <= timeout + 1e-6
+        else:
+            assert await shop.request("store", 1, operation="wait", timeout=timeout) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cluster": ""}, {"cluster": "a b"}, {"cluster": "x" * 129}, {"cluster": None}, {"operation": ""},
+        {"operation": "a/b"}, {"operation": 3}, {"priority": "highest"}, {"priority": 1}, {"hedge": 0.1},
+        {"hedge": -1, "idempotent": True}, {"hedge": math.nan, "idempotent": True},
+    ],
+)  # fmt: skip
+async def test_names_and_options_that_cannot_be_are_refused_before_anything_is_sent(
+    autojump_clock: MockClock, options: dict[str, Any]
+) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        arguments: dict[str, Any] = {"cluster": "store", **options}
+        with pytest.raises(iris.ConfigError):
+            await shop.request(arguments.pop("cluster"), 1, **arguments)
+        assert shop.statistics().requests.sent == 0
+        assert await shop.request("store", 1) == 1
+
+
+@pytest.mark.parametrize("count", [512, 513])
+async def test_so_many_headers_fit_and_no_more(autojump_clock: MockClock, count: int) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(make_store())
+        headers = {str(number): "" for number in range(count)}
+        if count > 512:
+            with pytest.raises(iris.PayloadTooLarge, match="512 headers"):
+                await shop.request("store", 1, headers=headers)
+        else:
+            assert await shop.request("store", 1, headers=headers) == 1
+
+
+# -- from members that answer as they should not -------------------------------------------------------------
+
+
+async def answer(member: MeshNode, caller: MeshNode, number: int, payload: object = b"forged") -> None:
+    member.mesh.post(caller.id, (kinds.REPLY, number, payload), 8)
+    await trio.sleep(0.01)
+
+
+async def test_answers_that_come_late_twice_or_from_others_change_nothing(autojump_clock: MockClock) -> None:
+    async with open_meshes("shop", "member", "other") as fleet:
+        shop, member, other = fleet["shop"], fleet["member"], fleet["other"]
+        async with member.serve(make_store()), trio.open_nursery() as nursery:
+            replies: list[object] = []
+
+            async def ask() -> None:
+                replies.append(await shop.requests.request("store", 7, timeout=5, operation="wait"))
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            await answer(other, shop, 1)  # was not asked
+            await answer(member, shop, 99)  # was asked something else
+            assert replies == []
+            await trio.sleep(0.5)
+            assert replies == [7]
+            await answer(member, shop, 1)  # twice
+            with pytest.raises(iris.RequestTimeout):
+                await shop.requests.request("store", 8, timeout=0.1, operation="wait")
+            await answer(member, shop, 2)  # late
+            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert replies == [7]
+            assert shop.mesh.refusals == {}
+
+
+async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClock) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()), trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                assert await shop.requests.request("store", 7, timeout=5, operation="wait") == b"forged"
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            await answer(member, shop, 1)
+            await trio.sleep(1)  # the true one comes as well
+            assert await shop.requests.request("store", 9, timeout=5) == 9
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        (kinds.REPLY, 1, "text"), (kinds.REPLY, 1, None), (kinds.REPLY, 1), (kinds.FAILURE, 1, 5, "text", 0),
+        (kinds.FAILURE, 1, "code", None, 0), (kinds.FAILURE, 1, "code", "text", 0.5),
+    ],
+)  # fmt: skip
+async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
+    autojump_clock: MockClock, message: tuple[Any, ...]
+) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()), trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                assert await shop.requests.request("store", 7, timeout=5, operation="wait") == 7
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            member.mesh.post(shop.id, message, 8)
+            await trio.sleep(0.01)
+            assert shop.mesh.refusals.total() == 1
+
+
+async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_only(autojump_clock: MockClock) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()), trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(RemoteProtocolError, match="malformed payload"):
+                    await shop.requests.request("store", 7, timeout=5, operation="wait")
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            await answer(member, shop, 1, msgpack.ExtType(1, b"\xc1"))
+            assert await shop.requests.request("store", 9, timeout=5) == 9
+        assert shop.requests.tally.lost == {"malformed reply": 1}
+
+
+# -- from callers that ask as they should not ----------------------------------------------------------------
+
+FIELDS: tuple[Any, ...] = (kinds.REQUEST, 1, "store", None, 1000, 0, None, b"payload")
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (1, "one"), (1, None), (1, 1.5), (2, 5), (2, None), (3, 5), (4, "soon"), (4, -1), (4, 1.5), (4, None),
+        (5, None), (5, "x"), (7, "text"), (7, None), (7, 5),
+    ],
+)  # fmt: skip
+async def test_a_malformed_request_is_refused_and_the_next_is_served(
+    autojump_clock: MockClock, at: int, value: object
+) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()) as membership:
+            fields = list(FIELDS)
+            fields[at] = value
+            shop.mesh.post(member.id, tuple(fields), 8)
+            await trio.sleep(0.1)
+            statistics = membership.statistics()
+            assert (statistics.served, statistics.running) == (0, 0)
+            assert await shop.requests.request("store", 9, timeout=5) == 9
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (6, ("odd",)), (6, ("a", 1)), (6, "text"), (6, ("a", "1", "a", "2")), (7, msgpack.ExtType(1, b"\xc1")),
+    ],
+)  # fmt: skip
+async def test_headers_and_payloads_that_cannot_be_read_are_told_to_who_sent_them(
+    autojump_clock: MockClock, at: int, value: object
+) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()) as membership:
+            fields = list(FIELDS)
+            fields[at] = value
+            shop.mesh.post(member.id, tuple(fields), 8)
+            await trio.sleep(0.1)
+            assert membership.statistics().failed == 1
+            assert await shop.requests.request("store", 9, timeout=5) == 9
+
+
+@pytest.mark.parametrize("flags", [0b110, 0b1000, 2**40])
+async def test_flags_of_a_later_version_are_no_trouble(autojump_clock: MockClock, flags: int) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()) as membership:
+            shop.mesh.post(member.id, (*FIELDS[:5], flags, *FIELDS[6:]), 8)
+            await trio.sleep(0.1)
+            assert membership.statistics().served == 1
