@@ -35,7 +35,7 @@ ROLES = {"both": _both}
 
 def conduct(*, quick: bool) -> None:
     """Subscribe and publish many times."""
-    trials = 500 if quick else 10_000
+    trials = 200 if quick else 10_000
     heading("Slow joiner: subscribe on one node, publish on another right after", "trials", "lost")
     with open_run() as run:
         lost = run.start("joiner", "both", trials=trials).hear("lost", 1800)
