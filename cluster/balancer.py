@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, final
 
@@ -93,6 +93,8 @@ class Balancer:
         self._started = 0
         self._trial_at = math.inf
         """When the first of the open circuits may be tried."""
+        self.on_work: Callable[[], None] | None = None
+        """Called once, when the next request is on its way."""
         self._repeats = Allowance(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
 
     def __repr__(self) -> str:
@@ -233,6 +235,9 @@ class Balancer:
         score = self._scores.get(node)
         if score is not None:
             score.outstanding += 1
+        if self.on_work is not None:
+            told, self.on_work = self.on_work, None
+            told()
 
     def finished(
         self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = True, now: float = -math.inf

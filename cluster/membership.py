@@ -40,8 +40,8 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 _COURTESY: Final = 0.5
 """Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
 
-_LOOKS: Final = (0.5, 0.25)
-"""Of ``Config.probe_timeout``: how often it is looked who owes an answer, while nobody does and while somebody does."""
+_LOOK: Final = 0.25
+"""Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
 
 _HELD_BACK: Final = 64
 """Messages of the machine kept for a node that is being linked."""
@@ -85,6 +85,7 @@ class Membership:
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
+        self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._synchronized = False
         self._serving: dict[str, ClusterEntry] = {}
@@ -244,14 +245,18 @@ class Membership:
         """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
         patience = self._config.probe_timeout
         doubts = Doubts(patience)
-        owing: dict[NodeId, int] = {}
         while True:
-            await trio.sleep(patience * _LOOKS[bool(owing)])
             nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
             owing = {node: self._frames_from(node) for node in nodes if node in self._mesh.peers}
             for node in doubts.look(trio.current_time(), owing):
                 self._perform(self._swim.doubt(node, trio.current_time()))
                 self._wakeup.wake()
+            if owing:
+                await trio.sleep(patience * _LOOK)
+            else:  # an idle node is not woken up for this
+                for balancer in self._balancers.values():
+                    balancer.on_work = self._work.wake
+                await self._work.wait()
 
     def _frames_from(self, node: NodeId) -> int:
         session = self._mesh.peers[node].session
@@ -340,6 +345,7 @@ class Membership:
             balancer = self._balancers.get(name)
             if balancer is None:
                 balancer = self._balancers[name] = Balancer(self._random, site=self._swim.own.site)
+                balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)
                 if node in self._closed_routes:

@@ -1,0 +1,207 @@
+"""``python -m benchmarks.membership.processes``: real processes on this machine, each a node of one local realm.
+
+How long until all see all; what an idle node costs; and how soon all know when one is killed.  Times are of the
+system's monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+import iris
+
+_CLUSTER: Final = "swarm"
+_PATIENCE: Final = 600.0
+_SETTLE: Final = 5.0
+"""Seconds between everybody seeing everybody and the first measurement, and between two kills."""
+
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+async def serve(log: Path, members: int) -> None:
+    """Be one of the nodes: write down who is seen, who gets no more work, and who is lost."""
+    with log.open("a", buffering=1) as file:
+
+        def note(what: str, node: str) -> None:
+            file.write(json.dumps([time.monotonic(), what, node]) + "\n")
+
+        async with (
+            iris.open_node(_CLUSTER) as node,
+            node.join(_CLUSTER, iris.Service(_CLUSTER)),
+            node.watch(_CLUSTER) as changes,
+            trio.open_nursery() as nursery,
+        ):
+            note("up", node.id)
+            node._membership.on_suspected(lambda other: note("routed out", other))
+
+            async def count() -> None:
+                await node.wait_for(_CLUSTER, members=members, timeout=_PATIENCE)
+                note("complete", node.id)
+
+            nursery.start_soon(count)
+            async for change in changes:
+                note(change.kind, change.member.node)
+
+
+@final
+class Swarm:
+    """The processes, and what they have written down."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._directory = directory
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.size = size
+
+    def start(self) -> None:
+        """Start every process."""
+        environment = {
+            **os.environ,
+            "IRIS_HOME": str(self._directory / "home"),
+            "XDG_RUNTIME_DIR": str(self._directory),
+        }
+        for number in range(self.size):
+            command = [sys.executable, "-m", "benchmarks.membership.processes", "--size", str(self.size)]
+            self.processes[number] = subprocess.Popen(
+                [*command, "--log", str(self._log(number))], cwd=_ROOT, env=environment
+            )
+
+    def _log(self, number: int) -> Path:
+        return self._directory / f"{number}.log"
+
+    def notes(self, number: int) -> list[tuple[float, str, str]]:
+        """Return what one process has written down."""
+        try:
+            lines = self._log(number).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
+
+    def wait(self, what: str, condition: Callable[[int], bool]) -> None:
+        """Wait until a condition holds for every living process."""
+        waiting = set(self.processes)
+        until = time.monotonic() + _PATIENCE
+        while waiting:
+            waiting = {number for number in waiting if not condition(number)}
+            ended = [number for number in waiting if self.processes[number].poll() is not None]
+            if ended or time.monotonic() > until:
+                raise SystemExit(f"{what}: {len(waiting)} processes did not get there, {len(ended)} have ended")
+            time.sleep(0.2)
+
+    def first(self, number: int, what: str, node: str, since: float) -> float:
+        """Return after how many seconds a process noted something first; infinite if it did not."""
+        times = [at - since for at, kind, about in self.notes(number) if (kind, about) == (what, node) and at >= since]
+        return min(times, default=float("inf"))
+
+    def kill(self, number: int) -> tuple[list[float], list[float]]:
+        """Kill a process; return after how many seconds each other one gave it no more work, and saw it dead."""
+        node = self.notes(number)[0][2]
+        process = self.processes.pop(number)
+        since = time.monotonic()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.wait("dead everywhere", lambda other: self.first(other, "lost", node, since) < float("inf"))
+        routed = sorted(self.first(other, "routed out", node, since) for other in self.processes)
+        dead = sorted(self.first(other, "lost", node, since) for other in self.processes)
+        return routed, dead
+
+    def costs(self, seconds: float) -> tuple[list[float], list[float]]:
+        """Return the share of a core that each process takes over so many seconds, and its memory in MiB."""
+        before = {number: _cpu(process.pid) for number, process in self.processes.items()}
+        began = time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - began
+        shares = [(_cpu(process.pid) - before[number]) / passed for number, process in self.processes.items()]
+        return sorted(shares), sorted(_memory(process.pid) for process in self.processes.values())
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _memory(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError("the system does not tell the memory of processes")
+
+
+@contextmanager
+def open_swarm(size: int) -> Generator[Swarm]:
+    """Have so many processes for the length of the block."""
+    with tempfile.TemporaryDirectory(prefix="ib-", dir="/tmp") as directory:
+        swarm = Swarm(Path(directory), size)
+        try:
+            swarm.start()
+            yield swarm
+        finally:
+            for process in swarm.processes.values():
+                process.kill()
+            for process in swarm.processes.values():
+                process.wait()
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def measure(size: int, kills: int, idle: float) -> None:
+    """Run it and print what was measured."""
+    began = time.monotonic()
+    with open_swarm(size) as swarm:
+        swarm.wait("all see all", lambda number: any(what == "complete" for _, what, _ in swarm.notes(number)))
+        ups = [next(at for at, what, _ in swarm.notes(number) if what == "up") for number in swarm.processes]
+        complete = [next(at for at, what, _ in swarm.notes(number) if what == "complete") for number in swarm.processes]
+        print(
+            f"{size} processes: all up after {max(ups) - began:.1f} s, "
+            f"all see all {max(complete) - max(ups):.2f} s after the last one"
+        )
+        time.sleep(_SETTLE)
+        shares, memory = swarm.costs(idle)
+        print(f"idle for {idle:g} s, load of the machine {os.getloadavg()[0]:.1f}:")
+        print(f"  core: {statistics.mean(shares):.2%} mean, {max(shares):.2%} worst")
+        print(f"  memory: {statistics.mean(memory):.1f} MiB mean, {max(memory):.1f} MiB worst")
+        routed: list[float] = []
+        dead: list[float] = []
+        for number in random.Random(1).sample(sorted(swarm.processes), min(kills, size - 2)):
+            for all_times, times in zip((routed, dead), swarm.kill(number), strict=True):
+                all_times.extend(times)
+            time.sleep(_SETTLE)
+        if routed:
+            for what, times in (("routed out", sorted(routed)), ("dead", sorted(dead))):
+                cells = f"{_at(times, 0.5):.3f} p50, {_at(times, 0.99):.3f} p99, {times[-1]:.3f} s worst"
+                print(f"kill -9, {kills} times, {what}: {cells} of {len(times)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.membership.processes", description=__doc__)
+    parser.add_argument("--size", type=int, default=100, help="processes")
+    parser.add_argument("--kills", type=int, default=5, help="how many are killed, one after the other")
+    parser.add_argument("--idle", type=float, default=30.0, help="seconds for which the idle nodes are watched")
+    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.log is not None:
+        trio.run(serve, chosen.log, chosen.size)
+    else:
+        measure(chosen.size, chosen.kills, chosen.idle)
+
+
+if __name__ == "__main__":
+    main()
