@@ -81,8 +81,9 @@ def test_tunnels_stay_small_whatever_passes_through() -> None:
     said = run("memory")
     rows = re.findall(r"^\| ([^|]*) \| ([\d.-]+) MiB \| ([\d.-]+) MiB \| ([\d.]*)", said, re.MULTILINE)
     assert len(rows) == 4, said
+    assert rows[0][0].startswith("1,000 open tunnels")
     for what, opener, member, _ in rows:
-        limit = 10 if "open tunnels" in what else 64  # 1,000 tunnels in 100 MiB
+        limit = 100 if "open tunnels" in what else 64
         assert float(opener) < limit, said
         assert float(member) < limit, said
     assert float(rows[-1][-1]) <= 2.0, "two windows are held for a receiver that stops reading"
@@ -101,5 +102,7 @@ def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
 def test_every_cut_of_a_tunnel_is_an_error_at_every_end_that_lives() -> None:
     said = run("cuts")
     counts = {what: int(count) for what, count in re.findall(r"([a-z][a-z ]*: \w+): (\d+)", said)}
-    assert counts.pop("crash: TunnelBroken") + counts.pop("cut: TunnelBroken") == 50, said
-    assert set(counts) == {"cut at the other end: TunnelBroken"}, said
+    assert sum(count for what, count in counts.items() if "other end" not in what) == 40, said
+    # One that was being opened just then may not have come to be at all, which is an error of its own.
+    assert {what.split(": ")[1] for what in counts} <= {"TunnelBroken", "RequestTimeout", "NoSuchCluster", "NotSent"}
+    assert sum(count for what, count in counts.items() if what.endswith("TunnelBroken")) > 40, said
