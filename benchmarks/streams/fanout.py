@@ -35,9 +35,11 @@ class Checked:
     def take(self, batch: list[iris.Event]) -> bool:
         """Check events; tell whether the last one of all was among them."""
         following = self._next
-        for event in batch:
+        for index, event in enumerate(batch):
             payload = event.payload
             if len(payload) < _NUMBER.size:
+                self.received += index
+                self.missed += event.missed
                 return True
             (number,) = _NUMBER.unpack_from(payload)
             missed = event.missed
@@ -190,10 +192,13 @@ def conduct_stopped(*, quick: bool) -> None:
         published = publisher.hear("published")
         results = [one.hear("done", 300) for one in subscribers]
     stopped = results[-1]
+    unexplained = sum(one["unexplained"] for one in results)
     print(
         f"\npublished {published:,}; the stopped one received {stopped['received']:,} and was told of "
-        f"{stopped['missed']:,} missed; unexplained gaps in all: {sum(one['unexplained'] for one in results)}"
+        f"{stopped['missed']:,} missed; unexplained gaps in all: {unexplained}"
     )
+    if unexplained or any(one["received"] + one["missed"] != published for one in results):
+        raise SystemExit(f"stopped: events are not accounted for: {results}")
 
 
 def _rate(subscribers: list[Part], seconds: float, publisher: Part) -> tuple[float, float]:

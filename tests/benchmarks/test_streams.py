@@ -41,6 +41,10 @@ def test_the_check_of_the_benchmark_finds_what_is_not_explained(
     checked = Checked()
     assert not checked.take([Arrived(*pair) for pair in numbers])  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
     assert (checked.unexplained, checked.missed, checked.received) == (unexplained, missed, len(numbers))
+    rest, end = Arrived(numbers[-1][0] + 1, 0), Arrived(0, 5)
+    end.payload = b"end"
+    assert checked.take([rest, end])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    assert (checked.unexplained, checked.missed, checked.received) == (unexplained, missed + 5, len(numbers) + 1)
 
 
 def run(case: str) -> str:
