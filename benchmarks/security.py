@@ -1,5 +1,7 @@
 """What security costs: ``python -m benchmarks.security``.  docs/security.md shows the figures.
 
+``python -m benchmarks.security strangers`` is another thing: see ``benchmarks.strangers``.
+
 Each figure is the processor time of one process, best quarter of many runs: what the code needs, not what else the
 machine was doing.
 """
@@ -16,8 +18,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import trio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
+from benchmarks import strangers
 from iris.kernel.errors import AuthenticationError
 from iris.security import certificate
 from iris.security.handshake import Initiator, Responder
@@ -154,7 +158,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What security costs.")
     parser.add_argument("--runs", type=int, default=60, help="more runs, steadier figures")
     parser.add_argument("--json", action="store_true")
+    crowd = parser.add_subparsers(dest="subject").add_parser("strangers", help="a crowd at the door of a node")
+    strangers.add_options(crowd)
     options = parser.parse_args()
+    if options.subject == "strangers":
+        measured = partial(
+            strangers.measure, half_open=options.half_open, slow=options.slow, addresses=options.addresses
+        )
+        strangers.report(trio.run(measured))
+        return
     figures = (
         measure_handshakes(options.runs)
         | measure_junk(options.runs)

@@ -102,6 +102,10 @@ class Inbound:
         self._disown(connection)
         self._addresses.pop(connection, None)
 
+    def connections_refused(self, count: int) -> None:
+        """See ``ConnectionObserver.connections_refused``."""
+        self._refusals["connections that came too fast"] += count
+
     def _disown(self, connection: int) -> None:
         node = self._owners.pop(connection, None)
         if node is not None:

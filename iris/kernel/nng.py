@@ -31,6 +31,14 @@ from iris.kernel.wire import FRAME_OVERHEAD
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
+_UNSEEN: Final = 16
+"""Changes that the trio thread may not have seen yet when one more connection is let in.  Nothing is read from those
+beyond it, so that a flood cannot make nng hold a frame for each of its connections before they are looked at."""
+
+_DIALS: Final = 256
+"""Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
+dead addresses in their handshakes must not keep it from reading its files."""
+
 _NEVER: Final = 2**31 - 1
 """Milliseconds until nng dials again by itself: the mesh decides what to dial."""
 
@@ -83,6 +91,8 @@ class NngTransport:
         self._source = 0
         self._pipes: dict[int, pynng.Pipe] = {}
         self._changes: deque[tuple[int, pynng.Pipe | None, str | None]] = deque()
+        self._refused = self._refused_told = 0
+        self._dials = trio.CapacityLimiter(_DIALS)
         self._observer: ConnectionObserver | None = None
         # Before a connection is taken into use, so that it is known before its first frame.
         self._pull.add_pre_pipe_connect_cb(self._on_pipe_added)
@@ -134,7 +144,7 @@ class NngTransport:
 
         try:
             # Blocking, on a thread: nng reports a refusal only there.  Closing the socket ends the wait.
-            await trio.to_thread.run_sync(connect, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(connect, abandon_on_cancel=True, limiter=self._dials)
         except (pynng.ConnectionRefused, pynng.NoEntry) as error:
             outgoing.close()
             raise Refused(f"cannot connect to {url}: {_reason(error)}") from None
@@ -149,7 +159,12 @@ class NngTransport:
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
-        self._changes.append((pipe.id, pipe, _host_of(pipe)))
+        host = _host_of(pipe)
+        if host is not None and len(self._changes) > _UNSEEN:
+            self._refused += 1
+            pipe.close()
+            return
+        self._changes.append((pipe.id, pipe, host))
         self._tell_soon()
 
     def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
@@ -162,6 +177,9 @@ class NngTransport:
 
     def _tell(self) -> None:
         observer = self._observer
+        if observer is not None and self._refused != self._refused_told:
+            told, self._refused_told = self._refused_told, self._refused
+            observer.connections_refused(self._refused_told - told)
         while observer is not None and self._changes:
             connection, pipe, host = self._changes.popleft()
             if pipe is not None:

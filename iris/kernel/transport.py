@@ -55,6 +55,10 @@ class ConnectionObserver(Protocol):
         """The connection is gone, whoever ended it.  Frames that came by it may still be in the inbox."""
         ...
 
+    def connections_refused(self, count: int) -> None:
+        """So many more were turned away unseen, because they came faster than this node could look at them."""
+        ...
+
 
 class Transport(Protocol):
     """The network as one node sees it."""

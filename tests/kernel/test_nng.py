@@ -412,6 +412,7 @@ class Log:
         self.open: dict[int, str | None] = {}
         self.seen: list[int] = []
         self.closed: list[int] = []
+        self.refused = 0
         self._changed = trio.lowlevel.ParkingLot()
 
     def connection_opened(self, connection: int, address: str | None) -> None:
@@ -423,6 +424,9 @@ class Log:
         del self.open[connection]
         self.closed.append(connection)
         self._changed.unpark_all()
+
+    def connections_refused(self, count: int) -> None:
+        self.refused += count
 
     async def wait_open(self, count: int) -> None:
         while len(self.open) != count:
@@ -490,6 +494,27 @@ async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: 
         assert far.source() == log.seen[1]
         innocent.close()
         guilty.close()
+
+
+async def test_connections_that_come_faster_than_they_are_looked_at_are_turned_away() -> None:
+    async with open_transports() as (far,):
+        log = Log()
+        far.observe(log)
+        (bound,) = await far.listen(["tcp://127.0.0.1:0"])
+        address = ("127.0.0.1", int(bound.rsplit(":", 1)[1]))
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(60)]
+            turned_away = 0
+            for one in crowd:
+                one.sendall(b"\0SP\0\0\x50\0\0")
+                assert one.recv(8) == b"\0SP\0\0\x51\0\0"
+            for one in crowd:  # and this task has not given others a turn
+                one.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    turned_away += one.recv(1) == b""
+            await log.wait_open(60 - turned_away)
+            assert log.refused == turned_away > 30
+        await log.wait_open(0)
 
 
 async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str) -> None:

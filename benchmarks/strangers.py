@@ -1,0 +1,256 @@
+"""A crowd of strangers at the door of a node: ``python -m benchmarks.security strangers``.
+
+One process is the node.  Another one is the crowd:
+
+- half of ``half_open`` connect and say nothing at all,
+- the other half greet as nng does, and then say nothing,
+- ``slow`` writers claim a frame of 1 MiB and send a byte of it now and then,
+- one claims a frame of 8 GiB.
+
+Meanwhile this process dials the node as an honest node does, again and again: a connection, a handshake, a link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import open_mesh
+from iris.kernel.config import Config
+from iris.kernel.nng import NngTransport
+from iris.security.credential import Credential
+from iris.security.credential_file import load_credential, save_credential
+from iris.security.keyring import create_realm, issue_cluster
+
+HELLO: Final = b"\0SP\0\0\x50\0\0"
+"""What the PUSH of nng says first."""
+
+_SLOW_FRAME: Final = 1024 * 1024
+_DRIP: Final = 0.5
+_PATIENCE: Final = 15.0
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it.  Times are seconds."""
+
+    grown: int
+    """Bytes of memory of the node at the worst moment, beyond those before."""
+    dials: tuple[float, ...]
+    """Of the honest node, sorted."""
+    quiet_dials: tuple[float, ...]
+    """Of the honest node before the crowd came, sorted."""
+    closed: tuple[float, ...]
+    """How long each of the crowd was let stay, sorted."""
+    left: int
+    """How many of the crowd were still there at the end."""
+
+
+def percentile(sorted_values: Sequence[float], share: float) -> float:
+    """Return the value that ``share`` of all do not exceed."""
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
+
+
+def wall_clock() -> float:
+    """Return the date."""
+    return time.time()
+
+
+# -- the node ---------------------------------------------------------------------------------------------------
+
+
+async def be_node(credential: Credential) -> None:
+    """Take links until standard input ends; print where, and at the end what was refused."""
+    transport = NngTransport(Config())
+    listening = await transport.listen(["tcp://127.0.0.1:0"])
+    identity = credential.new_identity(os.urandom, wall_clock())
+    async with open_mesh(
+        identity, transport, listening, config=Config(), entropy=os.urandom, wall_clock=wall_clock
+    ) as mesh:
+        print(listening[0], flush=True)
+        await trio.to_thread.run_sync(sys.stdin.readline)
+        print(json.dumps(mesh.refusals), flush=True)
+
+
+# -- the crowd --------------------------------------------------------------------------------------------------
+
+
+async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None:
+    """Be everybody; print how long each was let stay, as JSON."""
+    stays: list[float | None] = []
+
+    async def knock(number: int, greeting: bytes, drip: bool) -> None:
+        stream = trio.socket.socket()
+        with stream:
+            await stream.bind((f"127.9.{number % addresses // 250}.{1 + number % addresses % 250}", 0))
+            await stream.connect(("127.0.0.1", port))
+            began = trio.current_time()
+            stays.append(None)
+            place = len(stays) - 1
+            with trio.move_on_after(_PATIENCE) as scope, contextlib.suppress(OSError):
+                async with trio.open_nursery() as nursery:
+                    if greeting:
+                        await stream.send(greeting)
+                    if drip:
+                        nursery.start_soon(dribble, stream)
+                    while await stream.recv(64):
+                        pass
+                    nursery.cancel_scope.cancel()
+            if not scope.cancelled_caught:
+                stays[place] = trio.current_time() - began
+
+    async def dribble(stream: trio.socket.SocketType) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                await trio.sleep(_DRIP)
+                await stream.send(b"x")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(half_open):
+            nursery.start_soon(knock, number, HELLO if number % 2 else b"", False)
+        for number in range(slow):
+            nursery.start_soon(knock, number, HELLO + struct.pack(">Q", _SLOW_FRAME), True)
+        nursery.start_soon(knock, 0, HELLO + struct.pack(">Q", 8 << 30), True)
+    print(json.dumps(stays))
+
+
+# -- the honest node --------------------------------------------------------------------------------------------
+
+
+async def dial(credential: Credential, url: str) -> float:
+    """Link to the node once; return how long it took."""
+    transport = NngTransport(Config())
+    listening = await transport.listen(["tcp://127.0.0.1:0"])
+    identity = credential.new_identity(os.urandom, wall_clock())
+    async with open_mesh(
+        identity, transport, listening, config=Config(), entropy=os.urandom, wall_clock=wall_clock
+    ) as mesh:
+        began = trio.current_time()
+        peer = await mesh.connect([url])
+        took = trio.current_time() - began
+        await mesh.barrier(peer.node)  # the link is of use
+    return took
+
+
+def resident(pid: int) -> int:
+    """Return how much memory a process has in use."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.asynccontextmanager
+async def open_process(*arguments: str) -> AsyncIterator[trio.Process]:
+    """Run a part of this benchmark as a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.strangers", *arguments]
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        await process.wait()
+
+
+async def read_all(stream: trio.abc.ReceiveStream, until: bytes = b"") -> bytes:
+    """Return what comes, up to a line's end or the stream's."""
+    read = b""
+    while not (until and until in read):
+        chunk = await stream.receive_some()
+        if not chunk:
+            break
+        read += chunk
+    return read
+
+
+async def measure(*, half_open: int, slow: int, addresses: int, pause: float = 0.05) -> Outcome:
+    """Let the crowd come to a node, and dial it for as long as the crowd is there.
+
+    Args:
+        addresses: how many the crowd comes from; the honest node has another one.
+        pause: seconds between two dials.
+    """
+    realm, credential = issue_cluster(create_realm(os.urandom), "door", entropy=os.urandom, wall_now=wall_clock())
+    del realm
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "door.iris"
+        save_credential(file, credential)
+        async with open_process("node", str(file)) as node:
+            assert node.stdout is not None
+            assert node.stdin is not None
+            url = (await read_all(node.stdout, b"\n")).decode().strip()
+            quiet = sorted([await dial(credential, url) for _ in range(40)])
+            before = worst = resident(node.pid)
+            dials: list[float] = []
+            answer: list[bytes] = []
+            arguments = [url.rpartition(":")[2], str(half_open), str(slow), str(addresses)]
+            async with open_process("crowd", *arguments) as crowd, trio.open_nursery() as nursery:
+                stdout = crowd.stdout
+                assert stdout is not None
+
+                async def collect() -> None:
+                    answer.append(await read_all(stdout))
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(collect)
+                while True:
+                    dials.append(await dial(credential, url))
+                    worst = max(worst, resident(node.pid))
+                    await trio.sleep(pause)
+            await node.stdin.send_all(b"\n")
+            print(f"refused: {(await read_all(node.stdout)).decode().strip()}")
+    stays: list[float | None] = json.loads(answer[0])
+    closed = sorted(stay for stay in stays if stay is not None)
+    return Outcome(
+        grown=worst - before,
+        dials=tuple(sorted(dials)),
+        quiet_dials=tuple(quiet),
+        closed=tuple(closed),
+        left=len(stays) - len(closed),
+    )
+
+
+def report(outcome: Outcome) -> None:
+    """Print an outcome."""
+    print(f"memory of the node: +{outcome.grown / 2**20:.1f} MiB")
+    for name, dials in (("before", outcome.quiet_dials), ("meanwhile", outcome.dials)):
+        middle, most, last = (percentile(dials, share) * 1000 for share in (0.5, 0.99, 1.0))
+        print(f"honest dials {name}: {len(dials)}, median {middle:.0f} ms, p99 {most:.0f} ms, max {last:.0f} ms")
+    middle, last = percentile(outcome.closed, 0.5), outcome.closed[-1]
+    print(f"strangers: {len(outcome.closed)} closed, half after {middle:.2f} s, the last after {last:.2f} s")
+    print(f"strangers left: {outcome.left}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the size of the crowd."""
+    parser.add_argument("--half-open", type=int, default=2000)
+    parser.add_argument("--slow", type=int, default=500)
+    parser.add_argument("--addresses", type=int, default=1, help="how many the crowd comes from")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be the node or the crowd."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if arguments[0] == "node":
+        trio.run(be_node, load_credential(Path(arguments[1])))
+    else:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+        port, half_open, slow, addresses = map(int, arguments[1:])
+        trio.run(be_crowd, port, half_open, slow, addresses)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
