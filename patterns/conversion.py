@@ -13,11 +13,12 @@ import enum
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, cast, final
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, LocalProtocolError
+from iris.kernel.wire import MAX_DEPTH
 
 Converter = Callable[[Any], Any]
 """Takes a payload or a part of it; raises Mismatch."""
@@ -274,20 +275,45 @@ def plain(value: Any) -> Any:
     """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
 
     What is none of these, nor holds any, comes back as it is.
+
+    Raises:
+        LocalProtocolError: nesting beyond what a payload may have, or a value that holds itself.
     """
-    kind: Any = value.__class__
-    if kind in (bytes, str, int, float, bool, _NONE):
-        return value
-    if _is(value, enum.Enum):
-        return plain(value.value)
-    if _is_model(kind, "msgspec", "Struct"):
-        return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
-    if _is_model(kind, "pydantic", "BaseModel"):
-        return plain(value.model_dump())
-    if dataclasses.is_dataclass(kind):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(kind)}
-    if _is(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if _is(value, list, tuple, set, frozenset):
-        return [plain(item) for item in value]
-    return value
+    # Without recursion: 500 levels are allowed, and take more than Python's stack has.
+    made: list[Any] = [None]
+    places: list[tuple[Any, Any, Any, int]] = [(made, 0, value, 0)]
+    while places:
+        target, place, found, depth = places.pop()
+        one = _one_level(found)
+        inner: Any
+        entries: Iterable[tuple[Any, Any]]
+        if _is(one, dict):
+            inner, entries = dict.fromkeys(one), one.items()
+        elif _is(one, list, tuple, set, frozenset):
+            inner, entries = [None] * len(one), enumerate(cast("Iterable[Any]", one))
+        else:
+            target[place] = one
+            continue
+        target[place] = inner
+        if depth >= MAX_DEPTH:
+            raise LocalProtocolError(f"cannot send a value nested more than {MAX_DEPTH} levels deep")
+        places.extend((inner, key, item, depth + 1) for key, item in entries)
+    return made[0]
+
+
+def _one_level(value: Any) -> Any:
+    """Return a value with its outermost level made plain."""
+    while True:
+        kind: Any = value.__class__
+        if kind in (bytes, str, int, float, bool, _NONE, list, dict):
+            return value
+        if _is(value, enum.Enum):
+            value = value.value
+        elif _is_model(kind, "msgspec", "Struct"):
+            return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
+        elif _is_model(kind, "pydantic", "BaseModel"):
+            return value.model_dump()
+        elif dataclasses.is_dataclass(kind):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+        else:
+            return value

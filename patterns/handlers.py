@@ -68,6 +68,8 @@ def _payload(convert: Converter, request: Request) -> Any:
         return convert(request.payload)
     except Mismatch as error:
         raise RemoteError(BAD_REQUEST, str(error)) from None
+    except RecursionError:
+        raise RemoteError(BAD_REQUEST, "payload: nested too deeply for this program") from None
 
 
 def _parameters(handler: Callable[..., Any]) -> tuple[Converter | None, bool]:

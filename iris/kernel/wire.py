@@ -234,7 +234,8 @@ def _encode_tuple(value: object) -> list[object]:
 
 
 _LEAVES: Final = frozenset({bytes, bytearray, memoryview, str, int, float, bool, type(None)})
-_MAX_DEPTH: Final = 500
+MAX_DEPTH: Final = 500
+"""Levels of a payload."""
 
 
 def _check_values(value: object) -> None:
@@ -247,8 +248,8 @@ def _check_values(value: object) -> None:
             kind = type(item)
             if kind in _LEAVES:
                 continue
-            if depth >= _MAX_DEPTH:
-                raise LocalProtocolError(f"cannot send a value nested more than {_MAX_DEPTH} levels deep")
+            if depth >= MAX_DEPTH:
+                raise LocalProtocolError(f"cannot send a value nested more than {MAX_DEPTH} levels deep")
             if isinstance(item, dict):
                 entries = cast("dict[object, object]", item)
                 for key in entries:
