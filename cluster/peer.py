@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol, final
 
+from iris.cluster.border import Border
 from iris.cluster.site_ways import is_site_url
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
@@ -23,6 +24,7 @@ class Peer:
 
     __slots__ = (
         "addresses",
+        "border",
         "decoder",
         "fruitless",
         "identity",
@@ -49,6 +51,8 @@ class Peer:
         """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
         self.leaving = False
         """Whether the peer has said goodbye, so that its connections end in order."""
+        self.border: Border | None = None
+        """What may be asked and heard by the peer, if it is at another site."""
         self.site = ""
         """The site that the peer says it is in."""
 
@@ -56,6 +60,15 @@ class Peer:
     def foreign(self) -> bool:
         """Whether the peer is at another site, reached through gateways."""
         return bool(self.addresses) and is_site_url(self.addresses[0])
+
+    def may_ask(self, cluster: str) -> bool:
+        """Tell whether the peer's site may use a cluster of this one; services have rules of their own."""
+        return self.border is None or self.border.may_ask(cluster)
+
+    def may_hear(self, pattern: str) -> bool:
+        """Tell whether the peer may have the events of every topic that matches a pattern."""
+        permitted = self.identity.certificate.rights.may_subscribe(pattern)
+        return permitted and (self.border is None or self.border.may_leave(pattern))
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

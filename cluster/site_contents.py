@@ -30,7 +30,8 @@ class Contents:
         self.clusters: dict[str, dict[NodeId, bytes]] = {}
         """For each cluster its members, each with its proof."""
         self.companions: set[NodeId] = set()
-        self.topics: set[str] = set()
+        self.topics: dict[str, set[NodeId]] = {}
+        """For each pattern of topics who wants it."""
         self._history: deque[tuple[int, int, tuple[Export, ...], tuple[Export, ...]]] = deque(maxlen=_HISTORY)
 
     def __repr__(self) -> str:
@@ -92,7 +93,7 @@ class Contents:
         elif export.kind == COMPANION:
             self.companions.add(NodeId(export.node))
         elif export.kind == TOPIC:
-            self.topics.add(export.name)
+            self.topics.setdefault(export.name, set()).add(NodeId(export.node))
 
     def _remove(self, export: Export) -> None:
         self.entries.discard(export)
@@ -105,4 +106,6 @@ class Contents:
         elif export.kind == COMPANION:
             self.companions.discard(NodeId(export.node))
         elif export.kind == TOPIC:
-            self.topics.discard(export.name)
+            self.topics[export.name].discard(NodeId(export.node))
+            if not self.topics[export.name]:
+                del self.topics[export.name]

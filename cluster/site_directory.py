@@ -15,7 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, final
 
 from iris.cluster.site_contents import Contents
@@ -56,6 +56,14 @@ class Foreign(NamedTuple):
     proof: bytes
     distance: int
     """Gateways on the way."""
+
+
+class Subscriber(NamedTuple):
+    """A node of another site that wants events."""
+
+    site: str
+    node: NodeId
+    pattern: str
 
 
 class Flooded(RemoteProtocolError):
@@ -303,19 +311,34 @@ class SiteDirectory:
         """Return the name of every cluster that another site exports."""
         return {name for origin in self.origins() for name in self._contents[origin].clusters}
 
-    def lists(self, site: str, node: NodeId, clusters: set[str] | None = None) -> bool:
-        """Tell whether a site says that a node is a member of one of ``clusters``, or of any."""
-        for origin in self._accepted.get(site, ()):
-            exported = self._contents[origin].clusters
-            if any(node in exported.get(name, ()) for name in (exported if clusters is None else clusters)):
-                return True
-        return False
+    def subscribers(self) -> set[Subscriber]:
+        """Return who wants events at other sites."""
+        return {
+            Subscriber(origin.site, node, pattern)
+            for origin in self.origins()
+            for pattern, nodes in self._contents[origin].topics.items()
+            for node in nodes
+        }
+
+    def lists(self, site: str, node: NodeId) -> bool:
+        """Tell whether a site says that a node is a member of some cluster."""
+        return any(
+            node in members
+            for origin in self._accepted.get(site, ())
+            for members in self._contents[origin].clusters.values()
+        )
+
+    def offers(self, site: str, node: NodeId) -> bool:
+        """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
+        return self.lists(site, node) or any(
+            node in nodes for origin in self._accepted.get(site, ()) for nodes in self._contents[origin].topics.values()
+        )
 
 
-def exports_of(members: dict[str, dict[NodeId, bytes]], topics: set[str]) -> set[Export]:
-    """Return the entries that stand for members of clusters and wanted topics."""
+def exports_of(members: dict[str, dict[NodeId, bytes]], topics: Iterable[tuple[NodeId, str]]) -> set[Export]:
+    """Return the entries that stand for members of clusters, and for nodes that want topics."""
     entries = {Export(CLUSTER, name, node, proof) for name, nodes in members.items() for node, proof in nodes.items()}
-    return entries | {Export(TOPIC, pattern, "") for pattern in topics}
+    return entries | {Export(TOPIC, pattern, node) for node, pattern in topics}
 
 
 def _is_straight(path: tuple[Hop, ...]) -> bool:

@@ -38,8 +38,8 @@ class Export(NamedTuple):
     """One thing that an origin says of its site.
 
     Attributes:
-        kind: CLUSTER: ``node`` is a member of the cluster ``name``; TOPIC: somebody there wants the pattern ``name``;
-            COMPANION: ``node`` is another gateway of the site.
+        kind: CLUSTER: ``node`` is a member of the cluster ``name``; TOPIC: ``node`` wants events that match the pattern
+            ``name``; COMPANION: ``node`` is another gateway of the site.
         proof: what shows that the member may serve the cluster; empty if its own certificate does.
     """
 
@@ -171,7 +171,7 @@ def _export_untrusted(value: object) -> Export:
         case (int() as kind, str() as name, bytes() as node, proof):
             valid = {
                 CLUSTER: is_name(name) and len(node) == 16,
-                TOPIC: 0 < len(name) <= _MAX_NAME and not node,
+                TOPIC: 0 < len(name) <= _MAX_NAME and len(node) == 16,
                 COMPANION: not name and len(node) == 16,
             }
             if valid.get(kind, False):

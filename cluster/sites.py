@@ -17,13 +17,14 @@ from typing import Final, final
 
 import trio
 
+from iris.cluster.border import Border
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
 from iris.cluster.redialling import pauses_of
 from iris.cluster.roster import Member
-from iris.cluster.site_directory import Foreign, SiteDirectory
+from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber
 from iris.cluster.site_messages import Hop
 from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
 from iris.kernel import kinds
@@ -87,9 +88,15 @@ class Sites:
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""
+        self.border: Final = Border()
+        self.subscribers_version = 0
+        """Grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: list[CarriedWay] = []
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
+        self._subscribers: set[Subscriber] = set()
+        self._heard: set[NodeId] = set()
+        """Linked nodes that have told what they subscribe to."""
         self._linking: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
         self._known: tuple[int, set[str]] = (-1, set())
@@ -101,6 +108,7 @@ class Sites:
         mesh.redialling.pauses = self._pauses
         mesh.on(kinds.CARRY, 6, self._receive_carried)
         mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.on(kinds.ALLOWED, 3, self._receive_allowed)
         mesh.on(kinds.ROUTE, 3, self._receive_route)
         mesh.on(kinds.EXPORTS, 7, self._receive_exports)
         mesh.observe(self)
@@ -168,6 +176,20 @@ class Sites:
                     await self._news.park()
         await trio.lowlevel.checkpoint()
         return max(timeout - (trio.current_time() - now), 0.001)
+
+    async def reach_nodes(self, nodes: Collection[tuple[str, NodeId]]) -> bool:
+        """Link to nodes of other sites and learn what they subscribe to; tell whether it worked with all of them."""
+        now = trio.current_time()
+        missing = [(site, node) for site, node in nodes if node not in self._mesh.peers]
+        ready = [(site, node) for site, node in missing if self._not_before.get(node, 0.0) <= now]
+        with trio.move_on_after(self._config.handshake_timeout):
+            if ready:
+                await self._link_all([Foreign(site, node, b"", 0) for site, node in ready])
+            for node in {node for _, node in nodes} - self._heard:
+                await self._mesh.barrier(node)  # its interest comes before the answer
+                if node in self._mesh.peers:
+                    self._heard.add(node)
+        return all(node in self._mesh.peers for _, node in missing)
 
     async def _link_all(self, foreigners: list[Foreign]) -> None:
         limit = trio.CapacityLimiter(_LINKING)
@@ -254,6 +276,10 @@ class Sites:
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
             else:
                 self._place(peer)
+        subscribers = directory.subscribers()
+        if subscribers != self._subscribers:
+            self._subscribers = subscribers
+            self.subscribers_version += 1
         self._membership.news()
         self._news.unpark_all()
 
@@ -312,6 +338,10 @@ class Sites:
         if peer is not None and peer.foreign:
             self._mesh.drop(node, f"a gateway refuses: {_REASONS[reason]}")
 
+    def _receive_allowed(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        self.border.receive_untrusted(peer.node, message)
+
     def _receive_route(self, peer: Peer, message: Message) -> None:
         self._listen_to(peer)
         self.directory.receive_route_untrusted(peer.node, message, trio.current_time())
@@ -334,6 +364,7 @@ class Sites:
     def peer_up(self, peer: Peer) -> None:
         """A node of another site is linked: it may be asked."""
         if peer.foreign:
+            peer.border = self.border
             self._not_before.pop(peer.node, None)
             self._place(peer)
             self._news.unpark_all()
@@ -349,8 +380,11 @@ class Sites:
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)
+        self._heard.discard(peer.node)
+        self.border.forget(peer.node)
         if peer.foreign:
             self._reached.clear()
+            self.subscribers_version += 1
             self._wakeup.wake()
 
     def _forget(self, node: NodeId) -> None:

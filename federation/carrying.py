@@ -60,7 +60,7 @@ class Carrying:
         self._sites = sites
         self._directory = sites.directory
         self._transit = transit
-        self.checkpoint: Final = Checkpoint(is_exported, self._directory.lists, rate)
+        self.checkpoint: Final = Checkpoint(is_exported, self._directory.offers, rate)
         sites.forward = self._forward_near
         sites.link_to = self._own_link_to
         between.on(kinds.CARRY, 6, self._forward_far)

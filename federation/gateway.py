@@ -8,6 +8,7 @@ of a site stays inside of it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from typing import Final, final
 import trio
 
 from iris._node import Node
+from iris.cluster.border import Allowed
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
 from iris.cluster.site_directory import Flooded, exports_of
@@ -85,6 +87,7 @@ class Gateway:
         parts = node.parts
         self._near = parts.mesh
         self._membership = parts.membership
+        self._pubsub = parts.pubsub
         self._sites = sites
         self._between = between
         self._policy = policy
@@ -98,6 +101,9 @@ class Gateway:
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(policy.may_import)
+        self._allowed = Allowed(policy.exports, policy.export_topics, policy.import_topics)
+        sites.border.receive_untrusted(self._near.node, self._allowed.message())
+        self._pubsub.interest_changed = self.news
         for mesh in (self._near, between):
             mesh.on(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
         between.on(kinds.ROUTE, 3, self._receive_route)
@@ -130,7 +136,8 @@ class Gateway:
             await self._membership.wait_news()
 
     def _is_exported(self, node: NodeId) -> bool:
-        return any(node in members for members in self._advertising.exported.clusters.values())
+        exported = self._advertising.exported
+        return any(node in nodes for listed in (exported.clusters, exported.topics) for nodes in listed.values())
 
     # -- the directory --------------------------------------------------------------------------------------
 
@@ -185,15 +192,19 @@ class Gateway:
         companions = {
             Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
         }
-        self._advertising.export(exports_of(members, set()) | companions)
+        topics = [(node, pattern) for node, pattern in self._pubsub.wanted() if self._policy.may_want(pattern)]
+        self._advertising.export(exports_of(members, topics) | companions)
         changed = {own, *self._directory.changed}
         self._directory.changed.clear()
         stale, self._stale = self._stale, set()
         for neighbour in self._advertising.neighbours:
+            # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
             peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
             if peer is None:
                 continue
-            for message in self._advertising.messages(neighbour, None if neighbour in stale else changed):
+            messages = self._advertising.messages(neighbour, None if neighbour in stale else changed)
+            lists = [self._allowed.message()] if neighbour in stale and neighbour in self._near.peers else []
+            for message in itertools.chain(lists, messages):
                 size = message_size(message)
                 try:
                     peer.link.post(message, size, CONTROL_RESERVE)

@@ -22,7 +22,8 @@ class Policy:
     Args:
         exports: clusters of the own site that other sites may use; by default none.
         imports: clusters of other sites that the own site may use, and sites behind it see; by default all.
-        export_topics: topics of which events may leave the own site; by default none.
+        export_topics: topics of which events may leave the own site; by default none.  A subscription elsewhere is
+            served if all that its pattern matches may leave.
         import_topics: topics of which events may come in; by default all.
         transit: other sites may reach each other through this one.
 
@@ -50,29 +51,20 @@ class Policy:
         """Tell whether other sites may use a cluster of this one."""
         return _allow(self.exports, cluster)
 
+    def may_want(self, pattern: str) -> bool:
+        """Tell whether a subscription of this site is shown to other sites: all that it matches may come in."""
+        return _allow(self.import_topics, pattern)
+
     def may_import(self, export: Export) -> bool:
         """Tell whether something that another site exports is taken."""
         match export.kind:
             case kind if kind == CLUSTER:
                 return _allow(self.imports, export.name)
             case kind if kind == TOPIC:
-                return any(_overlap(pattern, export.name) for pattern in self.export_topics)
+                return _allow(self.export_topics, export.name)
             case _:
                 return True
 
 
 def _allow(patterns: Iterable[str], name: str) -> bool:
     return any(covers(pattern, name) for pattern in patterns)
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Tell whether some topic matches both patterns."""
-    ours, theirs = one.split("."), other.split(".")
-    for at in range(max(len(ours), len(theirs))):
-        if at >= len(ours) or at >= len(theirs):
-            return False
-        if ours[at] == ">" or theirs[at] == ">":
-            return True
-        if ours[at] != theirs[at] and "*" not in (ours[at], theirs[at]):
-            return False
-    return True

@@ -28,6 +28,7 @@ from iris.kernel.errors import ConfigError, RequestTimeout
 from iris.kernel.ids import NodeId, check_address, check_name
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
+from iris.patterns.foreign_subscribers import ForeignSubscribers
 from iris.patterns.pubsub import PubSub
 from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
@@ -78,6 +79,7 @@ class Node:
         self._config = config
         self._environment = environment
         self._sites = sites
+        self._foreign = None if sites is None else ForeignSubscribers(sites)
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -264,9 +266,11 @@ class Node:
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        It yields to other tasks at least every 1,024 events or 64 KiB, not at each call.  Cancelling it while it waits
-        leaves the event on its way; a confirmation that comes later is dropped.
+        It yields to other tasks every 1,024 events or 64 KiB, not at each call.  Cancelling it while it waits leaves
+        the event on its way, or unsent if its way to another site was waited for; a late confirmation is dropped.
         """
+        if self._foreign is not None and self._foreign.pending(topic):
+            await self._foreign.reach(topic)
         if not (confirm or retain or strict):
             publishing = self._publishing
             # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
@@ -481,7 +485,7 @@ class Node:
     @property
     def parts(self) -> NodeParts:
         """What the node is made of, for gateways."""
-        return NodeParts(self._mesh, self._membership, self._sites, self._environment, self._config)
+        return NodeParts(self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config)
 
     async def wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
@@ -490,10 +494,8 @@ class Node:
     async def run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._requests.run)
-            nursery.start_soon(self._relays.run)
-            nursery.start_soon(self._pubsub.run)
-            nursery.start_soon(self._tunnels.run)
+            for part in (self._requests, self._relays, self._pubsub, self._tunnels):
+                nursery.start_soon(part.run)
 
 
 def _check_timeout(timeout: float, name: str = "timeout") -> float:

@@ -9,6 +9,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.config import Config
+from iris.patterns.pubsub import PubSub
 
 
 @final
@@ -18,5 +19,6 @@ class NodeParts(NamedTuple):
     mesh: Mesh
     membership: Membership
     sites: Sites | None
+    pubsub: PubSub
     environment: Environment
     config: Config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -43,6 +43,8 @@ class PubSub:
         self._config = config
         self._own = OwnInterest()
         self._table = InterestTable()
+        self.interest_changed: Callable[[], None] = lambda: None
+        """Called when somebody subscribes or no longer does."""
         self.publishing: Final = Publishing(mesh, self._table, config)
         self.confirming: Final = Confirming(mesh, self._table, self.publishing, config)
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
@@ -199,10 +201,18 @@ class PubSub:
                     nursery.start_soon(self._mesh.barrier, node)
         await self._wait_known(self._own.version)
 
+    def wanted(self) -> Iterator[tuple[NodeId, str]]:
+        """Yield every node of this site, with each pattern that it subscribes to."""
+        for peer in (self._mesh.own, *self._mesh.peers.values()):
+            if not peer.foreign:
+                for terms in self._table.terms_of(peer.node):
+                    yield peer.node, terms.pattern
+
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
-        version = self._table.receive_untrusted(peer.node, message, peer.identity.certificate.rights.may_subscribe)
+        version = self._table.receive_untrusted(peer.node, message, peer.may_hear)
+        self.interest_changed()
         self.publishing.ways_changed()
         self.retention.interest_added(peer, self._table.added)
         if message[4]:
@@ -231,6 +241,8 @@ class PubSub:
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
+        if peer.border is not None and not peer.border.may_enter(topic):
+            raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
         sender = self._senders.get(peer.node)
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.cluster, peer.node)
@@ -315,6 +327,7 @@ class PubSub:
         """Forget the peer."""
         node = peer.node
         self._table.forget(node)
+        self.interest_changed()
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self.publishing.peer_gone(node)

@@ -98,7 +98,7 @@ class Serving:
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
             return
-        if not membership.service.allows(peer.identity.cluster):
+        if not (membership.service.allows(peer.identity.cluster) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
             return
         idempotent = bool(flags & IDEMPOTENT)
@@ -141,7 +141,7 @@ class Serving:
         membership = self.memberships.get(cluster)
         if membership is None or not wire.is_payload(payload):
             raise RemoteProtocolError("a broadcast for a cluster that this node is not a member of")
-        if not membership.service.allows(peer.identity.cluster):
+        if not (membership.service.allows(peer.identity.cluster) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
             return
         membership.accept_broadcast(

@@ -153,7 +153,7 @@ class Tunnels:
         if membership is None or membership.draining:
             return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
         peer = self._mesh.peer(end.node)
-        if peer is None or not membership.service.allows(peer.identity.cluster):
+        if peer is None or not (membership.service.allows(peer.identity.cluster) and peer.may_ask(opening.cluster)):
             text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
             return Refusal(code=NOT_ALLOWED, text=text)
         handler = membership.service.tunnels.get(opening.operation)

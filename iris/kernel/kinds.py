@@ -64,4 +64,5 @@ CARRY: Final = 0x60  # (hops: int, target site: str, target: node, source site: 
 CARRY_REFUSED: Final = 0x61  # (hops: int, target site, target, source site, source, reason: int): on its way back
 ROUTE: Final = 0x62  # (site, gateway: node, path: tuple of site, node, site, node, ...): an empty path: no more
 EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: tuple, removed: tuple, more: bool)
+ALLOWED: Final = 0x65  # (clusters, topics out, topics in): patterns; what the gateway lets through, for its own site
 EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports

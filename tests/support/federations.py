@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -19,11 +19,21 @@ T = TypeVar("T")
 EVERYTHING = Policy(exports=(">",), export_topics=(">",))
 
 
+class Heard(NamedTuple):
+    """An event, and the site of who heard it."""
+
+    site: str
+    topic: str
+    payload: Any
+    missed: int
+
+
 class Federation:
     """Nodes and gateways that stay up until the test is over.  Use it in the task that opened it."""
 
-    def __init__(self, network: Network, stack: AsyncExitStack) -> None:
+    def __init__(self, network: Network, stack: AsyncExitStack, nursery: trio.Nursery) -> None:
         self.network = network
+        self.nursery = nursery
         self.gateways: dict[str, Gateway] = {}
         self.nodes: dict[str, iris.Node] = {}
         self._stack = stack
@@ -75,6 +85,18 @@ class Federation:
                     if site != gateway.site:
                         await gateway.wait_for_site(site)
 
+    async def listen(self, site: str, pattern: str, heard: list[Heard], **options: Any) -> iris.Node:
+        """Bring up a node that writes down the events that match a pattern."""
+        node = await self.node(site, f"ear-{len(self.nodes)}")
+        events = await self.enter(node.subscribe(pattern, **options))
+
+        async def listen() -> None:
+            async for event in events:
+                heard.append(Heard(site, event.topic, event.payload, event.missed))  # noqa: PERF401 -- at once
+
+        self.nursery.start_soon(listen)
+        return node
+
     def crash(self, host: str) -> None:
         """Kill a host; nothing more is expected of it."""
         self.network.memory.crash(host)
@@ -90,9 +112,11 @@ def gateway_url(host: str) -> str:
 @asynccontextmanager
 async def open_federation(**options: Any) -> AsyncIterator[Federation]:
     """Make a network on which sites can be brought up."""
-    async with AsyncExitStack() as stack:
-        network = await stack.enter_async_context(iris.testing.open_network(**options))
-        yield Federation(network, stack)
+    async with trio.open_nursery() as nursery:
+        async with AsyncExitStack() as stack:
+            network = await stack.enter_async_context(iris.testing.open_network(**options))
+            yield Federation(network, stack, nursery)
+        nursery.cancel_scope.cancel()
 
 
 def echo(name: str, answer: object = None) -> iris.Service:

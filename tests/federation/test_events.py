@@ -1,0 +1,146 @@
+"""Events between sites: each once, in order, to whoever subscribes there, as far as the lists of both sites allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.federation.policy import Policy
+from tests.support.federations import Federation, Heard, open_federation
+
+
+async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str, **options: str) -> list[Heard]:
+    """Bring up a subscriber in each of some sites; return what they will have heard."""
+    heard: list[Heard] = []
+    for site in sites:
+        await federation.listen(site, pattern, heard, **options)
+    return heard
+
+
+@pytest.mark.parametrize("shape", ["ring", "mesh"])
+async def test_each_event_reaches_each_subscriber_once_and_in_order(autojump_clock: MockClock, shape: str) -> None:
+    sites = ("s0", "s1", "s2", "s3") if shape == "ring" else ("s0", "s1", "s2", "s3", "s4", "s5")
+    async with open_federation() as federation:
+        await (federation.ring(*sites) if shape == "ring" else federation.mesh(*sites))
+        await federation.wait_for_sites(*sites)
+        heard = await open_ears(federation, (*sites, *sites), "orders.>")
+        publisher = await federation.node("s0", "publisher")
+        await trio.sleep(1)
+        for number in range(200):
+            await publisher.publish(f"orders.{number % 3}", number)
+        await trio.sleep(2)
+        assert Counter(heard) == {
+            Heard(site, f"orders.{number % 3}", number, 0): 2 for site in sites for number in range(200)
+        }
+
+
+async def test_a_subscriber_gets_the_events_of_a_publisher_in_order(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        heard = await open_ears(federation, ("eu",), "orders.*")
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        for number in range(500):
+            await publisher.publish(f"orders.{number % 5}", number)
+        await trio.sleep(1)
+        assert [event.payload for event in heard] == list(range(500))
+
+
+async def test_the_first_event_waits_for_the_link_and_is_not_lost(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        await publisher.publish("orders.new", "nobody listens yet")
+        heard = await open_ears(federation, ("eu",), "orders.new")
+        await trio.sleep(0.5)
+        await publisher.publish("orders.new", "first")
+        await trio.sleep(0.5)
+        assert heard == [("eu", "orders.new", "first", 0)]
+
+
+@pytest.mark.parametrize("side", ["out", "in"])
+async def test_topics_that_a_list_leaves_out_do_not_cross(autojump_clock: MockClock, side: str) -> None:
+    narrow = Policy(export_topics=("orders.>",)) if side == "out" else Policy(import_topics=("orders.>",))
+    wide = Policy(export_topics=(">",))
+    async with open_federation() as federation:
+        await federation.gateway("eu", policy=wide if side == "out" else narrow)
+        await federation.gateway("us", to=["eu-gateway"], policy=narrow if side == "out" else wide)
+        orders = await open_ears(federation, ("eu",), "orders.new")
+        bills = await open_ears(federation, ("eu",), "bills.new")
+        everything = await open_ears(federation, ("eu",), ">")
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        for topic in ("orders.new", "bills.new"):
+            await publisher.publish(topic, 1)
+        await trio.sleep(1)
+        assert (len(orders), len(bills), len(everything)) == (1, 0, 0)
+
+
+async def test_a_session_that_is_there_for_something_else_carries_no_other_events(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        policy = Policy(exports=("store",), export_topics=("orders.>",))
+        await federation.gateway("eu", policy=policy)
+        await federation.gateway("us", to=["eu-gateway"], policy=policy)
+        heard: list[Heard] = []
+        greedy = await federation.listen("eu", ">", heard)
+        await federation.enter(greedy.join("store", iris.Service("store")))
+        await federation.enter(greedy.subscribe("orders.>"))
+        publisher = await federation.node("us", "publisher")
+        await publisher.wait_for("store")
+        await publisher.broadcast("store", b"")
+        await publisher.publish("orders.new", 1)
+        await publisher.publish("bills.new", 2)
+        await trio.sleep(1)
+        assert publisher.parts.mesh.peer(greedy.id) is not None
+        assert [event.payload for event in heard] == [1]
+
+
+async def test_a_group_that_spans_sites_gets_each_event_once(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us", "ap")
+        heard = await open_ears(federation, ("eu", "us", "ap"), "orders.new", group="workers")
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        for number in range(90):
+            await publisher.publish("orders.new", number)
+        await trio.sleep(1)
+        assert sorted(event.payload for event in heard) == list(range(90))
+        assert {event.site for event in heard} == {"eu", "us", "ap"}
+
+
+async def test_a_confirmed_event_waits_for_a_durable_subscriber_of_another_site(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        store = await federation.node("eu", "store")
+        kept: list[object] = []
+
+        events = await federation.enter(store.subscribe("orders.>", durable=True))
+
+        async def keep() -> None:
+            async for event in events:
+                await trio.sleep(0.2)
+                kept.append(event.payload)
+                await events.confirm([event])
+
+        federation.nursery.start_soon(keep)
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        await publisher.publish("orders.new", "paid", confirm=True)
+        assert kept == ["paid"]
+
+
+async def test_a_subscription_that_ends_is_withdrawn(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        ear = await federation.node("eu", "ear")
+        async with ear.subscribe("orders.>"):
+            await trio.sleep(1)
+            assert publisher.parts.sites is not None
+            assert [found.pattern for found in publisher.parts.sites.directory.subscribers()] == ["orders.>"]
+        await trio.sleep(1)
+        assert publisher.parts.sites.directory.subscribers() == set()
