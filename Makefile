@@ -46,6 +46,7 @@ coverage: $(VENV)/.ready-test
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.bridge rates)
 
 faults: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m faults $(ARGS)

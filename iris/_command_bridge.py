@@ -18,6 +18,13 @@ MIB = 1024 * 1024
 @click.group(invoke_without_command=True)
 @click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="What to store; may be repeated.")
 @click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="NAME",
+    help="Join this cluster and store its broadcasts and tunnels; may be repeated.",
+)
+@click.option(
     "--data",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
@@ -46,6 +53,7 @@ def bridge(
     /,
     connection: Connection,
     topics: tuple[str, ...],
+    clusters: tuple[str, ...],
     directory: Path | None,
     name: str,
     member: str | None,
@@ -62,7 +70,7 @@ def bridge(
     """
     if context.invoked_subcommand is not None:
         return 0
-    if not topics:
+    if not topics and not clusters:
         raise click.UsageError("a bridge stores the events of topics: give --topic")
     if directory is None:
         raise click.UsageError("a bridge keeps its log in a directory: give --data")
@@ -82,6 +90,7 @@ def bridge(
                 node,
                 topics=topics,
                 directory=directory,
+                clusters=clusters,
                 name=name,
                 shards=shards,
                 member=member,
@@ -89,7 +98,7 @@ def bridge(
                 retention=retention,
             ) as opened,
         ):
-            note(f"{node.id} serves {name} and stores {', '.join(topics)} in {directory}")
+            note(f"{node.id} serves {name} and stores {', '.join((*topics, *clusters))} in {directory}")
             try:
                 await trio.sleep_forever()
             finally:

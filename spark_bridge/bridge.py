@@ -16,6 +16,7 @@ from iris.kernel.background import open_background
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name
 from iris.patterns.topics import check_pattern
+from iris.spark_bridge.gathering import gathering_service
 from iris.spark_bridge.group import GroupLimits
 from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.lmdb_store import open_store
@@ -35,6 +36,7 @@ async def open_bridge(
     *,
     topics: Sequence[str],
     directory: Path | str,
+    clusters: Sequence[str] = (),
     name: str = "bridge",
     shards: Sequence[int] = (0,),
     member: str | None = None,
@@ -53,6 +55,9 @@ async def open_bridge(
         node: has the right to be a member of ``name``.
         topics: patterns of topics; an event that matches several is stored once.
         directory: of the log, for this member alone; made if it is not there.
+        clusters: whose broadcasts and tunnels are stored, see ``iris.spark_bridge.gathering``.  The node becomes a
+            member of each and must have the right to; requests and tunnels to a cluster go to any of its members, so
+            take one that only bridges serve, unless it is for broadcasts.
         name: the bridge's cluster, which readers name.
         shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
@@ -72,10 +77,12 @@ async def open_bridge(
     Cancelling the block is leaving it.  A member that is killed loses nothing that it has confirmed.
     """
     check_name(name, "cluster")
-    if not topics:
-        raise ConfigError("a bridge stores the events of topics: give at least one topic pattern")
+    if not topics and not clusters:
+        raise ConfigError("a bridge stores the events of topics: give at least one topic pattern, or a cluster")
     for topic in topics:
         check_pattern(topic)
+    for cluster in clusters:
+        check_name(cluster, "cluster")
     if not shards or len(set(shards)) != len(shards) or not all(0 <= number <= MAX_SHARD for number in shards):
         raise ConfigError(f"shards are {list(shards)}: use different whole numbers from 0 to {MAX_SHARD}")
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
@@ -107,6 +114,8 @@ async def open_bridge(
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
             await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+        for cluster in dict.fromkeys(clusters):
+            await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
         yield bridge
 
 

@@ -33,3 +33,7 @@ class DataLost(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
+
+
+class PayloadUnfit(BridgeError):
+    """A payload cannot be read with the columns of the user's schema.  Reading the same range again ends the same."""

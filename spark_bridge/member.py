@@ -15,7 +15,6 @@ import trio
 
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
-from iris.patterns.events import Run
 from iris.patterns.subscription import Subscription
 from iris.patterns.topics import Matcher
 from iris.spark_bridge.arrivals import Arrivals, count_events
@@ -55,6 +54,21 @@ class BridgeStatistics:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Events that arrived together.
+
+    Attributes:
+        subscription: through which they came, and through which they are confirmed.
+        stored: called when they are on the disk.
+    """
+
+    runs: Sequence[Arrivals]
+    subscription: Subscription | None = None
+    stored: Callable[[], None] | None = None
+
+
+@final
 class BridgeMember:
     """Stores what arrives.  ``run`` does the work; the rest may be asked at any time."""
 
@@ -74,7 +88,7 @@ class BridgeMember:
         self._own = frozenset(shards)
         self._retention = retention
         self._wall_clock = wall_clock
-        self._group: Group[tuple[Subscription, list[Run]]] = Group(limits)
+        self._group: Group[_Batch] = Group(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._news = trio.Event()
@@ -135,6 +149,7 @@ class BridgeMember:
             nursery.start_soon(self._apply_retention)
             try:
                 async with trio.open_nursery() as receiving:
+                    receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``take``
                     for turn, (_, subscription) in enumerate(subscriptions):
                         wanted = _first_match([pattern for pattern, _ in subscriptions], turn)
                         receiving.start_soon(self._receive, subscription, wanted)
@@ -148,15 +163,29 @@ class BridgeMember:
             runs = [run for run in runs if run.publisher != self._node and (wanted is None or wanted(run.topic))]
             if not runs:
                 continue
-            count = count_events(runs)
             self._missed += sum(run.missed for run in runs)
-            self._received += count
-            self._waiting += count
-            size = sum(run.size for run in runs)
-            self._group.add((subscription, runs), events=count, size=size, now=trio.current_time())
-            self._arrived.wake()
-            while self._group.is_full:
-                await self._room.park()
+            await self._gather(_Batch(runs=runs, subscription=subscription))
+
+    async def take(self, runs: Sequence[Arrivals], stored: Callable[[], None] | None = None) -> None:
+        """Store events that did not come through a subscription, after all that was taken before.
+
+        Args:
+            runs: the events, not numbered.
+            stored: called when they are on the disk.
+
+        Returns when they wait for the disk; while a full group does, it waits for that.
+        """
+        await self._gather(_Batch(runs=runs, stored=stored))
+
+    async def _gather(self, batch: _Batch) -> None:
+        count = count_events(batch.runs)
+        self._received += count
+        self._waiting += count
+        size = sum(run.size for run in batch.runs)
+        self._group.add(batch, events=count, size=size, now=trio.current_time())
+        self._arrived.wake()
+        while self._group.is_full:
+            await self._room.park()
 
     async def _commit_groups(self, scope: trio.CancelScope) -> None:
         with scope:
@@ -175,7 +204,7 @@ class BridgeMember:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
         batches = self._group.take()
         self._room.unpark_all()
-        runs = [run for _, batch in batches for run in batch]
+        runs = [run for batch in batches for run in batch.runs]
         parts = self.sharding.split(runs)
         appended = await self._append(parts)
         while appended is None:
@@ -189,8 +218,11 @@ class BridgeMember:
         self._stored += appended.count
         self._repeats += appended.repeats
         self._stale += count_events(appended.stale)
-        for subscription, batch in batches:
-            await subscription.confirm_ranges(_confirmations(batch, appended.stale))
+        for batch in batches:
+            if batch.subscription is not None:
+                await batch.subscription.confirm_ranges(_confirmations(batch.runs, appended.stale))
+            if batch.stored is not None:
+                batch.stored()
         self.refresh()
 
     async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, cast, final
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
 from iris.patterns.topics import check_pattern, check_topic
+from iris.spark_bridge.typed import TypedColumns
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -60,6 +61,11 @@ class SourceOptions:
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = True
+    corrupt_column: str = "_corrupt_record"
+    fail_fast: bool = False
+    """Whether a payload that does not fit the user's schema ends the query."""
+    typed: TypedColumns | None = None
+    """The user's schema, if there is one."""
 
 
 _NAMES: Final = (
@@ -79,7 +85,11 @@ _NAMES: Final = (
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
+    "mode",
+    "columnNameOfCorruptRecord",
 )
+
+_MODES: Final = ("PERMISSIVE", "FAILFAST")
 
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
@@ -125,6 +135,8 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         min_partitions=options.number("minPartitions", least=1),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
+        corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",
+        fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
     )
 
 
@@ -200,6 +212,12 @@ class _Options:
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"option {name} is {value!r}: use true or false")
         return value.lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...], *, default: str) -> str:
+        value = self.text(name) or default
+        if value.upper() not in choices:
+            raise ConfigError(f"option {name} is {value!r}: use {' or '.join(choices)}")
+        return value.upper()
 
     def topics(self, name: str) -> tuple[str, ...]:
         value = self.text(name)

@@ -62,7 +62,18 @@ async def _read_what_is_left(
 
 
 def to_batches(chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the events of chunks that are in the range and wanted, with the columns that are wanted."""
+    """Yield the events of chunks that are in the range and wanted, with the columns that are wanted.
+
+    Raises:
+        PayloadUnfit: see ``TypedColumns.parse``.
+    """
+    batches = _wanted_batches(chunks, options, start=start, end=end)
+    return batches if options.typed is None else map(options.typed.parse, batches)
+
+
+def _wanted_batches(
+    chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
     wanted = TopicFilter(options.topics, options.topic_regex)
     small: list[pa.RecordBatch] = []
     rows = 0
@@ -72,7 +83,7 @@ def to_batches(chunks: Iterator[Chunk], options: SourceOptions, *, start: int, e
         if last - first < chunk.count:
             batch = batch.slice(first - chunk.first, last - first)
         batch = wanted.keep(batch)
-        if not options.include_headers:
+        if not options.include_headers and options.typed is None:
             batch = batch.select(COLUMNS_WITHOUT_HEADERS)
         if small and (batch.num_rows >= _SMALL or rows + batch.num_rows > _ROWS):
             yield _together(small)

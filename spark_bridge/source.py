@@ -10,6 +10,7 @@ What Spark makes of this file (read in PySpark 4.3):
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -49,6 +51,7 @@ from iris.spark_bridge.portal import Portal, portal_to
 from iris.spark_bridge.reading import read_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 from iris.spark_bridge.sink import IrisStreamWriter, IrisWriter, check_columns
+from iris.spark_bridge.typed import typed_columns
 from iris.spark_bridge.watch import BridgeWatch
 
 _POLL: Final = 1.0
@@ -79,15 +82,11 @@ class IrisSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        options = parse_source_options(self._given, streaming=False)
-        _check_schema(schema, options)
-        return IrisReader(options)
+        return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream."""
-        options = parse_source_options(self._given, streaming=True)
-        _check_schema(schema, options)
-        return IrisStreamReader(options)
+        return IrisStreamReader(_with_schema(parse_source_options(self._given, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table; see ``iris.spark_bridge.sink``."""
@@ -106,12 +105,13 @@ class IrisSource(DataSource):
         return options
 
 
-def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    names = list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS)
-    if schema.names != names:
-        raise ConfigError(
-            f"format iris has the columns {', '.join(names)}: leave out schema({', '.join(schema.names)})"
-        )
+def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Return the options with the user's schema, if it is not the log's own."""
+    if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
+        return options
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    typed = typed_columns(arrow, corrupt=options.corrupt_column, fail=options.fail_fast)
+    return dataclasses.replace(options, typed=typed)
 
 
 @final

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills``: the figures of docs/spark.md."""
+"""``python -m benchmarks.bridge kills`` and ``rates``: the figures of docs/spark.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from benchmarks.bridge.kills import run_kills
+from benchmarks.bridge.rates import opening, publishing, row
 
 
 def main() -> None:
@@ -17,7 +18,23 @@ def main() -> None:
     kills.add_argument("--seed", type=int, default=0)
     kills.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
     kills.add_argument("--rate", type=float, default=1000.0, help="events per second")
+    rates = verbs.add_parser("rates", help="events and rows per second, latency, memory")
+    rates.add_argument("--events", type=int, default=300_000, help="in each round")
+    rates.add_argument("--without-spark", action="store_true", help="only what needs no session")
     given = parser.parse_args()
+    if given.verb == "kills":
+        sys.exit(_kill(given))
+    row("what", "figure", "target")
+    row("---", "---", "---")
+    publishing(given.events)
+    opening()
+    if not given.without_spark:
+        from benchmarks.bridge.spark_rates import measure_spark
+
+        measure_spark(given.events)
+
+
+def _kill(given: argparse.Namespace) -> bool:
     outcome = run_kills(
         given.count,
         seed=given.seed,
@@ -26,7 +43,7 @@ def main() -> None:
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(outcome)
-    sys.exit(not outcome.good)
+    return not outcome.good
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ def test_every_option_is_read_whatever_its_case() -> None:
             "minPartitions": "4",
             "failOnDataLoss": "FALSE",
             "includeHeaders": "false",
+            "mode": "failfast",
+            "columnNameOfCorruptRecord": "odd",
         },
         streaming=True,
     )
@@ -38,6 +40,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert options.starting == {"0": 5, "1@0011223344556677": -2}
     assert (options.group, options.max_offsets, options.min_partitions) == ("g", 1000, 4)
     assert (options.fail_on_data_loss, options.include_headers) == (False, False)
+    assert (options.fail_fast, options.corrupt_column) == (True, "odd")
 
 
 def test_a_table_has_an_end() -> None:
@@ -51,6 +54,7 @@ def test_a_table_has_an_end() -> None:
     [
         ({"subscribePatern": "x"}, "subscribePatern.*did you mean subscribePattern"),
         ({"nonsense": "x"}, "no option nonsense: use bridge"),
+        ({"mode": "DROPMALFORMED"}, "option mode is 'DROPMALFORMED': use PERMISSIVE or FAILFAST"),
         ({"subscribe": "a..b"}, "option subscribe"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern contradict"),
         ({"subscribePattern": "("}, "option subscribePattern.*regular expression"),

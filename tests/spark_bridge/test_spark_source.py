@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.bridges import BridgeProcess, publish
@@ -114,6 +114,23 @@ def test_a_table_can_be_a_part(spark: SparkSession, bridge: BridgeProcess) -> No
     assert middle is not None
     since = table(spark, startingTimestamp=str(int(middle.timestamp.timestamp() * 1000)))
     assert since.count() >= 10
+
+
+def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: BridgeProcess, output: Output) -> None:
+    publish([b'{"n": 1, "at": "2013-01-01T10:00:00Z"}', b"nonsense", b'{"n": 3}'], topic="t")
+    schema = "n INT, at TIMESTAMP, _offset BIGINT, _corrupt_record STRING"
+    reader = spark.read.format("iris").schema(schema)
+    rows = reader.load().orderBy("_offset").collect()
+    found = [(row.n, row._offset, row._corrupt_record) for row in rows]
+    assert found == [(1, 0, None), (None, 1, "nonsense"), (3, 2, None)]
+    assert rows[0]["at"] is not None
+    with pytest.raises(PythonException, match=r"event 1 of shard 0.*does not fit the schema"):
+        reader.option("mode", "FAILFAST").load().collect()
+    with pytest.raises(Exception, match="column day of the schema is date32"):
+        spark.read.format("iris").schema("day DATE").load().collect()
+    stream = spark.readStream.format("iris").schema("n INT, _value BINARY").load()
+    output.run(stream.where("n > 1").select(stream["_value"].alias("value")))
+    assert output.values == [b'{"n": 3}']
 
 
 # -- streams -------------------------------------------------------------------------------------------------

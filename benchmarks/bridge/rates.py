@@ -1,0 +1,211 @@
+"""Rates of the bridge beside what else does the same work on this machine: every line is one row of docs/spark.md."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import trio
+
+import iris
+from benchmarks.bridge.children import Child, bridge_child, open_realm
+from benchmarks.broker import free_port, running
+from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
+from iris.spark_bridge.lmdb_store import open_store
+from iris.spark_bridge.segment import SEGMENT_BYTES
+
+SIZE: Final = 1024
+ROUNDS: Final = 3
+_GROUP: Final = 8 * 1024 * 1024
+_CHUNK: Final = 1000
+
+
+def row(what: str, figure: str, target: str = "") -> None:
+    """Print one line of the table."""
+    print(f"| {what} | {figure} | {target} |", flush=True)
+
+
+def payloads() -> list[bytes]:
+    """Return payloads that no compression makes smaller."""
+    chance = Random(1)
+    return [chance.randbytes(SIZE) for _ in range(512)]
+
+
+def median(measure: Callable[[], float]) -> tuple[float, str]:
+    """Return the median of some rounds, and all of them in words."""
+    found = [measure() for _ in range(ROUNDS)]
+    return statistics.median(found), " / ".join(f"{value:,.0f}" for value in found)
+
+
+def processor_time(pid: int) -> float:
+    """Return the seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory(pid: int) -> float:
+    """Return the most memory that a process has had, in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+# -- publishing ------------------------------------------------------------------------------------------------
+
+
+def disk_rate(directory: Path, events: int) -> float:
+    """Return how many events per second the disk takes at most: their bytes, written and synced by 8 MiB."""
+    data = Random(2).randbytes(_GROUP)
+    path = directory / "plain"
+    began = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(max(1, events * SIZE // _GROUP)):
+            file.write(data)
+            os.fdatasync(file.fileno())
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return max(1, events * SIZE // _GROUP) * _GROUP / SIZE / seconds
+
+
+async def _publish(events: int, given: list[bytes]) -> float:
+    async with iris.open_node("publisher") as node:
+        await node.wait_for("bridge", timeout=60)
+        began = time.perf_counter()
+        async with node.confirming(timeout=60) as confirmed:
+            for number in range(events):
+                await confirmed.publish("rates", given[number % len(given)])
+        return events / (time.perf_counter() - began)
+
+
+def publishing(events: int) -> None:
+    """Measure confirmed publishing through one member, the disk below it, and JetStream."""
+    given = payloads()
+    with open_realm() as directory:
+        bridge = bridge_child(directory)
+        bridge.start()
+        try:
+            rate, rounds = median(lambda: trio.run(_publish, events, given))
+            memory = peak_memory(bridge.pid)
+        finally:
+            bridge.end()
+        plain, plain_rounds = median(lambda: disk_rate(directory, events))
+    row("confirmed events/s of 1 KB, pipelined, one member", f"{rate:,.0f} ({rounds})", ">= 150,000")
+    row("the same bytes written and synced by 8 MiB, nothing else", f"{plain:,.0f} ({plain_rounds})")
+    row("memory of the member at its peak", f"{memory:.0f} MiB", "< 300 MiB")
+    with contextlib.suppress(FileNotFoundError, ImportError):
+        _jetstream(events, given, rate)
+
+
+def _jetstream(events: int, given: list[bytes], ours: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="ib-") as name:
+        port, settings = free_port(), Path(name) / "nats.conf"
+        for synced in ("sync_interval: always", ""):
+            settings.write_text(f'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{name}/store"\n{synced}\n}}\n')
+            try:
+                with running(["nats-server", "--config", str(settings)], port, Path(name) / "nats.log"):
+                    rate, rounds = median(lambda: asyncio.run(_publish_to_jetstream(port, events // 10, given)))
+            except RuntimeError:
+                row("nats-py, JetStream in files, synced before each acknowledgement", "this server does not offer it")
+                continue
+            how = "synced before each acknowledgement" if synced else "not synced before it acknowledges"
+            row(f"nats-py, JetStream in files, {how}", f"{rate:,.0f} ({rounds}): {ours / rate:.1f}x", ">= 2x")
+            return
+
+
+async def _publish_to_jetstream(port: int, events: int, given: list[bytes]) -> float:
+    nats: Any = importlib.import_module("nats")
+    client = await nats.connect(f"nats://127.0.0.1:{port}")
+    stream = client.jetstream()
+    await stream.add_stream(name="rates", subjects=["rates"])
+    numbers = iter(range(events))
+
+    async def publish() -> None:
+        for number in numbers:
+            await stream.publish("rates", given[number % len(given)], timeout=60)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(publish() for _ in range(512)))
+    seconds = time.perf_counter() - began
+    await stream.delete_stream("rates")
+    await client.close()
+    return events / seconds
+
+
+# -- opening ---------------------------------------------------------------------------------------------------
+
+
+def opening(events: int = 100_000_000) -> None:
+    """Measure opening a log: its index is that of ``events`` events of 1 KB, its segments are files with holes."""
+    with tempfile.TemporaryDirectory(prefix="ib-") as name:
+        directory = Path(name)
+        store = open_store(directory, shards=[0], entropy=os.urandom)
+        epoch = store.shards()[0].epoch
+        store.close()
+        _fill_index(directory, epoch, events)
+        began = time.perf_counter()
+        store = open_store(directory, shards=[0], entropy=os.urandom)
+        (state,) = store.shards()
+        seconds = time.perf_counter() - began
+        assert state.next == events
+        began = time.perf_counter()
+        store.offset_at(0, events // 2)
+        looked = time.perf_counter() - began
+        store.close()
+    row(f"opening a log of {events:,} events", f"{seconds:.3f} s", "< 2 s")
+    row("finding an event in it by its time", f"{looked * 1000:.1f} ms")
+
+
+def _fill_index(directory: Path, epoch: str, events: int) -> None:
+    size = _CHUNK * (SIZE + 128)
+    each = SEGMENT_BYTES // size
+    index = Index(directory / "index")
+    chunks = events // _CHUNK
+    for begin in range(0, chunks, each * 100):
+        with index.write() as view:
+            for segment in range(begin, min(begin + each * 100, chunks), each):
+                count = min(each, chunks - segment)
+                first, end = segment * _CHUNK, (segment + count) * _CHUNK
+                for at in range(count):
+                    number = first + at * _CHUNK
+                    place = ChunkPlace(
+                        first=number,
+                        count=_CHUNK,
+                        timestamp=number,
+                        segment=first,
+                        position=at * size,
+                        size=size,
+                    )
+                    view.put_chunk(0, place)
+                view.put_segment(
+                    0,
+                    SegmentRecord(
+                        first=first, end=end, size=count * size, first_timestamp=first, last_timestamp=end - 1
+                    ),
+                )
+                with (directory / "segments" / f"{0:05d}-{epoch}-{first:020d}.segment").open("wb") as file:
+                    file.truncate(SEGMENT_BYTES)
+            shard = view.shard(0)
+            assert shard is not None
+            view.put_shard(type(shard)(number=0, epoch=epoch, earliest=0, next=events, timestamp=events, size=0))
+    index.close()
+
+
+@contextlib.contextmanager
+def filled_bridge(events: int) -> Iterator[tuple[Path, Child]]:
+    """Run a bridge that holds ``events`` events of 1 KB on the topic ``rates``."""
+    with open_realm() as directory:
+        bridge = bridge_child(directory)
+        bridge.start()
+        try:
+            trio.run(_publish, events, payloads())
+            yield directory, bridge
+        finally:
+            bridge.end()

@@ -1,0 +1,220 @@
+"""Rates of the bridge's ends in Spark: reading, the way of one event, and a query with nothing to do."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, final
+
+import trio
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import iris
+from benchmarks.bridge.rates import filled_bridge, median, peak_memory, processor_time, row
+from iris import spark_bridge
+from iris.spark_bridge.options import parse_source_options
+from iris.spark_bridge.schema import SPARK_SCHEMA
+from iris.spark_bridge.source import IrisReader
+
+_PARTITIONS: Final = 2
+_EVERY: Final = 0.2
+_WARM: Final = 20
+_IDLE: Final = 20.0
+
+
+@final
+class TupleReader(DataSourceReader):
+    """Our own source, but for what it hands to Spark: tuples."""
+
+    def __init__(self, reader: IrisReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> Any:
+        """Return the ranges."""
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield rows."""
+        for batch in self._reader.read(partition):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+@final
+class TupleSource(DataSource):
+    """``format("iris_tuples")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "iris_tuples"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 -- Spark passes it
+        """Return the reader."""
+        return TupleReader(IrisReader(parse_source_options(dict(self.options), streaming=False)))
+
+
+def open_session(directory: Path) -> SparkSession:
+    """Start Spark as its users are told to."""
+    builder = SparkSession.builder.master("local[2]").appName("rates")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return spark_bridge.configure(builder).getOrCreate()
+
+
+def measure_spark(events: int) -> None:
+    """Measure everything that needs a session."""
+    with filled_bridge(events) as (directory, bridge):
+        spark = open_session(directory)
+        try:
+            _reading(spark, directory, events)
+            _latency(spark, directory)
+            _idle(spark, directory)
+            row("memory of the member after all this", f"{peak_memory(bridge.pid):.0f} MiB", "< 300 MiB")
+        finally:
+            spark.stop()
+
+
+def _reading(spark: SparkSession, directory: Path, events: int) -> None:
+    spark.dataSource.register(TupleSource)
+    table = str(directory / "table")
+    log = spark.read.format("iris").option("minPartitions", _PARTITIONS).load()
+    log.write.parquet(table)
+
+    def rate(frame: DataFrame) -> float:
+        began = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return events / (time.perf_counter() - began)
+
+    tuples = spark.read.format("iris_tuples").option("minPartitions", _PARTITIONS).load()
+    parquet = spark.read.parquet(table)
+    for frame in (log, parquet):
+        rate(frame)
+    ours, our_rounds = median(lambda: rate(log))
+    files, file_rounds = median(lambda: rate(parquet))
+    by_tuples, tuple_rounds = median(lambda: rate(tuples))
+    row("rows/s of 1 KB into Spark, a table from the bridge", f"{ours:,.0f} ({our_rounds})")
+    row("the same rows from parquet files", f"{files:,.0f} ({file_rounds}): {ours / files:.2f}x", ">= 0.7x")
+    row("our source, yielding tuples", f"{by_tuples:,.0f} ({tuple_rounds}): {ours / by_tuples:.2f}x", ">= 1.7x")
+
+
+async def _send_and_hear(count: int) -> list[float]:
+    """Publish an event now and then, and return how old each is when it comes back from Spark, in milliseconds."""
+    ages: list[float] = []
+    async with (
+        iris.open_node("observer") as node,
+        node.subscribe("back") as events,
+        trio.open_nursery() as nursery,
+    ):
+        await node.wait_for("bridge", timeout=60)
+
+        async def hear() -> None:
+            async for event in events:
+                ages.append((time.perf_counter() - float(event.payload)) * 1000)
+                if len(ages) == count:
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(hear)
+        for _ in range(count):
+            await node.publish("there", b"%.6f" % time.perf_counter(), confirm=True, timeout=60)
+            await trio.sleep(_EVERY)
+        await trio.sleep(60)
+    return ages[_WARM:]
+
+
+def _latency(spark: SparkSession, directory: Path) -> None:
+    events = spark.readStream.format("iris").options(subscribe="there", startingOffsets="latest").load()
+    seen: list[float] = []
+
+    def take(batch: DataFrame, number: int) -> None:  # noqa: ARG001 -- Spark passes it
+        found = [float(bytes(event.value)) for event in batch.select("value").collect()]
+        seen.extend((time.perf_counter() - sent) * 1000 for sent in found)
+
+    to_driver = events.writeStream.foreachBatch(take).option("checkpointLocation", str(directory / "a")).start()
+    time.sleep(8)
+    trio.run(_publish_now_and_then, 100)
+    to_driver.processAllAvailable()
+    to_driver.stop()
+    row("event to Spark to foreachBatch, p50 / p99", _quantiles(seen[_WARM:]), "p50 <= 80 ms")
+    back = (
+        events.select("value")
+        .writeStream.format("iris")
+        .option("topic", "back")
+        .option("checkpointLocation", str(directory / "b"))
+        .start()
+    )
+    time.sleep(8)
+    row("event to Spark to our sink to a subscriber, p50 / p99", _quantiles(trio.run(_send_and_hear, 100)))
+    back.stop()
+
+
+async def _publish_now_and_then(count: int) -> None:
+    async with iris.open_node("observer") as node:
+        await node.wait_for("bridge", timeout=60)
+        for _ in range(count):
+            await node.publish("there", b"%.6f" % time.perf_counter(), confirm=True, timeout=60)
+            await trio.sleep(_EVERY)
+
+
+def _quantiles(ages: list[float]) -> str:
+    if len(ages) < 2:
+        return "nothing came"
+    return f"{statistics.median(ages):.0f} / {statistics.quantiles(ages, n=100)[98]:.0f} ms"
+
+
+def _idle(spark: SparkSession, directory: Path) -> None:
+    """Measure what Spark, its workers and ours use while there is nothing to read, beyond a session without query."""
+
+    def used() -> float:
+        return sum(processor_time(pid) for pid in _family(os.getpid()))
+
+    def share() -> float:
+        began, before = time.perf_counter(), used()
+        time.sleep(_IDLE)
+        return (used() - before) / (time.perf_counter() - began) * 100
+
+    without = share()
+    events = spark.readStream.format("iris").options(subscribe="nothing").load()
+    query = events.writeStream.format("noop").option("checkpointLocation", str(directory / "c")).start()
+    query.processAllAvailable()
+    time.sleep(5)
+    with_query = share()
+    query.stop()
+    row(
+        "an idle query, of one core",
+        f"{with_query - without:.1f} % ({with_query:.1f} % with it, {without:.1f} % without)",
+        "<= 3 %",
+    )
+
+
+def _family(root: int) -> list[int]:
+    """Return a process and its descendants."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, waiting = [root], [root]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found

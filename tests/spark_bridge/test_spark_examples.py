@@ -1,0 +1,89 @@
+"""The example pipelines on real flights: what Spark says is what pandas says."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.bridges import BridgeProcess
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
+ROWS = 1500
+
+pandas: Any = importlib.import_module("pandas")  # the stubs know what the package uses, and tests use more
+THREE_HOURS, SIX_HOURS = pandas.Timedelta(hours=3), pandas.Timedelta(hours=6)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def bridge(realm: Path, tmp_path: Path) -> Iterator[BridgeProcess]:
+    with BridgeProcess(tmp_path / "log") as bridge:
+        yield bridge
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports an example as Python does when it is run."""
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    return importlib.import_module
+
+
+def flights(example: Any) -> Any:
+    table = example("airport").read_table("flights.csv.zip", ROWS)
+    return table.assign(hour=pandas.to_datetime(table["time_hour"]).dt.tz_localize(None))
+
+
+def test_every_example_is_tested() -> None:
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {"airport", "delays", "weather", "results"}
+
+
+@pytest.mark.parametrize("name", ["delays", "weather", "results"])
+def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert len(text.splitlines()) < 90
+    assert f"python examples/spark/{name}.py" in text
+
+
+def test_windowed_delays_are_told_once_behind_the_watermark(spark: SparkSession, tmp_path: Path, example: Any) -> None:
+    told = {(row.start, row.origin): row for row in example("delays").run(spark, tmp_path, ROWS)}
+    table = flights(example)
+    watermark = table["hour"].max() - SIX_HOURS
+    table = table.assign(start=table["hour"].dt.floor("3h"))
+    windows = table[table["start"] + THREE_HOURS <= watermark].groupby(["start", "origin"])["dep_delay"]
+    expected = windows.agg(["size", "mean"])
+    assert len(expected) > 10
+    assert told.keys() == {(start.to_pydatetime(), origin) for start, origin in expected.index}
+    for (start, origin), figures in expected.iterrows():
+        row = told[start.to_pydatetime(), origin]
+        assert row.flights == figures["size"]
+        assert row.mean_delay == pytest.approx(figures["mean"])
+
+
+def test_every_flight_meets_the_weather_of_its_hour(spark: SparkSession, tmp_path: Path, example: Any) -> None:
+    joined = example("weather").run(spark, tmp_path, ROWS)
+    weather = example("airport").read_table("weather.csv", ROWS // 10)
+    expected = flights(example).merge(weather, on=["origin", "time_hour"])
+    assert len(expected) > 500
+    found = [(row.carrier, row.flight, row.origin, round(row.wind_speed, 6)) for row in joined]
+    expected = expected.round({"wind_speed": 6})
+    columns = zip(*(expected[name] for name in ("carrier", "flight", "origin", "wind_speed")), strict=True)
+    assert sorted(found) == sorted(columns)
+
+
+def test_a_service_answers_from_what_spark_publishes(spark: SparkSession, tmp_path: Path, example: Any) -> None:
+    table = flights(example)
+    late = table[table["dep_delay"] > 60]["carrier"].value_counts()
+    answers = example("results").run(spark, tmp_path, list(late.index), ROWS)
+    assert answers == late.to_dict()
+    assert sum(answers.values()) > 10
