@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from iris.spark_bridge.java import find_java
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TUNED: Final = {
     # Between the JVM and its Python workers, over TCP, Nagle and delayed acknowledgements take 40 ms of each batch.
@@ -80,3 +80,29 @@ def register(spark: SparkSession) -> None:
     from iris.spark_bridge.source import IrisSource
 
     spark.dataSource.register(IrisSource)
+
+
+def foreach_batch(query: str, **options: str) -> Callable[[DataFrame, int], None]:
+    """Return a function for ``writeStream.foreachBatch`` that publishes each batch, once.
+
+    For queries that do more with a batch than publish it::
+
+        publish = iris.spark_bridge.foreach_batch("late-flights", topic="flights.late")
+
+        def take(batch, number):
+            batch.write.format("delta").mode("append").save(table)
+            publish(batch.select("key", "value"), number)
+
+    A batch that Spark repeats is not published again: the bridge remembers query and number.
+
+    Args:
+        query: what tells this query's batches from those of others, for ever: 1 to 64 letters, digits, ``-`` and ``_``.
+            A query that begins with a new checkpoint needs a new one, because its batches are numbered from 0 again.
+        options: those of the sink.
+    """
+
+    def publish(batch: DataFrame, number: int) -> None:
+        named = {**options, "query": query, "batch": str(number)}
+        batch.write.format("iris").options(**named).mode("append").save()
+
+    return publish

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- everybody calls it so
 
 import iris
+from iris.spark_bridge import foreach_batch
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [
@@ -106,6 +107,29 @@ def test_a_named_batch_is_published_once(spark: SparkSession, bridge: BridgeProc
     for batch in ("0", "0", "1"):
         rows.write.format("iris").options(topic="t", query="nightly", batch=batch).mode("append").save()
     assert log(spark, "t") == ["x", "x"]
+
+
+def test_foreach_batch_publishes_each_batch_once(spark: SparkSession, bridge: BridgeProcess, tmp_path: Path) -> None:
+    publish_batch = foreach_batch("upper", topic="out")
+    numbers: list[int] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        numbers.append(number)
+        publish_batch(batch, number)
+
+    def run_once() -> None:
+        stream = upper(spark).writeStream.foreachBatch(take).trigger(availableNow=True)
+        query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+
+    publish([b"a"], topic="in")
+    run_once()
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    publish([b"b"], topic="in")
+    run_once()
+    assert numbers == [0, 0, 1]
+    assert log(spark, "out") == ["A", "B"]
 
 
 def test_whoever_listens_hears_what_is_committed(spark: SparkSession, bridge: BridgeProcess) -> None:
