@@ -78,8 +78,10 @@ class Revoking:
 
     async def look(self) -> None:
         """Take the list in the file if the file was replaced by a newer one; put back the newest over an older one."""
+        if self._path is None:
+            return
         state = await trio.to_thread.run_sync(self._state)
-        if self._path is None or state is None or state == self._seen:
+        if state is None or state == self._seen:
             return
         self._seen = state
         try:

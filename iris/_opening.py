@@ -135,7 +135,7 @@ async def open_node(
         ) as mesh,
         open_background() as nursery,
     ):
-        path = await trio.to_thread.run_sync(_revocations_file, revocations, credential.realm_id, environment)
+        path = await _revocations_file(revocations, credential.realm_id, environment)
         revoking = Revoking(mesh, credential.realm, path, nursery)
         papers = Papers(identity, environment.wall_clock, mesh.check_peer)
         membership = _membership(papers, identity, mesh, nursery, config, environment)
@@ -190,13 +190,16 @@ async def open_node(
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 
-def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
-    if given is not None:
-        return Path(given)
-    if environment.directory is None:
-        return None
-    directory = make_private_directory(make_private_directory(iris_home(), "Iris home") / "revocations", "revocations")
-    return directory / fingerprint
+async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
+    # No thread where there is no file: under a virtual clock, time runs on as long as a thread is at work.
+    if given is not None or environment.directory is None:
+        return None if given is None else Path(given)
+
+    def place() -> Path:
+        home = make_private_directory(iris_home(), "Iris home")
+        return make_private_directory(home / "revocations", "revocations") / fingerprint
+
+    return await trio.to_thread.run_sync(place)
 
 
 async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:

@@ -16,6 +16,7 @@ random comes from the seed, apart from the scheduling of trio's tasks.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -63,6 +64,8 @@ class Network:
         self._credentials: dict[str, Credential] = {}
         self._began = trio.current_time()
         self._hosts: list[str] = []
+        self._former: set[str] = set()
+        """Hosts that were made up: each is one node's only, also when that is gone."""
         self._sites: dict[str, dict[str, str]] = {}
         """For each site its hosts, with the URLs of their nodes."""
 
@@ -110,7 +113,10 @@ class Network:
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
         """
-        host = host or f"host-{len(self._hosts) + 1}"
+        if not host:
+            taken = {*self._hosts, *self._former}
+            host = next(itertools.filterfalse(taken.__contains__, map("host-{}".format, itertools.count(1))))
+            self._former.add(host)
         if host in self._hosts:
             raise ConfigError(f"there is a node on host {host!r} already")
         known = [url for url in self._sites.get(site or "", {}).values() if self.memory.find(url) is not None]
