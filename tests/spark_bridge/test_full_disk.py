@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
+from iris.kernel.errors import RequestTimeout
+from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.segment import FileSystem
+from iris.testing import open_network
 from tests.support.arrivals import FakeEvent, make_store, numbered, stored
 
 SEGMENT = 8192
@@ -114,3 +119,35 @@ def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tm
     store.append({0: [FakeEvent(b"more")]}, now=0)
     assert stored(store) == [*taken, b"more"]
     store.close()
+
+
+async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(open_store, disk=SmallDisk(2), segment_bytes=SEGMENT)
+    monkeypatch.setattr("iris.spark_bridge.bridge.open_store", small)
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as member,
+        open_bridge(member, topics=[">"], directory=tmp_path) as bridge,
+        network.open_node("publisher") as node,
+    ):
+        told = 0
+
+        async def publish_until_refused() -> None:
+            nonlocal told
+            while True:
+                await node.publish("t", b"%d" % told + bytes(1000), confirm=True, timeout=2)
+                told += 1
+
+        with pytest.raises(RequestTimeout):
+            await publish_until_refused()
+        assert told > 5
+        assert len(stored(bridge.store)) == told
+        assert bridge.statistics().refusals > 0
+        async with node.confirming(timeout=30) as events:
+            await events.publish("t", b"last")
+            await trio.to_thread.run_sync(bridge.store.trim, 0, told // 2 + 2)
+        left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-1]]
+        assert left == list(range(left[0], told + 1)), "the one that was refused was kept, and is stored once"
+        assert stored(bridge.store)[-1] == b"last"
