@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -57,6 +57,7 @@ class Discovery:
     Args:
         mesh: the links.
         introduce: called with each node that was newly linked; returns when the memberships have been exchanged.
+        knows: tells whether the membership holds a node alive, and so looks after the link to it itself.
         seeds: URLs; a host name in them stands for all its addresses.
         resolve: looks such names up.
         registry: of this machine.
@@ -71,6 +72,7 @@ class Discovery:
         mesh: Mesh,
         introduce: Callable[[NodeId], Awaitable[None]],
         *,
+        knows: Callable[[NodeId], bool] = lambda _: False,
         seeds: tuple[str, ...],
         resolve: Resolve,
         registry: Registry | None,
@@ -81,6 +83,7 @@ class Discovery:
     ) -> None:
         self._mesh = mesh
         self._introduce = introduce
+        self._knows = knows
         self._seeds = seeds
         self._resolve = resolve
         self._registry = registry
@@ -148,10 +151,19 @@ class Discovery:
     def _dial_announced(self, nursery: trio.Nursery) -> None:
         if self._registry is None:
             return
-        unknown = self._registry.entries({self._mesh.node, *self._mesh.peers, *self._announced}, _FIRST_ROUND)
+        unknown = self._registry.entries(self, _FIRST_ROUND)
         for node, addresses in unknown.items():
             self._announced.add(node)
             nursery.start_soon(self._try_announced, node, addresses)
+
+    def __contains__(self, node: object) -> bool:
+        """Whether a node that is announced need not be dialled."""
+        return (
+            node == self._mesh.node
+            or node in self._mesh.peers
+            or node in self._announced
+            or self._knows(cast("NodeId", node))
+        )
 
     # -- dialling -------------------------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ class Membership:
         balancer = self.picker(cluster)
         return () if balancer is None else tuple(balancer.nodes)
 
+    def knows(self, node: NodeId) -> bool:
+        """Tell whether a node is held alive, so that it is dialled until it is linked."""
+        return node in self._records
+
     def is_suspected(self, node: NodeId) -> bool:
         """Tell whether a node is to get no new work for now."""
         return node in self._closed_routes

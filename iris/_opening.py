@@ -166,6 +166,7 @@ async def open_node(
                 discovery = Discovery(
                     mesh,
                     membership.introduce,
+                    knows=membership.knows,
                     seeds=seeds,
                     resolve=environment.resolve,
                     registry=registry,

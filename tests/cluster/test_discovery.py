@@ -174,6 +174,19 @@ async def test_more_announced_nodes_than_are_dialled_at_once_all_have_their_turn
         assert linked(fleet, "a") == set(names)
 
 
+async def test_an_announced_node_that_the_membership_looks_after_is_not_dialled(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", "c", linked=False) as fleet:
+        for name in "abc":
+            registry.announce(fleet[name].id, (fleet[name].url,))
+        looking = discovery(fleet["a"], registry=registry)
+        looking._knows = fleet["b"].id.__eq__
+        await looking.look()
+        assert linked(fleet, "a") == {"c"}
+
+
 async def test_what_the_local_network_announces_is_dialled(autojump_clock: MockClock) -> None:
     lan = Lan(realm_mark(REALM), "own")
     async with open_meshes("a", "b", "c", linked=False) as fleet, trio.open_nursery() as nursery:
