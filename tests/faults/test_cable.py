@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import queue
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import final
 
 import pytest
 
-from tests.support.machines import Machine, open_machines, why_not
+from tests.support.machines import APP, Machine, open_machines, why_not
+from tests.support.watching import Changes
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(bool(why_not()), reason=why_not())]
-
-APP = """
-import iris
-
-databases = iris.Service("databases")
-
-@databases.request
-async def query(request: iris.Request) -> object:
-    return request.payload
-"""
 
 DETECTED = 10.0
 """Seconds in which a silent death must be known."""
 
 MENDED = 10.0
 """Seconds after the cable is back in which the members must see each other again."""
-
-
-@final
-class Changes:
-    """What ``iris nodes --watch`` tells, line by line, without waiting for ever."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._kinds: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._kinds.put(json.loads(line)["change"])
-
-    def wait_for(self, kind: str, timeout: float) -> float:
-        """Wait for a change of this kind; return after how many seconds it came."""
-        began = time.monotonic()
-        seen: list[str] = []
-        while (left := began + timeout - time.monotonic()) > 0:
-            try:
-                seen.append(self._kinds.get(timeout=left))
-            except queue.Empty:
-                break
-            if seen[-1] == kind:
-                return time.monotonic() - began
-        raise AssertionError(f"no {kind} within {timeout:g} s, only {seen}")
 
 
 @pytest.fixture

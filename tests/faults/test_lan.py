@@ -8,19 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import Machine, open_machines, why_not
+from tests.support.machines import APP, Machine, open_machines, why_not
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(bool(why_not()), reason=why_not())]
-
-APP = """
-import iris
-
-databases = iris.Service("databases")
-
-@databases.request
-async def query(request: iris.Request) -> object:
-    return request.payload
-"""
 
 
 @pytest.fixture

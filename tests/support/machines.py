@@ -13,6 +13,17 @@ from tests.support.command import Terminal, open_terminal
 
 NETWORK = "10.77.0"
 
+APP = """
+import iris
+
+databases = iris.Service("databases")
+
+@databases.request
+async def query(request: iris.Request) -> object:
+    return request.payload
+"""
+"""A service for ``iris run app:databases``."""
+
 
 def why_not() -> str:
     """Return why there can be no namespaces here; empty if there can."""
