@@ -98,7 +98,9 @@ class Membership:
     def picker(self, cluster: str) -> Balancer | None:
         """See ``Directory.picker``.  A cluster may have ``@`` and the name of a site behind it."""
         balancer = self._balancers.get(cluster)
-        return self._at_site(cluster) if balancer is None and "@" in cluster else balancer
+        if balancer is None and isinstance(cluster, str) and "@" in cluster:
+            return self._at_site(cluster)
+        return balancer
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """See ``Directory.member_ids``."""

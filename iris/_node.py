@@ -401,12 +401,7 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         check_name(cluster, "cluster")
-        limits = limits or Limits()
-        concurrency = limits.concurrency or self._config.service_concurrency
-        queue = limits.queue or self._config.service_queue
-        async with self._serving.serve(
-            cluster, service, concurrency=concurrency, queue=queue, adaptive=limits.adaptive
-        ) as membership:
+        async with self._serving.serve(cluster, service, limits or Limits()) as membership:
             entry = ClusterEntry(
                 name=cluster, proof=proof_for(cluster, credential, self._mesh.identity, self._environment)
             )
@@ -446,7 +441,8 @@ class Node:
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster: an async iterator of changes (joined, left, suspected, lost, load).
 
-        The present members come first, as joined.  Leaving the block ends it; a slow reader misses no change.
+        The present members come first, as joined.  Leaving the block ends it; a slow reader misses no change, nor does
+        one whose wait is cancelled.
         """
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)
@@ -465,6 +461,8 @@ class Node:
 
         Raises:
             AuthenticationError: it is not a list of this realm.
+
+        Cancelling it leaves the list in force.
         """
         newer = self._revoking.take(revocations)
         await trio.lowlevel.checkpoint()
@@ -473,13 +471,7 @@ class Node:
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         return gather_statistics(
-            self._mesh,
-            self._requests,
-            self._broadcasts,
-            self._relays,
-            self._pubsub,
-            self._serving,
-            self._tunnels,
+            self._mesh, self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
         )
 
     @property

@@ -24,7 +24,7 @@ from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
 from iris.patterns.handlers import RequestHandler, encoded
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
-from iris.patterns.service import Service, TunnelHandler
+from iris.patterns.service import Limits, Service, TunnelHandler
 from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
@@ -51,6 +51,7 @@ class Job:
         "peer",
         "priority",
         "scope",
+        "size",
     )
 
     def __init__(
@@ -80,6 +81,7 @@ class Job:
         self.payload = payload
         self.idempotent = idempotent
         self.priority = priority
+        self.size = 0
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
 
@@ -132,10 +134,8 @@ class Membership:
         service: Service,
         config: Config,
         nursery: trio.Nursery,
+        limits: Limits,
         *,
-        concurrency: int,
-        queue: int,
-        adaptive: bool = False,
         answer: Callable[[Job, wire.Message, int], None],
         forget: Callable[[Job], None],
     ) -> None:
@@ -145,14 +145,16 @@ class Membership:
         self.queue_delay = 0.0
         self._config = config
         self._nursery = nursery
-        self._concurrency = concurrency
-        self._queue_limit = queue
+        self._concurrency = limits.concurrency or config.service_concurrency
+        self._queue_limit = limits.queue or config.service_queue
+        self._queue_bytes = limits.queue_bytes or config.service_queue_bytes
+        self._bytes = 0  # of payloads of requests that did not find a free place when they came
         self._answer = answer
         self._forget = forget
         self._queue: deque[Job] = deque()
         self._urgent: deque[Job] = deque()
         self._shedding = Shedding(config.queue_delay_target)
-        self._adaptive = AdaptiveConcurrency(concurrency) if adaptive else None
+        self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
             self._concurrency = self._adaptive.limit
         self._running: set[Job] = set()
@@ -208,15 +210,24 @@ class Membership:
         ):
             self._refused += 1
             return False
-        elif len(self._running) + self.queued < self._concurrency + self._queue_limit:
-            # Counted together, because requests whose worker has not begun yet are still in the queue.
-            (self._queue if job.priority != Priority.HIGH else self._urgent).append(job)
-        elif job.priority == Priority.HIGH and self._queue:
-            self._refuse(self._queue.pop())
-            self._urgent.append(job)
         else:
-            self._refused += 1
-            return False
+            return self._enqueue(job)
+        return True
+
+    def _enqueue(self, job: Job) -> bool:
+        size = wire.payload_size(job.payload)
+        # Counted together, because requests whose worker has not begun yet are still in the queue.
+        full = len(self._running) + self.queued >= self._concurrency + self._queue_limit
+        if full or self._bytes + size > self._queue_bytes:
+            if job.priority != Priority.HIGH or not self._queue:
+                self._refused += 1
+                return False
+            newest = self._queue.pop()
+            self._bytes -= newest.size
+            self._refuse(newest)
+        job.size = size
+        self._bytes += size
+        (self._queue if job.priority != Priority.HIGH else self._urgent).append(job)
         return True
 
     def retry_after(self) -> float:
@@ -254,6 +265,7 @@ class Membership:
                         if scope.cancel_called:
                             break
                         job = urgent.popleft() if urgent else queue.popleft()
+                        self._bytes -= job.size
                         self._running.add(job)
                         await self._run(job, scope)
                         self._end(job)
@@ -407,6 +419,7 @@ class Membership:
             self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
             self._forget(job)
         self._cancelled += self.queued
+        self._bytes = 0
         self._urgent.clear()
         self._queue.clear()
         for job in self._running:

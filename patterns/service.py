@@ -30,13 +30,15 @@ class Limits:
     """Handlers running at the same time."""
     queue: int | None = None
     """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
+    queue_bytes: int | None = None
+    """Bytes of their payloads; the same."""
     adaptive: bool = False
     """Let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.adaptive, bool):
             raise ConfigError(f"limits: adaptive is {self.adaptive!r}: use True or False")
-        for name in ("concurrency", "queue"):
+        for name in ("concurrency", "queue", "queue_bytes"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")

@@ -19,7 +19,7 @@ from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
 from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, PRIORITY_SHIFT
-from iris.patterns.service import Service
+from iris.patterns.service import Limits, Service
 from iris.patterns.values import Message, Sender
 
 _REMEMBERED: Final = 65536
@@ -47,9 +47,7 @@ class Serving:
         relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
 
     @asynccontextmanager
-    async def serve(
-        self, cluster: str, service: Service, *, concurrency: int, queue: int, adaptive: bool = False
-    ) -> AsyncIterator[Membership]:
+    async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[Membership]:
         """Take requests and broadcasts for a cluster until the block ends.
 
         Raises:
@@ -63,9 +61,7 @@ class Serving:
                 service,
                 self._config,
                 nursery,
-                concurrency=concurrency,
-                queue=queue,
-                adaptive=adaptive,
+                limits,
                 answer=self._answer,
                 forget=self._forget,
             )

@@ -123,6 +123,9 @@ class Config:
     """A request that would wait longer for a handler is refused, once the queue has stood for three times as long.  The
     mean time that handlers take counts instead where it is longer."""
 
+    service_queue_bytes: int = 64 * MIB
+    """Payloads of requests that wait for a handler of one service, in bytes; the same."""
+
     service_queue: int = 1024
     """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""
 

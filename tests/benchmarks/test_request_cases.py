@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.requests import overload
+from benchmarks.requests import broadcast, overload
 from benchmarks.requests.overload import Phase, recovery
 from benchmarks.requests.task_time import TaskTime, marked
 
@@ -53,3 +53,10 @@ def test_overload_is_served_as_far_as_it_can_be_and_in_time() -> None:
     assert double.attempts <= 1.2 * double.asked
     assert after.outcomes == {"reply": after.asked}
     assert recovery(after, unloaded.percentile(0.99)) <= 1
+
+
+def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that_to_ten() -> None:
+    (_, ten, first), (_, hundred, second) = broadcast.run((10, 100), 60)
+    assert first
+    assert second
+    assert hundred <= 3 * ten

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -184,3 +185,33 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         await trio.sleep(1)
         assert trio.lowlevel.current_statistics().tasks_living <= tasks
         assert cancelled > 0
+
+
+def test_every_operation_says_what_cancelling_it_leaves_behind() -> None:
+    """Those that can be waited for: coroutines, and blocks that are entered and left."""
+    waiting = {
+        name: function
+        for name, function in vars(iris.Node).items()
+        if not name.startswith("_")
+        and callable(function)
+        and (
+            inspect.iscoroutinefunction(function)
+            or "ContextManager" in str(inspect.signature(function).return_annotation)
+            or "AsyncIterator" in str(inspect.signature(function).return_annotation)
+        )
+    }
+    assert {
+        "request",
+        "broadcast",
+        "survey",
+        "publish",
+        "subscribe",
+        "open_tunnel",
+        "join",
+        "wait_for",
+    } <= waiting.keys()
+    for own in ("run", "wait_ready"):  # what open_node calls
+        del waiting[own]
+    documented = {**waiting, "open_node": iris.open_node}
+    silent = [name for name, function in documented.items() if "ancel" not in (inspect.getdoc(function) or "")]
+    assert silent == []

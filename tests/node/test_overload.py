@@ -132,6 +132,26 @@ async def test_an_important_request_takes_the_place_of_the_newest_that_waits(aut
         assert (service.received, service.served, service.refused) == (4, 3, 1)
 
 
+async def test_what_waits_is_bounded_in_bytes_as_well(autojump_clock: MockClock) -> None:
+    store = Store(1.0)
+    async with open_stage() as stage:
+        await store.start(stage, 1, concurrency=1, queue_bytes=2500)
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        callers, small = Callers(shop, timeout=60), Callers(shop, timeout=60)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):  # one runs, two wait
+                nursery.start_soon(callers.ask, bytes(1000))
+                await trio.sleep(0.001)
+            nursery.start_soon(small.ask, bytes(400))
+            await trio.sleep(0.01)
+            assert callers.outcomes == {"Overloaded": 1}
+        assert callers.outcomes == {"Overloaded": 1, "reply": 3}
+        assert small.outcomes == {"reply": 1}
+        await callers.ask(bytes(100_000))
+        assert callers.outcomes["reply"] == 4, "nothing waits any more, so this one does not wait either"
+
+
 async def test_a_member_that_never_answers_is_asked_once_in_a_while_only(autojump_clock: MockClock) -> None:
     store = Store(0.001)
     store.seconds["store-0"] = 3600

@@ -26,7 +26,7 @@ from iris.patterns.member import Membership
 from iris.patterns.pubsub import PubSub
 from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
-from iris.patterns.service import Service
+from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
 from iris.patterns.subscription import Subscription
 from iris.security.rights import Rights
@@ -148,7 +148,8 @@ class MeshNode:
     @asynccontextmanager
     async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[Membership]:
         """Be a member of the service's cluster, known to everybody at once."""
-        async with self.serving.serve(service.name, service, concurrency=concurrency, queue=queue) as membership:
+        limits = Limits(concurrency=concurrency, queue=queue)
+        async with self.serving.serve(service.name, service, limits) as membership:
             self.memberships.append(membership)
             self.directory.add(service.name, self.id)
             yield membership
