@@ -118,7 +118,7 @@ class Membership:
     def _at_site(self, address: str) -> Balancer | None:
         """Begin to keep the members that a cluster has at one site; only what is asked for is kept."""
         name, _, site = address.partition("@")
-        members = [node for node in self.member_ids(name) if self._site_of(node) == site]
+        members = [node for node in self.member_ids(name) if self.site_of(node) == site]
         if not members:
             return None
         balancer = self._balancers[address] = Balancer(self._random, site=site)
@@ -128,7 +128,8 @@ class Membership:
                 balancer.suspend(node)
         return balancer
 
-    def _site_of(self, node: NodeId) -> str:
+    def site_of(self, node: NodeId) -> str:
+        """Return the site that a node is at."""
         foreign = self._foreign.get(node)
         return self._swim.own.site if foreign is None else foreign[0]
 

@@ -81,7 +81,7 @@ class Node:
         self._sites = sites
         self._foreign = None if sites is None else ForeignSubscribers(sites)
         self._requests = Requests(mesh, membership, config)
-        self._relays = Relays(mesh, config, avoid=membership.is_suspected)
+        self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
         self._pubsub = PubSub(mesh, config)
         self._publishing = self._pubsub.publishing

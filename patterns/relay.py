@@ -65,6 +65,24 @@ def divided(receivers: Sequence[NodeId], fan_out: int) -> list[tuple[NodeId, ...
     return [tuple(receivers[first:last]) for first, last in itertools.pairwise(bounds)]
 
 
+def divided_by_site(
+    origin: NodeId, receivers: Sequence[NodeId], fan_out: int, site_of: Callable[[NodeId], str]
+) -> list[tuple[NodeId, ...]]:
+    """Divide receivers for their origin: those at its own site as ever, those at each other site into one part.
+
+    Nodes of one site are linked to each other and hand messages on; a message goes to another site once.
+    """
+    by_site: dict[str, list[NodeId]] = {}
+    for node in receivers:
+        by_site.setdefault(site_of(node), []).append(node)
+    own = site_of(origin)
+    return [
+        part
+        for site, nodes in sorted(by_site.items())
+        for part in divided(arranged(origin, nodes), fan_out if site == own else 1)
+    ]
+
+
 def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branch | None:
     """Choose who hands a message on to the others of a part: the first that is reachable; None if nobody is."""
     for head in part:

@@ -22,7 +22,7 @@ from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.counters import Tally
-from iris.patterns.relay import Relayed, Seen, arranged, branch, claim, divided, relayed_untrusted
+from iris.patterns.relay import Relayed, Seen, branch, claim, divided, divided_by_site, relayed_untrusted
 
 _REPORT_PAUSE: Final = 0.05
 """Seconds for which reports are gathered: at high rates one message reports hundreds."""
@@ -52,14 +52,23 @@ class Relays:
 
     Args:
         avoid: tells which nodes are not to be given work now.
+        site_of: tells where a node is.
     """
 
-    def __init__(self, mesh: Mesh, config: Config, *, avoid: Callable[[NodeId], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: Config,
+        *,
+        avoid: Callable[[NodeId], bool] = lambda _: False,
+        site_of: Callable[[NodeId], str] = lambda _: "",
+    ) -> None:
         self.tally: Final = Tally()
         """Counts one for each message that this node took on for others, and node behind it."""
         self._mesh = mesh
         self._config = config
         self._avoid = avoid
+        self._site_of = site_of
         self._number = 0
         self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
         self._seen: OrderedDict[NodeId, Seen] = OrderedDict()
@@ -78,8 +87,8 @@ class Relays:
 
     def tree(self, receivers: Sequence[NodeId]) -> Tree:
         """Return how a message of this node reaches ``receivers``, of whom it is none itself."""
-        order = arranged(self._mesh.node, receivers)
-        return Tree(tuple(receivers), tuple(divided(order, self._config.relay_fan_out)))
+        parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
+        return Tree(tuple(receivers), tuple(parts))
 
     def send(self, tree: Tree, message: wire.Message, tally: Tally) -> list[Link]:
         """Send one message to every receiver of a tree; plain calls, no waiting.

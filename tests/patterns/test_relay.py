@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
-from iris.patterns.relay import MAX_BEHIND, Branch, Relayed, Seen, arranged, branch, claim, divided, relayed_untrusted
+from iris.patterns.relay import (
+    MAX_BEHIND,
+    Branch,
+    Relayed,
+    Seen,
+    arranged,
+    branch,
+    claim,
+    divided,
+    divided_by_site,
+    relayed_untrusted,
+)
 
 ORIGIN = NodeId("00" * 16)
 SIGNATURE = bytes(64)
@@ -76,6 +87,15 @@ def test_the_order_is_the_same_for_one_origin_and_another_for_each() -> None:
     assert first == arranged(ORIGIN, receivers[::-1])
     heads = {arranged(origin, receivers)[0] for origin in nodes(200, seed=2)}
     assert len(heads) > 30
+
+
+def test_each_other_site_gets_the_message_once_and_nobody_hands_on_to_another_site() -> None:
+    receivers = nodes(70)
+    sites = {node: "abc"[index % 3] for index, node in enumerate(receivers)} | {ORIGIN: "a"}
+    parts = divided_by_site(ORIGIN, receivers, 4, sites.__getitem__)
+    assert Counter(node for part in parts for node in part) == Counter(receivers)
+    assert [len({sites[node] for node in part}) for part in parts] == [1] * len(parts)
+    assert Counter(sites[part[0]] for part in parts) == {"a": 4, "b": 1, "c": 1}
 
 
 def test_nobody_hands_on_where_nobody_can_be_reached() -> None:
