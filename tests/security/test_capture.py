@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import final
 
 import pytest
 import trio
 
 import iris
 from iris.kernel.config import Config
-from iris.kernel.nng import NngOutgoing, NngTransport
-from iris.kernel.transport import ConnectionObserver
+from iris.kernel.nng import NngTransport
 from iris.security.credential import Credential
 from iris.security.keyring import create_realm, issue_cluster
 from iris.security.signing import SigningKey
 from tests.support.canaries import Canaries
+from tests.support.tapped import TappedTransport, Wire
 
 WORDS = {
     "cluster": "zyzzyva-stock",
@@ -32,77 +31,6 @@ WORDS = {
     "goodbye": "the node was closed",
 }
 """What may be read nowhere; each is said at least once."""
-
-
-@final
-class Wire:
-    """A tap on every connection to the listeners that it stands before."""
-
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.recorded: list[bytearray] = []
-        self._nursery = nursery
-
-    async def tap(self, url: str) -> str:
-        """Return a URL that leads to ``url`` by way of the tap."""
-        port = int(url.rpartition(":")[2])
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-
-        async def serve(near: trio.SocketStream) -> None:
-            far = await trio.open_tcp_stream("127.0.0.1", port)
-            async with near, far, trio.open_nursery() as nursery:
-                for source, target in ((near, far), (far, near)):
-                    nursery.start_soon(self._copy, source, target, nursery.cancel_scope)
-
-        self._nursery.start_soon(trio.serve_listeners, serve, [listener])
-        return f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
-
-    async def _copy(self, source: trio.SocketStream, target: trio.SocketStream, scope: trio.CancelScope) -> None:
-        record = bytearray()
-        self.recorded.append(record)
-        try:
-            async for chunk in source:
-                record += chunk
-                await target.send_all(chunk)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        scope.cancel()
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.recorded))
-
-
-@final
-class TappedTransport:
-    """The real network; others reach this node through the tap only."""
-
-    def __init__(self, config: Config, wire: Wire) -> None:
-        self._real = NngTransport(config)
-        self._wire = wire
-
-    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
-        return tuple([await self._wire.tap(url) for url in await self._real.listen(urls)])
-
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
-        return await self._real.dial(url, on_broken)
-
-    def receive_nowait(self) -> bytes | None:
-        return self._real.receive_nowait()
-
-    async def wait_readable(self) -> None:
-        await self._real.wait_readable()
-
-    def observe(self, observer: ConnectionObserver) -> None:
-        self._real.observe(observer)
-
-    def source(self) -> int:
-        return self._real.source()
-
-    def hang_up(self, connection: int) -> None:
-        self._real.hang_up(connection)
-
-    def close(self) -> None:
-        self._real.close()
 
 
 def stock() -> iris.Service:
