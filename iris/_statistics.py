@@ -29,6 +29,12 @@ class NodeStatistics:
     """A snapshot of every counter of a node, by pattern."""
 
     requests: PatternStatistics
+    repeated: int
+    """Requests made once more at another member, after the first one refused or was lost."""
+    not_repeated: int
+    """Requests that were not, because too many were: their callers got ``Overloaded``."""
+    hedged: int
+    """Requests with ``hedge`` for which a second member was asked."""
     broadcasts: PatternStatistics
     """One for each message and member it goes to."""
     relayed: PatternStatistics
@@ -65,6 +71,9 @@ def gather_statistics(
     publishing = pubsub.publishing
     return NodeStatistics(
         requests=requests.tally.statistics(),
+        repeated=requests.repeated,
+        not_repeated=requests.not_repeated,
+        hedged=requests.hedged,
         broadcasts=broadcasts.tally.statistics(),
         relayed=relays.tally.statistics(),
         events=publishing.tally.statistics(),

@@ -106,6 +106,10 @@ class Requests:
 
     def __init__(self, mesh: Mesh, directory: Directory, config: Config) -> None:
         self.tally: Final = Tally()
+        self.repeated = 0
+        """Requests made once more, at another member."""
+        self.not_repeated = 0
+        """Requests not made once more, because too many were; their callers got ``Overloaded``."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
@@ -184,6 +188,11 @@ class Requests:
             case _:
                 self.tally.lost["malformed reply"] += 1
 
+    @property
+    def hedged(self) -> int:
+        """Requests that a second member was asked as well."""
+        return sum(hedging.second for hedging in self._hedges.values())
+
     def check(self, payload: object, headers: Mapping[str, str] | None) -> None:
         """Raise what ``request`` would raise for a payload or headers that cannot be sent."""
         encoded(payload, self._config.max_payload)
@@ -219,12 +228,11 @@ class Requests:
             if member is None or (only is not None and tried):
                 break
             # What did not run because of the load is repeated only as far as the load allows; what was lost always.
-            if (
-                failure is not None
-                and picker is not None
-                and not picker.may_repeat(now, forced=not isinstance(failure, Overloaded))
-            ):
-                break
+            if failure is not None and picker is not None:
+                if not picker.may_repeat(now, forced=not isinstance(failure, Overloaded)):
+                    self.not_repeated += 1
+                    break
+                self.repeated += 1
             tried.add(member)
             budget = min(int((deadline - now) * 1000) + 1, MAX_BUDGET_MS) if deadline != float("inf") else MAX_BUDGET_MS
             message = (

@@ -188,6 +188,7 @@ async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(
         assert max(hedged.seconds) < 0.05
         received = sum(member.statistics().services["store"].received for member in members.values())
         assert 2001 <= received <= 2100
+        assert shop.statistics().hedged == received - 2000
         assert shop.statistics().requests.sent == 2000
         await trio.sleep(2)
 
@@ -242,4 +243,7 @@ async def test_repeats_after_refusals_are_limited_and_after_losses_are_not(autoj
             assert callers.outcomes == {"Overloaded": 1000}
             received = sum(member.statistics().services["store"].received for member in members.values())
             assert 1000 <= received <= 8 + 1.1 * 1000 + 250
+            statistics = shop.statistics()
+            assert statistics.repeated == received - statistics.requests.sent
+            assert statistics.not_repeated > 800
             nursery.cancel_scope.cancel()
