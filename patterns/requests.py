@@ -234,7 +234,7 @@ class Requests:
                     break
                 self.repeated += 1
             tried.add(member)
-            budget = min(int((deadline - now) * 1000) + 1, MAX_BUDGET_MS) if deadline != float("inf") else MAX_BUDGET_MS
+            budget = _budget(deadline - now)
             message = (
                 kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
@@ -320,7 +320,8 @@ class Requests:
         _, _, code, text, retry_after = message
         if type(code) is not str or type(text) is not str or type(retry_after) is not int:
             raise RemoteProtocolError("a failure carries a code, a text and a time")
-        self._end(peer, message)
+        if code != EXPIRED:  # that the time is over is seen here, by the caller's own clock
+            self._end(peer, message)
 
     def _end(self, peer: Peer, message: wire.Message) -> None:
         waiter = self._waiting.get(message[1])
@@ -355,6 +356,11 @@ class Requests:
                 waiter.end(_GONE)
 
 
+def _budget(seconds: float) -> int:
+    """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
+    return MAX_BUDGET_MS if seconds > MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)
+
+
 def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
     match code:
         case "overloaded":
@@ -370,7 +376,5 @@ def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms:
             )
         case "not_allowed":
             return NotAllowed(text)
-        case "expired":
-            return RequestTimeout(f"the request expired in the queue of node {member} of cluster {cluster!r}")
         case _:
             return RemoteError(code, text)

@@ -250,13 +250,13 @@ async def test_a_nested_request_has_what_is_left_and_stops_with_the_first_caller
             with pytest.raises(iris.RequestTimeout):
                 await shop.request("front", timeout=0.3)
             await trio.sleep(0.01)
-            assert hanging.ended[0] - began <= 0.306
+            assert 0.29 < hanging.ended[0] - began <= 0.3 + 1e-9
             with trio.move_on_after(0.2):
                 await shop.request("front", timeout=60)
             cancelled = trio.current_time()
             await trio.sleep(0.05)
             assert hanging.ended[1] <= cancelled + 0.004
-            assert lefts[0] < 0.302
+            assert 0.29 < lefts[0] < 0.3
             await trio.sleep(0.2)
             assert middle.statistics().requests.waiting == 0
 
