@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iris.cluster import addresses
-from iris.cluster.addresses import advertised, is_loopback, return_urls, source_url
+from iris.cluster.addresses import advertised, is_lasting, is_loopback, return_urls, source_url
 
 
 @pytest.fixture
@@ -97,3 +97,23 @@ async def test_the_address_that_faces_a_seed() -> None:
 )
 def test_which_addresses_are_of_this_machine_only(url: str, expected: bool) -> None:
     assert is_loopback(url) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("tcp://10.0.0.1:1", True),
+        ("ws://iris.example:80/x", True),
+        ("tcp://[2001:db8::1]:1", True),
+        ("mem://x", True),
+        ("tcp://127.0.0.1:1", False),
+        ("tcp://[::1]:1", False),
+        ("tcp://localhost:1", False),
+        ("tcp://0.0.0.0:1", False),
+        ("tcp://*:1", False),
+        ("ipc:///x", False),
+        ("nonsense", False),
+    ],
+)
+def test_which_addresses_are_worth_remembering(url: str, expected: bool) -> None:
+    assert is_lasting(url) is expected

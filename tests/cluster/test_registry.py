@@ -80,3 +80,13 @@ def test_a_directory_that_is_not_there_is_empty_and_cannot_be_written_to(tmp_pat
     registry.withdraw(ONE)
     with pytest.raises(ConfigError, match=r"cannot write to the registry .*missing"):
         registry.announce(ONE, ())
+
+
+def test_known_nodes_are_passed_over_unread_and_no_more_than_asked_for_are_read(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    nodes = [NodeId(f"{number:032x}") for number in range(10)]
+    for node in nodes:
+        registry.announce(node, (f"ipc:///{node}",))
+    assert set(registry.entries(nodes[:7])) == set(nodes[7:])
+    assert len(registry.entries(nodes[:3], 4)) == 4
+    assert registry.entries(nodes) == {}
