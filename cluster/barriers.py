@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -45,6 +46,11 @@ class Barriers:
                     await done.wait()
         finally:
             del self._waiting[token]
+
+    def ask(self, peer: Peer) -> None:
+        """Have a peer say something, whatever."""
+        with contextlib.suppress(NotSent):  # a full link has a peer that has things to say
+            peer.link.post((kinds.PING, 0), 0, CONTROL_RESERVE)
 
     def release(self, node: NodeId) -> None:
         """Let go whoever waits for a node: it is given up."""

@@ -221,20 +221,24 @@ class Mesh:
     ) -> Peer:
         """Take a finished handshake into use, for a new peer or for one already linked.
 
-        The newest session is the one that frames leave under.  Of two connections the one in use stays.
+        The newest session is the one that frames leave under; if it replaces another over the same connection, from
+        when the peer has shown that it has it.  Of two connections the one in use stays.
         """
         node = established.peer.node_id
         known = self._peers.get(node)
+        renews = known is not None and initiated and known.link.is_up and outgoing is known.link.outgoing
         if known is None:
             peer = self._peers[node] = Peer(established.peer, established.session, addresses, self.config)
             self._nursery.start_soon(peer.link.run)
         else:
             peer = known
-            peer.identity, peer.session = established.peer, established.session
-        peer.initiated = initiated
-        peer.site = site
-        self._add_session(established.session, peer)
-        link = peer.link
+            peer.identity = established.peer
+        peer.initiated, peer.site, link = initiated, site, peer.link
+        self._add_session(established.session, peer, awaited=renews)
+        if renews:
+            self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
+            return peer
+        peer.session = established.session
         link.use(established.session)
         reconnected = link.outgoing is None
         if outgoing is not link.outgoing:
@@ -252,8 +256,8 @@ class Mesh:
             self._begin_redial(peer)
         return peer
 
-    def _add_session(self, session: Session, peer: Peer) -> None:
-        self._sessions[session.local_index] = SessionEntry(session, peer)
+    def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> None:
+        self._sessions[session.local_index] = SessionEntry(session, peer, awaited=awaited)
         own = [index for index, entry in self._sessions.items() if entry.peer is peer]
         for index in own[:-_MAX_SESSIONS]:
             self._sessions.pop(index).session.close()
@@ -414,6 +418,8 @@ class Mesh:
                         self.drop(peer.node, "its session could not be renewed")
             for peer in list(self._peers.values()):
                 assert peer.session is not None
+                if any(entry.peer is peer and entry.is_awaited(now, self.config) for entry in self._sessions.values()):
+                    continue
                 age = now - peer.session.established
                 # The answering side waits longer, so that one handshake is made and not two.
                 patience = 1.0 if peer.initiated else 1.15

@@ -85,16 +85,23 @@ class SessionEntry:
         lost_frames: the gaps that were reported upwards.
         begun: whether a frame has arrived in it.
         left: whether a frame of the peer has arrived in a later one since, so that no more are taken in this one.
+        awaited: whether frames are to leave under it when the first one has arrived, and not before: the last frame of
+            the handshake may come too late, and what is sealed for a session that the peer does not have is lost.
     """
 
-    __slots__ = ("begun", "left", "lost_frames", "peer", "session")
+    __slots__ = ("awaited", "begun", "left", "lost_frames", "peer", "session")
 
-    def __init__(self, session: Session, peer: Peer) -> None:
+    def __init__(self, session: Session, peer: Peer, *, awaited: bool) -> None:
         self.session: Final = session
         self.peer: Final = peer
         self.lost_frames = 0
         self.begun = False
         self.left = False
+        self.awaited = awaited
+
+    def is_awaited(self, now: float, config: Config) -> bool:
+        """Tell whether the peer may still show that it has this session, so that it is too soon for another one."""
+        return self.awaited and now - self.session.established < 2 * config.handshake_timeout
 
     def begin(self, entries: Iterable[SessionEntry]) -> None:
         """Note the first frame: the peer has left those of ``entries`` in which it sent before."""
@@ -102,6 +109,10 @@ class SessionEntry:
             if other.peer is self.peer and other.begun:
                 other.left = True
         self.begun = True
+        if self.awaited:
+            self.awaited = False
+            self.peer.session = self.session
+            self.peer.link.use(self.session)
 
 
 class PeerObserver(Protocol):
