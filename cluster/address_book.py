@@ -88,7 +88,7 @@ class AddressBook:
             raise ConfigError("it is no list of addresses")
         for entry in cast("list[object]", listed):
             match entry:
-                case [str() as url, int() as first, int() as last] if len(url) <= _MAX_LENGTH and first <= last:
+                case [str() as url, int() as first, int() as last] if len(url) <= _MAX_LENGTH and 0 <= first <= last:
                     known = self._seen.get(url, (wall_now, 0.0))
                     # Times to come are another clock's error: seen now, at best.
                     self._seen[url] = (min(known[0], first, wall_now), max(known[1], min(last, wall_now)))

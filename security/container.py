@@ -138,7 +138,7 @@ def wrap(content: bytes, sort: str, passphrase: str, entropy: Entropy) -> bytes:
     """Return the text of a file that holds ``content``, a file of the same sort, under a passphrase.
 
     Raises:
-        ConfigError: the passphrase is empty.
+        ConfigError: the passphrase is empty, or no text.
     """
     if not passphrase:
         raise ConfigError("the passphrase is empty")
@@ -173,7 +173,12 @@ def open_container(data: bytes, sort: str, passphrase: str | None) -> Container:
 
 
 def _derive(passphrase: str, salt: bytes, log_n: int) -> bytes:
-    return Scrypt(salt=salt, length=32, n=2**log_n, r=8, p=1).derive(passphrase.encode())
+    try:
+        # Python hands on bytes of the environment that are no UTF-8 as surrogates; what counts is those bytes.
+        typed = passphrase.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise ConfigError("the passphrase has characters that no text can have") from None
+    return Scrypt(salt=salt, length=32, n=2**log_n, r=8, p=1).derive(typed)
 
 
 def _associated(sort: str) -> bytes:

@@ -1,0 +1,183 @@
+"""Reaching a peer again: how often, with which pauses, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from iris.cluster.peer import Peer
+from iris.cluster.redialling import PAUSES, Redialling, pauses_of
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.memory import MemoryNetwork
+from iris.kernel.transport import Refused
+from iris.security.identity import PeerIdentity, realm_fingerprint
+from tests.support.realms import TestRealm
+
+
+def make_peer() -> Peer:
+    identity = TestRealm().identity("store")
+    known = PeerIdentity(
+        node_id=identity.node_id,
+        realm_id=realm_fingerprint(identity.realm),
+        certificate=identity.certificate,
+        delegation=identity.delegation,
+    )
+    return Peer(known, None, ("mem://store",), Config())
+
+
+class Line:
+    """What the attempts to reach one peer meet, in turn, and what came of them."""
+
+    def __init__(self, nursery: trio.Nursery, outcomes: Iterator[Exception | None]) -> None:
+        self.peer = make_peer()
+        self.peers: dict[NodeId, Peer] = {self.peer.node: self.peer}
+        self.outcomes = outcomes
+        self.attempts: list[float] = []
+        self.dropped: list[str] = []
+        self.began = trio.current_time()
+        self.redialling = Redialling(self.peers, nursery, self.connect, self.drop)
+
+    async def connect(self, peer: Peer) -> None:
+        assert peer is self.peer
+        self.attempts.append(round(trio.current_time() - self.began, 6))
+        await trio.lowlevel.checkpoint()
+        outcome = next(self.outcomes)
+        if outcome is not None:
+            raise outcome
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        assert self.peers.pop(node) is self.peer
+        self.dropped.append(reason)
+
+
+@asynccontextmanager
+async def open_line(*outcomes: Exception | None) -> AsyncIterator[Line]:
+    async with trio.open_nursery() as nursery:
+        yield Line(nursery, iter(outcomes))
+
+
+def moments(count: int) -> list[float]:
+    return [round(sum(PAUSES[: number + 1]), 6) for number in range(count)]
+
+
+@pytest.mark.parametrize("error", [Refused("nobody"), NotSent("no way"), ConfigError("no such scheme")])
+@pytest.mark.parametrize("failures", range(len(PAUSES)))
+async def test_it_is_tried_again_with_longer_pauses_until_it_answers(
+    autojump_clock: MockClock, error: Exception, failures: int
+) -> None:
+    async with open_line(*[error] * failures, None) as line:
+        assert line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert line.attempts == moments(failures + 1)
+        assert line.dropped == []
+
+
+async def test_a_peer_that_never_answers_is_given_up_after_the_last_attempt(autojump_clock: MockClock) -> None:
+    async with open_line(*[Refused("nobody")] * len(PAUSES)) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(sum(PAUSES) + 0.01)
+        assert line.attempts == moments(len(PAUSES))
+        assert line.dropped == ["it cannot be reached any more"]
+        assert not line.redialling.begin(line.peer), "it is nobody's peer any more"
+
+
+async def test_somebody_else_at_its_address_ends_it_at_once(autojump_clock: MockClock) -> None:
+    async with open_line(Refused("nobody"), AuthenticationError("another node")) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert len(line.attempts) == 2
+        assert line.dropped == ["somebody else answers at its address: another node"]
+
+
+async def test_a_peer_is_reached_by_one_task_at_a_time(autojump_clock: MockClock) -> None:
+    async with open_line(Refused("nobody"), None) as line:
+        assert line.redialling.begin(line.peer)
+        assert not line.redialling.begin(line.peer)
+        await trio.sleep(0.01)
+        assert not line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert len(line.attempts) == 2
+
+
+async def test_who_connects_and_breaks_in_turn_has_its_attempts_counted_together(autojump_clock: MockClock) -> None:
+    """A host that takes connections and says nothing is not dialled for ever."""
+    async with open_line(*[None] * 100) as line:
+        rounds = 0
+        while not line.dropped:
+            assert line.redialling.begin(line.peer)
+            await trio.sleep(5)
+            rounds += 1
+        assert rounds == len(PAUSES) + 1
+        assert len(line.attempts) == len(PAUSES)
+
+
+async def test_a_connection_that_the_peer_opened_meanwhile_ends_the_attempts(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    far, near = network.transport("far"), network.transport("near")
+    await far.listen(["mem://far"])
+    async with open_line(*[Refused("nobody")] * 10) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(PAUSES[1] / 2)
+        line.peer.link.attach(await near.dial("mem://far", lambda: None))
+        await trio.sleep(10)
+        assert len(line.attempts) == 1
+        assert line.dropped == []
+
+
+async def test_a_peer_that_is_dropped_meanwhile_is_not_dialled_any_more(autojump_clock: MockClock) -> None:
+    async with open_line(*[Refused("nobody")] * 10) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(PAUSES[1] / 2)
+        line.peers.clear()
+        await trio.sleep(10)
+        assert len(line.attempts) == 1
+        assert line.dropped == []
+
+
+@pytest.mark.parametrize("why", ["it says goodbye", "it was dropped", "another one took its place"])
+async def test_nobody_is_called_back_who_has_gone(autojump_clock: MockClock, why: str) -> None:
+    async with open_line() as line:
+        match why:
+            case "it says goodbye":
+                line.peer.leaving = True
+            case "it was dropped":
+                line.peers.clear()
+            case _:
+                line.peers[line.peer.node] = make_peer()
+        assert not line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert line.attempts == []
+
+
+async def test_pauses_may_be_given_by_others_and_when_they_end_so_do_the_attempts(autojump_clock: MockClock) -> None:
+    async with open_line(*[Refused("nobody")] * 10) as line:
+        line.redialling.pauses = lambda peer: iter([1.0] * 5)
+        line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert line.attempts == [1, 2, 3, 4, 5]
+        assert len(line.dropped) == 1
+
+
+async def test_an_error_that_is_none_of_the_networks_is_not_swallowed(autojump_clock: MockClock) -> None:
+    async def meet_a_bug() -> None:
+        async with open_line(KeyError("a bug")) as line:
+            line.redialling.begin(line.peer)
+            await trio.sleep(1)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await meet_a_bug()
+    assert caught.group_contains(KeyError, match="a bug")
+
+
+def test_attempts_that_were_fruitless_are_not_made_again() -> None:
+    peer = make_peer()
+    assert list(pauses_of(peer)) == list(PAUSES)
+    assert list(pauses_of(peer)) == []
+    peer.fruitless = len(PAUSES) - 1
+    assert list(pauses_of(peer)) == [PAUSES[-1]]

@@ -1,0 +1,451 @@
+"""``open_node``: what each option does, what each mistake is called, and that no mistake leaves anything behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.lan import Lan
+from iris.kernel.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
+from iris.kernel.transport import ConnectionObserver
+from iris.security.credential import Credential
+from iris.security.credential_file import save_credential
+from iris.security.credential_watch import CredentialWatch
+from iris.security.keyring import issue_cluster
+from iris.security.realm_root import create_realm
+from tests.support.realms import WALL, seeded_entropy
+
+OUTSIDE = "tcp://10.1.2.3:7000"
+LOOPBACK = "tcp://127.0.0.1:7000"
+
+
+class Wires:
+    """A transport for any URL, on a network in memory."""
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        self.inner = inner
+
+    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+        bound = await self.inner.listen([f"mem://{url}" for url in urls])
+        return tuple(url.removeprefix("mem://") for url in bound)
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        return await self.inner.dial(f"mem://{url}", on_broken)
+
+    def receive_nowait(self) -> bytes | None:
+        return self.inner.receive_nowait()
+
+    async def wait_readable(self) -> None:
+        await self.inner.wait_readable()
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        self.inner.observe(observer)
+
+    def source(self) -> int:
+        return self.inner.source()
+
+    def hang_up(self, connection: int) -> None:
+        self.inner.hang_up(connection)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class World:
+    """A machine on which nodes are opened, and what they have taken from it."""
+
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+        self.network = MemoryNetwork()
+        self.transports: list[Wires] = []
+        self.looked_up: list[str] = []
+        self.boards: list[tuple[str, str, tuple[str, ...]]] = []
+        self.entropy = seeded_entropy(5)
+        realm = create_realm(self.entropy)
+        self.realm, self.shop = issue_cluster(realm, "shop", entropy=self.entropy, wall_now=WALL)
+
+    def environment(self, **changes: Any) -> iris.Environment:
+        given = iris.Environment(
+            transport=self.transport,
+            directory=self.directory,
+            resolve=self.resolve,
+            lan=self.open_lan,
+            entropy=self.entropy,
+            wall_clock=lambda: WALL,
+            random=random.Random(1),
+        )
+        return dataclasses.replace(given, **changes)
+
+    def transport(self, config: iris.Config) -> Wires:
+        assert config.max_payload > 0
+        made = Wires(self.network.transport(f"host-{len(self.transports)}"))
+        self.transports.append(made)
+        return made
+
+    def directory(self, fingerprint: str) -> Path:
+        place = self.runtime / fingerprint
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    async def resolve(self, url: str) -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
+        self.looked_up.append(url)
+        return (url,)
+
+    @asynccontextmanager
+    async def open_lan(self, fingerprint: str, own: str, urls: tuple[str, ...]) -> AsyncIterator[Lan]:
+        self.boards.append((fingerprint, own, urls))
+        yield Lan(fingerprint, own)
+        await trio.lowlevel.checkpoint()
+
+    def announced(self) -> list[dict[str, Any]]:
+        return [json.loads(entry.read_text()) for entry in sorted(self.runtime.glob("*/*.node"))]
+
+    @property
+    def is_untouched(self) -> bool:
+        return not self.announced() and all(transport.inner.closed for transport in self.transports)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    return World(tmp_path / "run")
+
+
+def save(directory: Path, credential: Credential, mode: int = 0o600) -> Path:
+    file = directory / "credential.json"
+    save_credential(file, credential)
+    file.chmod(mode)
+    return file
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": ""}, "'' is not a cluster name"),
+        ({"name": "a b"}, "'a b' is not a cluster name"),
+        ({"name": "x" * 129}, "is not a cluster name: use 1 to 128"),
+        ({"site": ""}, "'' is not a site name"),
+        ({"site": "e/u"}, "'e/u' is not a site name"),
+        ({"listen": ["tcp://"]}, "tcp://"),
+        ({"listen": ["http://127.0.0.1:1"]}, "http://127.0.0.1:1"),
+        ({"listen": ["127.0.0.1:1"]}, "127.0.0.1:1"),
+        ({"listen": [OUTSIDE]}, f"cannot listen at {OUTSIDE}: use a loopback address, or a credential"),
+        ({"listen": [LOOPBACK, OUTSIDE]}, f"cannot listen at {OUTSIDE}"),
+        ({"listen": ["tcp://0.0.0.0:1"]}, "this machine only"),
+        ({"listen": ["tcp://*:1"]}, "tcp://*:1"),
+        ({"seeds": [""]}, "''"),
+        ({"seeds": ["tcp://host:99999"]}, "tcp://host:99999"),
+        ({"credential": "missing.json"}, "credential missing.json: No such file or directory"),
+        ({"credential": Path("/dev/null")}, "/dev/null: not a plain file"),
+    ],
+)
+async def test_what_cannot_be_used_is_named_and_nothing_is_begun(
+    world: World, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(iris.ConfigError) as caught:
+        async with iris.open_node(**options, environment=world.environment()):
+            raise AssertionError("the block was entered")
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert world.is_untouched
+
+
+async def test_a_credential_says_the_name_and_no_other_may_be_said(world: World) -> None:
+    with pytest.raises(iris.ConfigError, match="for the cluster 'shop' and not for 'store': leave the name out"):
+        async with iris.open_node("store", credential=world.shop, environment=world.environment()):
+            pass
+    assert world.is_untouched
+    async with iris.open_node("shop", credential=world.shop, environment=world.environment()) as node:
+        assert node.name == "shop"
+
+
+async def test_a_credential_that_others_may_read_is_refused_with_the_command_that_mends_it(
+    world: World, tmp_path: Path
+) -> None:
+    file = save(tmp_path, world.shop, mode=0o640)
+    with pytest.raises(iris.ConfigError, match="chmod 600"):
+        async with iris.open_node(credential=file, environment=world.environment()):
+            pass
+    assert world.is_untouched
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+async def test_a_credential_is_of_no_use_before_and_after_its_time(world: World, days: int) -> None:
+    environment = world.environment(wall_clock=lambda: WALL + 86_400.0 * days)
+    with pytest.raises(iris.ConfigError, match="shop"):
+        async with iris.open_node(credential=world.shop, environment=environment):
+            pass
+    assert world.is_untouched
+
+
+async def test_an_address_that_is_taken_ends_the_second_node_and_not_the_first(world: World) -> None:
+    async with iris.open_node(credential=world.shop, listen=[OUTSIDE], environment=world.environment()) as node:
+        with pytest.raises(iris.ConfigError, match=f"cannot listen at .*{OUTSIDE}: the address is in use"):
+            async with iris.open_node(credential=world.shop, listen=[OUTSIDE], environment=world.environment()):
+                pass
+        first, second = world.transports
+        assert second.inner.closed
+        assert not first.inner.closed
+        assert OUTSIDE in node.addresses
+        assert len(world.announced()) == 1
+    assert world.is_untouched
+
+
+async def test_a_place_for_meeting_that_cannot_be_made_is_the_error(world: World) -> None:
+    def refuse(fingerprint: str) -> Path:
+        raise iris.ConfigError(f"runtime directory {fingerprint}: belongs to user 0")
+
+    with pytest.raises(iris.ConfigError, match="belongs to user 0"):
+        async with iris.open_node(credential=world.shop, environment=world.environment(directory=refuse)):
+            pass
+    assert not world.transports
+
+
+# -- who it is -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "cluster"), [(None, "local"), ("orders", "orders")])
+async def test_without_a_credential_it_is_of_the_users_own_realm_by_the_name_that_is_given(
+    world: World, name: str | None, cluster: str
+) -> None:
+    async with iris.open_node(name, environment=world.environment()) as node:
+        assert (node.name, node.site) == (cluster, "")
+        first = node.realm
+    async with iris.open_node(environment=world.environment()) as node:
+        assert node.realm == first, "one realm for each user, made once"
+
+
+@pytest.mark.parametrize("form", ["value", "path", "str", "watch"])
+async def test_a_credential_may_be_given_in_any_form(world: World, tmp_path: Path, form: str) -> None:
+    file = save(tmp_path, world.shop)
+    given: Any = {"value": world.shop, "path": file, "str": str(file), "watch": CredentialWatch(file)}[form]
+    async with iris.open_node(credential=given, environment=world.environment()) as node:
+        assert (node.name, node.realm) == ("shop", world.shop.realm_id)
+
+
+async def test_each_boot_is_another_node(world: World) -> None:
+    ids: set[str] = set()
+    for _ in range(3):
+        async with iris.open_node(credential=world.shop, environment=world.environment()) as node:
+            ids.add(node.id)
+    assert len(ids) == 3
+
+
+# -- where it listens, and where it says so ------------------------------------------------------------------
+
+
+async def test_without_a_word_it_listens_for_this_machine_only(world: World) -> None:
+    async with iris.open_node(environment=world.environment()) as node:
+        assert node.addresses == (f"ipc://{world.runtime / node.realm / node.id}",)
+
+
+async def test_it_listens_where_it_is_told_and_for_this_machine_besides(world: World) -> None:
+    listen = [OUTSIDE, "ws://10.1.2.3:80/iris"]
+    async with iris.open_node(credential=world.shop, listen=listen, environment=world.environment()) as node:
+        ipc, *rest = node.addresses
+        assert rest == listen
+        assert ipc.startswith("ipc://")
+
+
+async def test_with_a_remote_seed_it_listens_at_the_address_that_faces_it(world: World) -> None:
+    seeds = ["ipc:///elsewhere", "tcp://127.0.0.1:9999"]
+    async with iris.open_node(credential=world.shop, seeds=seeds, environment=world.environment()) as node:
+        _, back = node.addresses
+        assert back.startswith("tcp://127.0.0.1:")
+    async with iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node:
+        assert len(node.addresses) == 1, "a seed on this machine reaches it by ipc"
+
+
+@pytest.mark.parametrize("site", [None, "eu"])
+async def test_it_is_in_the_registry_while_it_is_up_with_its_site(world: World, site: str | None) -> None:
+    environment = world.environment()
+    async with iris.open_node(credential=world.shop, listen=[OUTSIDE], site=site, environment=environment):
+        (entry,) = world.announced()
+        assert entry["process"] == os.getpid()
+        assert entry["site"] == (site or "")
+        assert OUTSIDE in entry["addresses"]
+    assert world.is_untouched
+
+
+async def test_nodes_of_one_machine_find_each_other_and_part_in_peace(world: World) -> None:
+    async with iris.open_node(credential=world.shop, environment=world.environment()) as one:
+        async with iris.open_node(credential=world.shop, environment=world.environment()) as two:
+            assert set(one.statistics().links) == {two.id}
+            assert set(two.statistics().links) == {one.id}
+            assert len(world.announced()) == 2
+        assert len(world.announced()) == 1
+    assert not world.looked_up
+
+
+async def test_nodes_of_two_sites_on_one_machine_pass_each_other_by(world: World) -> None:
+    environment = world.environment
+    async with (
+        iris.open_node(credential=world.shop, site="eu", environment=environment()) as one,
+        iris.open_node(credential=world.shop, site="us", environment=environment()) as two,
+    ):
+        assert not one.statistics().links
+        assert not two.statistics().links
+
+
+# -- whom it looks for ---------------------------------------------------------------------------------------
+
+
+async def test_seeds_of_the_call_and_of_the_credential_are_tried_once_each(world: World) -> None:
+    credential = dataclasses.replace(world.shop, seeds=("tcp://10.0.0.1:1", "tcp://10.0.0.2:1"))
+    seeds = ["tcp://10.0.0.3:1", "tcp://10.0.0.1:1"]
+    environment = world.environment(directory=None)
+    async with iris.open_node(credential=credential, seeds=seeds, listen=[LOOPBACK], environment=environment):
+        assert sorted(world.looked_up) == ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1", "tcp://10.0.0.3:1"]
+
+
+async def test_the_local_network_is_told_a_hash_a_random_name_and_what_others_can_reach(world: World) -> None:
+    listen = [OUTSIDE, LOOPBACK]
+    async with iris.open_node(credential=world.shop, listen=listen, environment=world.environment()) as node:
+        ((fingerprint, own, urls),) = world.boards
+        assert fingerprint == node.realm
+        assert urls == (OUTSIDE,)
+        assert len(own) == 8
+        assert own not in node.id
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"lan": False, "listen": [OUTSIDE]}, {"listen": [LOOPBACK]}, {}],
+    ids=["not wanted", "loopback only", "ipc only"],
+)
+async def test_the_local_network_is_told_nothing_if_it_is_not_wanted_or_cannot_reach_it(
+    world: World, options: dict[str, Any]
+) -> None:
+    async with iris.open_node(credential=world.shop, environment=world.environment(), **options):
+        pass
+    async with iris.open_node(environment=world.environment()):
+        pass
+    assert world.boards == []
+
+
+# -- what it leaves on disk ----------------------------------------------------------------------------------
+
+
+def modes(home: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(home)): f"{path.stat().st_mode & 0o777:o}"
+        for path in home.rglob("*")
+        if path.suffix != ".lock"
+    }
+
+
+async def test_files_are_private_and_named_by_the_realm(world: World) -> None:
+    home = Path(os.environ["IRIS_HOME"])
+    async with iris.open_node(credential=world.shop, listen=[OUTSIDE], environment=world.environment()):
+        assert modes(home) == {"revocations": "700", "addresses": "700"}
+        async with iris.open_node(credential=world.shop, environment=world.environment()):
+            pass
+    assert modes(home) == {
+        "revocations": "700",
+        "addresses": "700",
+        f"addresses/{world.shop.realm_id}.json": "600",
+    }
+
+
+async def test_a_node_of_the_local_realm_keeps_no_addresses(world: World) -> None:
+    home = Path(os.environ["IRIS_HOME"])
+    async with (
+        iris.open_node(environment=world.environment()),
+        iris.open_node(environment=world.environment()),
+    ):
+        pass
+    assert not (home / "addresses").exists()
+
+
+async def test_a_place_for_revocations_that_is_given_is_used_instead_of_the_default(
+    world: World, tmp_path: Path
+) -> None:
+    for given in (tmp_path / "list", str(tmp_path / "list")):
+        async with iris.open_node(credential=world.shop, revocations=given, environment=world.environment()):
+            pass
+    assert not (Path(os.environ["IRIS_HOME"]) / "revocations").exists()
+    assert not (tmp_path / "list").exists(), "there is no list yet"
+
+
+async def test_a_home_that_is_open_to_others_is_refused_before_anybody_hears_of_the_node(world: World) -> None:
+    os.mkdir(os.environ["IRIS_HOME"])  # noqa: PTH102 -- nothing here takes time
+    os.chmod(os.environ["IRIS_HOME"], 0o755)  # noqa: PTH101 -- as above
+    with pytest.raises(iris.ConfigError, match="chmod 700"):
+        async with iris.open_node(credential=world.shop, environment=world.environment()):
+            pass
+    assert world.is_untouched
+
+
+# -- how it ends ---------------------------------------------------------------------------------------------
+
+
+async def test_what_the_block_raises_comes_out_and_everything_is_given_back(world: World) -> None:
+    async def fail() -> None:
+        async with iris.open_node(credential=world.shop, environment=world.environment()):
+            assert not world.is_untouched
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await fail()
+    assert world.is_untouched
+
+
+async def test_a_block_that_is_cancelled_while_it_opens_never_begins_and_leaves_nothing(world: World) -> None:
+    async def never(url: str) -> tuple[str, ...]:
+        scope.cancel()
+        await trio.sleep_forever()
+        return (url,)
+
+    with trio.CancelScope() as scope:
+        async with iris.open_node(
+            credential=world.shop, seeds=["tcp://10.0.0.1:1"], environment=world.environment(resolve=never)
+        ):
+            raise AssertionError("the block was entered")
+    assert scope.cancelled_caught
+    assert world.is_untouched
+
+
+@pytest.mark.parametrize("how", ["ends", "raises", "is cancelled"])
+async def test_however_the_block_ends_peers_hear_a_goodbye(world: World, autojump_clock: MockClock, how: str) -> None:
+    environment = world.environment(directory=None)
+    leaving = world.environment(directory=None)
+    async with iris.open_node(credential=world.shop, listen=[LOOPBACK], environment=environment) as stays:
+        async with stays.watch("shop") as changes:
+            with trio.CancelScope() as scope:
+                try:
+                    async with (
+                        iris.open_node(
+                            credential=world.shop,
+                            listen=["tcp://127.0.0.1:7001"],
+                            seeds=[LOOPBACK],
+                            environment=leaving,
+                        ) as node,
+                        node.join("shop", iris.Service("shop")),
+                    ):
+                        assert (await anext(changes)).kind == "joined"
+                        if how == "raises":
+                            raise KeyError("mine")
+                        if how == "is cancelled":
+                            scope.cancel()
+                            await trio.sleep_forever()
+                except KeyError:
+                    assert how == "raises"
+            assert scope.cancelled_caught == (how == "is cancelled")
+            with trio.fail_after(1):
+                assert (await anext(changes)).kind == "left"
+        assert not stays.statistics().links
