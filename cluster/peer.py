@@ -32,6 +32,7 @@ class Peer:
         "leaving",
         "link",
         "node",
+        "returning",
         "session",
         "site",
     )
@@ -53,6 +54,8 @@ class Peer:
         """Whether the peer has said goodbye, so that its connections end in order."""
         self.border: Border | None = None
         """What may be asked and heard by the peer, if it is at another site."""
+        self.returning = False
+        """Whether its way is gone and there is another one: what it was asked is asked again there, not elsewhere."""
         self.site = ""
         """The site that the peer says it is in."""
 

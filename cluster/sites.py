@@ -95,6 +95,8 @@ class Sites:
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
         self._subscribers: set[Subscriber] = set()
+        self._broken: set[NodeId] = set()
+        """Linked nodes whose way is gone, as long as there may be another one."""
         self._heard: set[NodeId] = set()
         """Linked nodes that have told what they subscribe to."""
         self._linking: dict[NodeId, trio.Event] = {}
@@ -124,7 +126,9 @@ class Sites:
         if version != self.directory.version:
             known = self.directory.clusters()
             self._known = (self.directory.version, known)
-        return (address in known or "@" in address) and self._reached.get(address) != self.directory.version
+        if address not in known and "@" not in address:
+            return False
+        return bool(self._broken) or self._reached.get(address) != self.directory.version
 
     def foreigners(self, address: str) -> list[Foreign]:
         """Return the members that a cluster has at other sites, the nearest first."""
@@ -169,6 +173,8 @@ class Sites:
             elif near or linked:
                 for foreign in ready[: max(0, _SPARE - len(linked))]:
                     self._begin_link(foreign)
+                while not near and not self._can_be_asked(address) and self._broken.intersection(linked):
+                    await self._news.park()
                 self._reached[address] = version
             else:
                 doing = [self._begin_link(foreign) for foreign in ready[:_AT_ONCE]]
@@ -176,6 +182,10 @@ class Sites:
                     await self._news.park()
         await trio.lowlevel.checkpoint()
         return max(timeout - (trio.current_time() - now), 0.001)
+
+    def _can_be_asked(self, address: str) -> bool:
+        picker = self._membership.picker(address)
+        return picker is not None and picker.pick() is not None
 
     async def reach_nodes(self, nodes: Collection[tuple[str, NodeId]]) -> bool:
         """Link to nodes of other sites and learn what they subscribe to; tell whether it worked with all of them."""
@@ -267,6 +277,9 @@ class Sites:
             site = way.target[0]
             origins = [origin for origin in directory.origins() if origin.site == site]
             if not any(way.way in directory.ways_to(origin) for origin in origins):
+                peer = self._mesh.peers.get(way.target[1])
+                if peer is not None:
+                    peer.returning = bool(origins)
                 way.break_off()
         for node, clusters in list(self._clusters.items()):
             peer = self._mesh.peers.get(node)
@@ -370,17 +383,26 @@ class Sites:
             self._news.unpark_all()
 
     def peer_reset(self, peer: Peer) -> None:
-        """Gateways tell everything anew by themselves."""
+        """Gateways tell everything anew by themselves.  A node of another site may be asked again."""
+        if peer.foreign and peer.link.is_up:
+            self._broken.discard(peer.node)
+            peer.returning = False
+            self._news.unpark_all()
 
     def peer_refused(self, node: NodeId) -> None:
         """Nothing leads through a gateway whose connection broke; it tells everything anew when it is back."""
         self._forget(node)
+        peer = self._mesh.peers.get(node)
+        if peer is not None and peer.foreign:
+            self._broken.add(node)
 
     def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)
         self._heard.discard(peer.node)
+        self._broken.discard(peer.node)
+        self._news.unpark_all()
         self.border.forget(peer.node)
         if peer.foreign:
             self._reached.clear()

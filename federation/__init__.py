@@ -1,6 +1,6 @@
 """Sites that reach each other through gateways.
 
-Here come gateways that link sites, a directory of exported clusters and topics with path vectors, and relayed
-sessions whose handshake is between the two ends, so that a gateway carries only ciphertext.  Nothing is here yet:
-nodes of one realm form one site.
+A gateway (``iris.federation.gateway``) is a node that is also linked to gateways of other sites.  Gateways tell each
+other what their sites export, and carry the frames of sessions whose ends are nodes of two sites; they hold no key that
+opens them.  What every node needs of it is in ``iris.cluster.sites``.
 """

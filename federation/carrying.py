@@ -77,8 +77,7 @@ class Carrying:
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1
         if kind == kinds.CARRY and site != own.site and source_site == own.site and type(frame) is bytes:
-            near, far = node_untrusted(source), node_untrusted(target)
-            reason = self.checkpoint.outward(near, site, far, frame, trio.current_time())
+            reason = self.checkpoint.refusal(node_untrusted(source), site, node_untrusted(target), frame)
             if reason is not None:
                 self._refuse(message, reason)
                 return
@@ -99,12 +98,11 @@ class Carrying:
         if kind == kinds.CARRY:
             if type(frame) is not bytes:
                 raise RemoteProtocolError("a carried frame is bytes")
-            now = trio.current_time()
-            if not self.checkpoint.within_rate(peer.node, len(frame), now):
+            if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
                 self.refused[checkpoint.TOO_FAST] += 1
                 return
             if site == own.site:
-                reason = self.checkpoint.inward(node_untrusted(source), node_untrusted(target), frame, now)
+                reason = self.checkpoint.refusal(node_untrusted(target), source_site, node_untrusted(source), frame)
                 if reason is not None:
                     self._refuse(message, reason)
                     return

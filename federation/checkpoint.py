@@ -1,7 +1,8 @@
 """Which frames a gateway carries between its own site and others, though it cannot read them: a machine.
 
-A session may begin with a node that the other side exports, in either direction.  Once its first frame has passed,
-frames between the two nodes pass both ways until nothing has passed for ``IDLE`` seconds.
+A session may begin if one of its two ends is exported to the other's site, whichever end begins it: after a failure
+either may.  Only first frames of handshakes are looked at.  All others are of no use to a node that has not begun a
+session or answered to one, and since they may take another way than the first one, no gateway could know of it.
 
 Each neighbour has a rate in bytes; what is beyond is dropped.  The sessions notice: a gap in their counters is a loss,
 and what depended on it is repeated.
@@ -16,15 +17,10 @@ from typing import Final, final
 from iris.kernel import wire
 from iris.kernel.ids import NodeId
 
-IDLE: Final = 200.0
-"""Seconds after which a pair of nodes has to begin anew; sessions are renewed more often."""
-
-MAX_PAIRS: Final = 65_536
-"""Pairs of nodes at one time; the one that was idle for longest makes place."""
-
 NOT_EXPORTED: Final = "not exported"
-NO_SESSION: Final = "no session"
 TOO_FAST: Final = "beyond the rate"
+
+_FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 
 @final
@@ -32,8 +28,8 @@ class Checkpoint:
     """The frames that pass the border of a site.
 
     Args:
-        is_exported: whether a node of this site serves something that this gateway exports.
-        is_offered: whether a node of another site does there.
+        is_exported: whether a node of this site serves or hears something that this gateway exports.
+        is_offered: whether a node of another site does there, as far as this gateway imports it.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """
 
@@ -48,32 +44,17 @@ class Checkpoint:
         self._is_exported = is_exported
         self._is_offered = is_offered
         self._rate = rate
-        self._pairs: dict[tuple[NodeId, NodeId], float] = {}
         self._buckets: dict[NodeId, tuple[float, float]] = {}
 
     def __repr__(self) -> str:
-        return f"<Checkpoint: {len(self._pairs)} pairs, {sum(self.refused.values())} frames refused>"
+        return f"<Checkpoint: {sum(self.refused.values())} frames refused>"
 
-    def outward(self, near: NodeId, site: str, far: NodeId, frame: bytes, now: float) -> str | None:
-        """Return why a frame of a node of this site may not leave, or None."""
-        return self._pass(near, far, frame, now, lambda: self._is_offered(site, far))
-
-    def inward(self, far: NodeId, near: NodeId, frame: bytes, now: float) -> str | None:
-        """Return why a frame from another site may not come in, or None."""
-        return self._pass(near, far, frame, now, lambda: self._is_exported(near))
-
-    def _pass(self, near: NodeId, far: NodeId, frame: bytes, now: float, is_open: Callable[[], bool]) -> str | None:
-        pair = (near, far)
-        last = self._pairs.pop(pair, None)
-        if last is None or now - last > IDLE:
-            if not is_open():
-                reason = NOT_EXPORTED if frame[:1] == bytes((wire.HANDSHAKE_INIT,)) else NO_SESSION
-                self.refused[reason] += 1
-                return reason
-            if len(self._pairs) >= MAX_PAIRS:
-                del self._pairs[next(iter(self._pairs))]
-        self._pairs[pair] = now
-        return None
+    def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
+        """Return why a frame between a node of this site and one of another may not pass, or None."""
+        if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near):
+            return None
+        self.refused[NOT_EXPORTED] += 1
+        return NOT_EXPORTED
 
     def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:
         """Tell whether a neighbour may send so many bytes more; they count if it may."""

@@ -47,6 +47,11 @@ class Policy:
                         "last '>' for the rest"
                     )
 
+    @staticmethod
+    def imports_everything() -> tuple[str, ...]:
+        """Return the list that lets everything in."""
+        return _EVERYTHING
+
     def may_export(self, cluster: str) -> bool:
         """Tell whether other sites may use a cluster of this one."""
         return _allow(self.exports, cluster)

@@ -28,6 +28,7 @@ VERBS = {
     "tunnel": "iris._command_tunnel",
     "nodes": "iris._command_nodes",
     "bridge": "iris._command_bridge",
+    "gateway": "iris._command_gateway",
     "keys": "iris._command_keys",
 }
 """The module of each verb, imported when the verb is used: the bridge needs Spark's packages, the rest do not."""

@@ -344,7 +344,13 @@ class Requests:
                     waiter.end(_BROKEN)
 
     def peer_refused(self, node: NodeId) -> None:
-        """Idempotent requests are asked elsewhere at once; the others wait for what becomes of the member."""
+        """Idempotent requests are asked elsewhere at once; the others wait for what becomes of the member.
+
+        So do all, if the member is at another site and there is another way: it will know those that it has.
+        """
+        peer = self._mesh.peer(node)
+        if peer is not None and peer.returning:
+            return
         for waiter in list(self._waiting.values()):
             if waiter.member == node and waiter.idempotent and waiter.outcome is None:
                 waiter.end(_BROKEN)

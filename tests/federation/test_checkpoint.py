@@ -7,53 +7,36 @@ import dataclasses
 import pytest
 
 from iris.cluster.site_messages import CLUSTER, TOPIC, Export
-from iris.federation.checkpoint import IDLE, MAX_PAIRS, NO_SESSION, NOT_EXPORTED, TOO_FAST, Checkpoint
+from iris.federation.checkpoint import NOT_EXPORTED, TOO_FAST, Checkpoint
 from iris.federation.policy import Policy
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import NodeId
 
 NEAR, FAR, OPEN = NodeId("1" * 32), NodeId("2" * 32), NodeId("3" * 32)
-FIRST, DATA = b"\1first", b"\4data"
+FIRST = b"\1first"
 
 
 def checkpoint(rate: float | None = None) -> Checkpoint:
     return Checkpoint(lambda node: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
 
 
-def test_a_session_begins_with_what_is_exported_only() -> None:
+@pytest.mark.parametrize(
+    ("near", "far", "passes"), [(NEAR, FAR, False), (OPEN, FAR, True), (NEAR, OPEN, True), (OPEN, OPEN, True)]
+)
+def test_a_session_begins_if_one_of_its_ends_is_exported(near: NodeId, far: NodeId, passes: bool) -> None:
     border = checkpoint()
-    assert border.inward(FAR, NEAR, FIRST, 0.0) == NOT_EXPORTED
-    assert border.inward(FAR, NEAR, DATA, 0.0) == NO_SESSION
-    assert border.inward(FAR, OPEN, FIRST, 0.0) is None
-    assert border.outward(NEAR, "far", FAR, FIRST, 0.0) == NOT_EXPORTED
-    assert border.outward(NEAR, "far", OPEN, FIRST, 0.0) is None
-    assert border.refused == {NOT_EXPORTED: 2, NO_SESSION: 1}
+    assert border.refusal(near, "far", far, FIRST) == (None if passes else NOT_EXPORTED)
+    assert border.refused == ({} if passes else {NOT_EXPORTED: 1})
 
 
-def test_answers_pass_and_others_do_not() -> None:
-    border = checkpoint()
-    assert border.outward(NEAR, "far", OPEN, FIRST, 0.0) is None
-    assert border.inward(OPEN, NEAR, DATA, 1.0) is None
-    assert border.inward(FAR, NEAR, DATA, 1.0) == NO_SESSION
+def test_what_is_offered_at_one_site_is_not_at_another() -> None:
+    assert checkpoint().refusal(NEAR, "elsewhere", OPEN, FIRST) == NOT_EXPORTED
 
 
-def test_a_pair_that_was_idle_begins_anew() -> None:
-    border = checkpoint()
-    border.outward(NEAR, "far", OPEN, FIRST, 0.0)
-    assert border.inward(OPEN, NEAR, DATA, IDLE) is None
-    assert border.inward(OPEN, NEAR, DATA, 2 * IDLE) is None
-    assert border.inward(OPEN, NEAR, DATA, 3 * IDLE + 0.1) == NO_SESSION
-
-
-def test_the_pair_that_was_idle_for_longest_makes_place() -> None:
-    border = checkpoint()
-    border.outward(NEAR, "far", OPEN, FIRST, 0.0)
-    border.outward(FAR, "far", OPEN, FIRST, 0.0)
-    border.inward(OPEN, NEAR, DATA, 1.0)
-    for number in range(MAX_PAIRS - 1):
-        border.outward(NodeId(f"{number:032x}"), "far", OPEN, FIRST, 2.0)
-    assert border.inward(OPEN, NEAR, DATA, 3.0) is None
-    assert border.inward(OPEN, FAR, DATA, 3.0) == NO_SESSION
+@pytest.mark.parametrize("kind", [2, 3, 4, 5, 255])
+def test_other_frames_pass_for_they_begin_nothing(kind: int) -> None:
+    assert checkpoint().refusal(NEAR, "far", FAR, bytes((kind,)) + b"rest") is None
+    assert checkpoint().refusal(NEAR, "far", FAR, b"") is None
 
 
 def test_beyond_its_rate_a_neighbour_is_cut_and_others_are_not() -> None:

@@ -1,0 +1,116 @@
+"""``iris gateway``: carry what nodes of this site and of others say to each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+import trio
+
+from iris._command_connection import Connection, run_until_done
+from iris._command_output import note
+from iris.cluster.addresses import is_loopback
+from iris.federation.gateway import Gateway, open_gateway
+from iris.federation.policy import Policy
+from iris.kernel.ids import check_name
+
+MIB = 1024 * 1024
+GATEWAY = "iris.gateway"
+"""The cluster that a gateway of the local realm speaks for."""
+
+
+@click.command()
+@click.option("--site", required=True, metavar="NAME", help="The site that this gateway belongs to.")
+@click.option(
+    "--listen",
+    multiple=True,
+    required=True,
+    metavar="URL",
+    help="Where gateways of other sites reach this one, ws://HOST:PORT/PATH or tcp://HOST:PORT; may be repeated.",
+)
+@click.option("--peer", "peers", multiple=True, metavar="URL", help="A gateway of another site; may be repeated.")
+@click.option("--export", "exports", multiple=True, metavar="PATTERN", help="Clusters that other sites may use (none).")
+@click.option(
+    "--import", "imports", multiple=True, metavar="PATTERN", help="Clusters of other sites that are let in (all)."
+)
+@click.option("--export-topic", "export_topics", multiple=True, metavar="PATTERN", help="Events that may leave (none).")
+@click.option("--import-topic", "import_topics", multiple=True, metavar="PATTERN", help="Events that are let in (all).")
+@click.option("--no-transit", is_flag=True, help="Other sites do not reach each other through this one.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), metavar="MIB", help="MiB/s that one other gateway may send here."
+)
+@click.option("--status", type=click.Path(path_type=Path), metavar="FILE", help="Write the counters there each second.")
+@click.option(
+    "--credential",
+    type=click.Path(path_type=Path),
+    envvar="IRIS_CREDENTIAL",
+    metavar="FILE",
+    help="Credential of a realm, with the right to be a gateway; without one, the local realm of this user.",
+)
+@click.option("--seeds", multiple=True, metavar="URL", help="A node of this site to join through; may be repeated.")
+@click.option("--near", multiple=True, metavar="URL", help="Where nodes of this site reach this one; may be repeated.")
+def gateway(
+    site: str,
+    listen: tuple[str, ...],
+    peers: tuple[str, ...],
+    exports: tuple[str, ...],
+    imports: tuple[str, ...],
+    export_topics: tuple[str, ...],
+    import_topics: tuple[str, ...],
+    no_transit: bool,
+    rate: float | None,
+    status: Path | None,
+    credential: Path | None,
+    seeds: tuple[str, ...],
+    near: tuple[str, ...],
+) -> int:
+    """Link this site to others, until Ctrl-C: carry what their nodes say to each other and cannot read it.
+
+    PATTERNs are those of topics: * stands for one token, a last > for the rest. Options with patterns may be repeated.
+    """
+    check_name(site, "site")
+    outside = [url for url in listen if not is_loopback(url)]
+    if credential is None and outside:
+        raise click.UsageError(f"the local realm is for this machine only and cannot listen at {outside[0]}")
+    policy = Policy(
+        exports=exports,
+        imports=imports or Policy.imports_everything(),
+        export_topics=export_topics,
+        import_topics=import_topics or Policy.imports_everything(),
+        transit=not no_transit,
+    )
+    connection = Connection(credential=credential, seeds=seeds, listen=near, site=site)
+
+    async def carry() -> None:
+        async with (
+            connection.open(GATEWAY) as node,
+            open_gateway(
+                node, listen=listen, peers=peers, policy=policy, rate=None if rate is None else rate * MIB
+            ) as opened,
+            trio.open_nursery() as nursery,
+        ):
+            note(f"{node.id} is a gateway of site {site} at {', '.join(opened.addresses)}")
+            if status is not None:
+                nursery.start_soon(_keep_status, opened, status)
+            try:
+                await trio.sleep_forever()
+            finally:
+                counters = opened.statistics()
+                refused = sum(counters.refused.values())
+                note(f"{counters.carried} frames carried, {counters.carried_bytes} bytes, {refused} frames refused")
+
+    return run_until_done(carry, endless=True)
+
+
+async def _keep_status(opened: Gateway, file: Path) -> None:
+    """Have the counters in a file, whole at any time."""
+    while True:
+        counters = opened.statistics()
+        told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
+        told |= {name: dict(told[name]) for name in ("refused", "neighbours")}
+        draft = file.with_suffix(".draft")
+        draft.write_text(json.dumps(told))
+        draft.replace(file)
+        await trio.sleep(1)

@@ -1,0 +1,354 @@
+"""Gateways that die, links that are cut, and gateways that misbehave: what is lost, and how soon it is well again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.site_messages import Hop, Route
+from iris.federation.gateway import Gateway, open_gateway
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError
+from iris.kernel.wire import Message
+from iris.security.session import Session
+from tests.support.federations import Federation, Heard, echo, open_federation
+
+
+async def two_by_two(federation: Federation) -> iris.Node:
+    """Bring up two gateways in each of two sites, a store in eu and a shop in us."""
+    for name in ("one", "two"):
+        await federation.gateway("eu", name=name)
+    for name in ("one", "two"):
+        await federation.gateway("us", name=name, to=["eu-one", "eu-two"])
+    await federation.member("eu", echo("store"))
+    shop = await federation.node("us", "shop")
+    await shop.wait_for("store")
+    await trio.sleep(1)
+    return shop
+
+
+@pytest.mark.parametrize("victim", ["eu-one", "eu-two", "us-one", "us-two"])
+async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
+    autojump_clock: MockClock, victim: str
+) -> None:
+    async with open_federation() as federation:
+        shop = await two_by_two(federation)
+        slowest = 0.0
+        answered = 0
+
+        async def ask(number: int) -> None:
+            nonlocal slowest, answered
+            for step in range(100):
+                started = trio.current_time()
+                assert await shop.request("store", [number, step], idempotent=True, timeout=10) == [number, step]
+                slowest = max(slowest, trio.current_time() - started)
+                answered += 1
+                await trio.sleep(0.03)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(ask, number)
+            await trio.sleep(1)
+            federation.crash(victim)
+        assert answered == 1_000
+        assert slowest <= 1.0
+
+
+async def test_a_tunnel_goes_on_when_a_gateway_is_killed(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        shop = await two_by_two(federation)
+        sent = [bytes([number % 256]) * 20_000 for number in range(300)]
+        received: list[bytes] = []
+        async with shop.open_tunnel("store") as tunnel, trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for number, payload in enumerate(sent):
+                    if number == 100:
+                        federation.crash("us-one")
+                    if number == 200:
+                        federation.crash("eu-two")
+                    await tunnel.send(payload)
+                await tunnel.send_eof()
+
+            nursery.start_soon(send)
+            received.extend([payload async for payload in tunnel])
+        assert received == sent
+
+
+async def test_a_link_that_is_down_for_a_minute_ends_no_tunnel_and_fills_no_queue(autojump_clock: MockClock) -> None:
+    config = Config(tunnel_silence=150.0)
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        await federation.member("eu", echo("store"), config=config)
+        shop = await federation.node("us", "shop", config=config)
+        await shop.wait_for("store")
+        digest, received = hashlib.sha256(), hashlib.sha256()
+        count = 400
+        async with shop.open_tunnel("store") as tunnel, trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for number in range(count):
+                    if number == 150:
+                        federation.network.memory.partition(["eu-gateway", "eu-store"], ["us-gateway", "us-shop"])
+                        nursery.start_soon(heal)
+                    payload = bytes([number % 256]) * 32_768
+                    digest.update(payload)
+                    await tunnel.send(payload)
+                await tunnel.send_eof()
+
+            async def heal() -> None:
+                await trio.sleep(60)
+                for node in federation.nodes.values():
+                    for link in node.statistics().links.values():
+                        assert link.bytes_waiting <= 4 * 1024 * 1024
+                federation.network.memory.heal()
+
+            started = trio.current_time()
+            nursery.start_soon(send)
+            chunks = 0
+            async for payload in tunnel:
+                received.update(payload)
+                chunks += 1
+        assert trio.current_time() - started >= 60
+        assert (chunks, received.digest()) == (count, digest.digest())
+
+
+async def test_a_site_that_is_cut_off_is_known_to_be_and_comes_back_within_five_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    sites = ("s0", "s1", "s2", "s3")
+    async with open_federation() as federation:
+        await federation.ring(*sites)
+        with trio.fail_after(5):
+            await federation.wait_for_sites(*sites)
+        for site in sites:
+            await federation.member(site, echo("store", site), "store")
+        shop = await federation.node("s0", "shop")
+        await shop.wait_for("store", members=4)
+        gateway = federation.gateways["s0-gateway"]
+        others = [f"{site}-{name}" for site in ("s0", "s1", "s3") for name in ("gateway", "store")]
+        federation.network.memory.partition(["s2-gateway", "s2-store"], [*others, "s0-shop"])
+        await trio.sleep(5)
+        assert gateway.statistics().sites == ("s1", "s3")
+        with pytest.raises(iris.NoSuchCluster):
+            await shop.request("store@s2")
+        federation.network.memory.heal()
+        with trio.fail_after(10):
+            await gateway.wait_for_site("s2")
+        await trio.sleep(1)
+        assert await shop.request("store@s2", timeout=10) == "s2"
+
+
+async def test_a_cut_ring_is_used_the_other_way_round(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.ring("s0", "s1", "s2", "s3")
+        await federation.member("s1", echo("store"))
+        shop = await federation.node("s0", "shop")
+        await shop.wait_for("store")
+        assert await shop.request("store", 1) == 1
+        federation.network.memory.partition(["s0-gateway"], ["s1-gateway"])
+        await trio.sleep(5)
+        assert await shop.request("store", 2, timeout=10) == 2
+        assert federation.gateways["s3-gateway"].statistics().carried > 0
+
+
+# -- gateways that misbehave --------------------------------------------------------------------------------
+
+
+def tamper(gateway: Gateway, change: Callable[[Message], list[Message]]) -> None:
+    """Have a gateway hand on something else than what it was given."""
+    carrying = gateway._carrying
+    honest = carrying._carry
+
+    def carry(message: Message) -> None:
+        for changed in change(message) if message[0] == kinds.CARRY else [message]:
+            honest(changed)
+
+    carrying._carry = carry  # type: ignore[method-assign]
+
+
+async def with_bad_gateway(
+    federation: Federation, change: Callable[[Message], list[Message]]
+) -> tuple[iris.Node, iris.Node, list[Heard]]:
+    bad = await federation.gateway("eu")
+    await federation.gateway("us", to=["eu-gateway"])
+    heard: list[Heard] = []
+    ear = await federation.listen("eu", "orders.>", heard)
+    publisher = await federation.node("us", "publisher")
+    await trio.sleep(1)
+    await publisher.publish("orders.new", -1)
+    await trio.sleep(1)
+    tamper(bad, change)
+    return publisher, ear, heard
+
+
+async def test_replayed_frames_are_dropped(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        publisher, _, heard = await with_bad_gateway(federation, lambda message: [message, message, message])
+        for number in range(100):
+            await publisher.publish("orders.new", number)
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        assert [event.payload for event in heard] == list(range(-1, 100))
+
+
+async def test_dropped_frames_are_noticed_and_counted_at_the_subscriber(autojump_clock: MockClock) -> None:
+    seen = 0
+
+    def every_third(message: Message) -> list[Message]:
+        nonlocal seen
+        seen += message[5] != b"" and len(message[6]) < 200
+        return [] if seen % 3 == 0 else [message]
+
+    async with open_federation() as federation:
+        publisher, _, heard = await with_bad_gateway(federation, every_third)
+        for number in range(99):
+            await publisher.publish("orders.new", number)
+            await trio.sleep(0.05)
+        tamper(federation.gateways["eu-gateway"], lambda message: [message])
+        seen = 0
+        await trio.sleep(1)
+        numbers = [event.payload for event in heard]
+        assert numbers == sorted(set(numbers))
+        missed = sum(event.missed for event in heard)
+        assert missed > 0
+        assert len(numbers) + missed >= max(numbers) + 2
+
+
+@pytest.mark.parametrize("place", [0, 5, 20, -1])
+async def test_changed_frames_are_refused(autojump_clock: MockClock, place: int) -> None:
+    def flip(message: Message) -> list[Message]:
+        frame = bytearray(message[6])
+        frame[place] ^= 1
+        return [(*message[:6], bytes(frame))]
+
+    async with open_federation() as federation:
+        publisher, ear, heard = await with_bad_gateway(federation, flip)
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(0.5)
+        assert [event.payload for event in heard] == [-1]
+        assert sum(ear.statistics().refusals.values()) > 0
+
+
+async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockClock) -> None:
+    secret = b"the combination of the safe is 31-41-59"
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        await federation.member("eu", echo("store"))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        captured: list[bytes] = []
+
+        def keep(message: Message) -> list[Message]:
+            captured.append(message[6])
+            return [message]
+
+        for gateway in federation.gateways.values():
+            tamper(gateway, keep)
+        for _ in range(5):
+            assert await shop.request("store", secret) == secret
+        assert len(captured) >= 20
+        sessions: list[Session] = []
+        for host in federation.gateways:
+            node = federation.nodes[host]
+            for mesh in (node.parts.mesh, federation.gateways[host]._between):
+                sessions += [entry.session for entry in mesh._sessions.values()]
+        assert len(sessions) >= 4
+        for frame in captured:
+            assert secret not in frame
+            assert b"store" not in frame
+            for session in sessions:
+                # Its own keys and counters, with whatever it is told of the session that the frame is of.
+                for index in (int.from_bytes(frame[4:8]), session.local_index):
+                    changed = frame[:4] + index.to_bytes(4) + frame[8:]
+                    with pytest.raises(AuthenticationError):
+                        session.open_untrusted(changed)
+
+
+async def test_a_gateway_may_not_speak_for_another_site(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        await federation.gateway("us", to=["eu-gateway"])
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        # Another site that calls itself eu, whose gateway knows nothing of the first one.
+        impostor = await federation.node("eu", "impostor", seeds=[])
+        stack = federation.network.memory
+        stack.partition(["eu-impostor"], ["eu-gateway", "eu-store"])
+        with caplog.at_level(logging.WARNING, "iris"):
+            await federation.enter(
+                open_gateway(impostor, listen=["mem://eu-impostor/between"], peers=["mem://us-gateway/between"])
+            )
+            await trio.sleep(15)
+        reports = [record.getMessage() for record in caplog.records if "another site has that name" in record.message]
+        assert len(reports) == 1
+        assert impostor.id in reports[0]
+        assert await shop.request("store", b"still there") == b"still there"
+
+
+async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(autojump_clock: MockClock) -> None:
+    async with open_federation(seed=7) as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        await federation.gateway("us", to=["eu-gateway"])
+        flooder = await federation.gateway("ap", to=["us-gateway"])
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        own = federation.nodes["ap-gateway"]
+        us = federation.nodes["us-gateway"]
+        link = flooder._between.peers[us.id].link
+        for number in range(3_000):
+            false = Hop(f"x{number % 200}", own.id)
+            link.post(Route(false, (Hop("ap", own.id), false)).message(), 50)
+        await trio.sleep(2)
+        assert federation.gateways["us-gateway"].statistics().sites == ("eu",)
+        assert await shop.request("store", 1) == 1
+        await trio.sleep(60)
+        assert federation.gateways["us-gateway"].statistics().sites == ("ap", "eu")
+
+
+async def test_gateways_of_another_realm_are_not_let_in(autojump_clock: MockClock) -> None:
+    async with open_federation(seed=1) as ours:
+        await ours.gateway("eu")
+        async with open_federation(seed=2) as theirs:
+            theirs.network.memory = ours.network.memory  # type: ignore[misc]
+            await theirs.gateway("us", to=["eu-gateway"])
+            await trio.sleep(10)
+            assert ours.gateways["eu-gateway"].statistics().neighbours == {}
+            assert theirs.gateways["us-gateway"].statistics().sites == ()
+
+
+async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu", rate=200_000.0)
+        await federation.gateway("us", to=["eu-gateway"])
+        await federation.member("eu", echo("store"))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        payload: Any = bytes(50_000)
+        done = 0
+        for _ in range(20):
+            try:
+                await shop.request("store", payload, timeout=2, idempotent=True)
+            except iris.IrisError:
+                continue
+            done += 1
+        counters = federation.gateways["eu-gateway"].statistics()
+        assert counters.refused["beyond the rate"] > 0
+        assert 1 <= done < 20
+        await trio.sleep(3)
+        assert await shop.request("store", b"small", timeout=5) == b"small"

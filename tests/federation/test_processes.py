@@ -1,0 +1,94 @@
+"""Gateways in processes of their own, linked over ws on loopback: the command, the real network, the real clock."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+from tests.support.command import Terminal, interrupt, open_terminal
+from tests.support.federations import echo
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[Terminal]:
+    with open_terminal() as opened:
+        for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, opened.environment[name])
+        yield opened
+
+
+def free_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"ws://127.0.0.1:{server.getsockname()[1]}/gateway"
+
+
+async def wait_for_sites(file: Path, *sites: str) -> None:
+    """Wait until a gateway has written that it reaches these sites."""
+    with trio.fail_after(60):
+        while _sites(file) != list(sites):  # noqa: ASYNC110 -- another process writes the file
+            await trio.sleep(0.1)
+
+
+def _sites(file: Path) -> object:
+    return json.loads(file.read_text())["sites"] if file.exists() else None
+
+
+async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: Terminal) -> None:
+    east, west = free_url(), free_url()
+    lists = ("--export", ">", "--export-topic", "orders.>")
+    near, far = terminal.directory / "near.json", terminal.directory / "far.json"
+    with (
+        terminal.started("gateway", "--site", "east", "--listen", east, "--status", str(near), *lists) as one,
+        terminal.started(
+            "gateway", "--site", "west", "--listen", west, "--peer", east, "--status", str(far), *lists
+        ) as other,
+    ):
+        await wait_for_sites(near, "west")
+        await wait_for_sites(far, "east")
+        async with (
+            iris.open_node("store", site="east") as store,
+            store.join("store", echo("store")),
+            iris.open_node("shop", site="west") as shop,
+        ):
+            await shop.wait_for("store", timeout=30)
+            assert await shop.request("store", b"over there", timeout=30) == b"over there"
+            assert shop.members("store")[0].site == "east"
+            async with shop.open_tunnel("store", timeout=30) as tunnel:
+                for number in range(100):
+                    await tunnel.send(bytes([number]) * 10_000)
+                await tunnel.send_eof()
+                assert [len(payload) async for payload in tunnel] == [10_000] * 100
+            async with store.subscribe("orders.*") as events:
+                with trio.fail_after(30):
+                    assert shop.parts.sites is not None
+                    while not shop.parts.sites.directory.subscribers():  # noqa: ASYNC110 -- told by other processes
+                        await trio.sleep(0.05)
+                    await shop.publish("orders.new", 1)
+                    assert (await anext(events)).payload == 1
+            links = shop.statistics().links.keys()
+            assert store.id in links
+            assert len(links) == 2, "its gateway, and the store by way of it"
+        for process in (one, other):
+            status = await trio.to_thread.run_sync(interrupt, process, signal.SIGTERM)
+            assert process.stderr is not None
+            assert status == 0, process.stderr.read().decode()
+
+
+def test_the_local_realm_has_no_gateway_for_others(terminal: Terminal) -> None:
+    done = terminal.run("gateway", "--site", "east", "--listen", "ws://0.0.0.0:1/gateway")
+    assert done.returncode == 2
+    assert b"this machine only" in done.stderr
+
+
+def test_what_is_no_pattern_is_one_line(terminal: Terminal) -> None:
+    done = terminal.run("gateway", "--site", "east", "--listen", "ws://127.0.0.1:1/g", "--export", "a..b")
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"a..b" in done.stderr
