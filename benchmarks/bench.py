@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.case import CASES
 from benchmarks.plots import draw_plots
 from benchmarks.report import OURS, Absence, Report
 from benchmarks.systems import all_systems
-from benchmarks.table import ranked, spread, write_table
+from benchmarks.table import ranked, write_table
 from benchmarks.trial import TrialError, run_trial
+from iris._bench_case import CASES
+from iris._bench_rows import spread
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 

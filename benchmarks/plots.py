@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.case import Case
 from benchmarks.report import OURS, Report
+from iris._bench_case import AMONG, MEMBERS, P50, Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PERCENTILES = ("p50", "p90", "p99", "p99.9")
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 OURS_COLOUR = "#6a3fb5"
 PEER_COLOUR = "#b9b9c3"
 
@@ -45,8 +45,10 @@ def _draw(report: Report, case: Case, directory: Path) -> Path:
 
     picture = Picture(figsize=(7, 3.2), layout="constrained")
     axes = picture.subplots()
-    if case.figures[0].better == "lower":
+    if P50 in case.figures:
         _percentile_lines(report, case, axes)
+    elif case.kind == "members":
+        _growth(report, case, axes)
     else:
         _bars(report, case, axes)
     axes.set_title(case.title, loc="left")
@@ -68,15 +70,37 @@ def _bars(report: Report, case: Case, axes: Axes) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
+def _growth(report: Report, case: Case, axes: Axes) -> None:
+    """Draw the rate over the members; a level line is what one hopes for."""
+    from matplotlib.ticker import NullLocator
+
+    for system in report.systems:
+        rows = [report.row(case, figure, system.name) for figure in AMONG]
+        rates = [row.median for row in rows if row is not None]
+        if len(rates) == len(MEMBERS):
+            axes.plot(MEMBERS, rates, marker="o", markersize=4, color=OURS_COLOUR, label=system.name)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(MEMBERS, [f"{members:,}" for members in MEMBERS])
+    axes.set_xlabel("members")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(AMONG[0].unit)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
 def _percentile_lines(report: Report, case: Case, axes: Axes) -> None:
-    """Draw one line per system; the axis gives each further nine the same room, so that the tail can be seen."""
-    places = range(len(PERCENTILES))
+    """Draw one line per system, over 1 / (1 - percentile) as HdrHistogram does: each nine more gets the same room."""
+    from matplotlib.ticker import NullLocator
+
+    places = [1 / (1 - share) for share in PERCENTILES.values()]
     for system, values in _curves(report, case):
         ours: dict[str, Any] = (
             {"color": OURS_COLOUR, "linewidth": 2.5, "zorder": 3} if system == OURS else {"linewidth": 1}
         )
         axes.plot(places, values, marker="o", markersize=3, label=system, **ours)
+    axes.set_xscale("log")
     axes.set_xticks(places, list(PERCENTILES))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yscale("log")
     axes.set_ylabel("us")
     axes.grid(visible=True, axis="y", which="both", linewidth=0.3)

@@ -16,46 +16,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.case import Case, Figure
 from benchmarks.system import System
+from iris._bench_case import Case, Figure
+from iris._bench_rows import Row, machine, row_of
 
 OURS = "iris"
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure of one system, over all rounds."""
-
-    case: str
-    system: str
-    unit: str
-    better: str
-    rounds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rounds)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the row as it stands in the JSON."""
-        return {
-            "case": self.case,
-            "system": self.system,
-            "unit": self.unit,
-            "better": self.better,
-            "median": self.median,
-            "min": min(self.rounds),
-            "max": max(self.rounds),
-            "rounds": list(self.rounds),
-        }
 
 
 @final
@@ -89,10 +58,7 @@ class Report:
     def row(self, case: Case, figure: Figure, system: str) -> Row | None:
         """Return one figure of one system; None if it was not measured."""
         rounds = self.figures.get((case.name, figure.name, system))
-        if not rounds:
-            return None
-        name = f"{case.name}/{figure.name}"
-        return Row(case=name, system=system, unit=figure.unit, better=figure.better, rounds=tuple(rounds))
+        return row_of(case.name, figure, system, rounds) if rounds else None
 
     def rows(self) -> Iterable[Row]:
         """Every figure of every system, in the order of the table."""
@@ -136,23 +102,3 @@ class Report:
         """Write the JSON to ``path``."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-
-
-def machine() -> dict[str, object]:
-    """Return what the figures depend on most."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")), platform.machine()
-    )
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "memory_gib": round(pages / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
-
-
-def _cpu_lines() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import final
 
-from benchmarks.case import Case, Kind
+from iris._bench_case import Case, Kind
 
 
 @final

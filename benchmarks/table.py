@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.case import Case, Figure
-from benchmarks.report import OURS, Report, Row, machine
+from benchmarks.report import OURS, Report
+from iris._bench_case import Case, Figure
+from iris._bench_rows import Row, machine, spread
 
 HEAD = """\
 # Benchmarks
@@ -19,6 +20,10 @@ does. *Ratio* is Iris divided by that system: above 1 is better for Iris where m
 The peers' Python packages come with `make bench`. Two of them need a server besides, `nats-server` and `redis-server`
 (Debian packages of these names), which must be on the `PATH`. What is not there is left out, and *Not measured* at the
 end says why.
+
+Your own machine or network is measured by [`iris bench`](command.md#iris-bench): Iris alone, the same cases, nothing
+to install. With no options both ends are on this machine; between machines, `iris bench --serve` runs on one or
+several, and `iris bench --to CLUSTER` on another, with credentials of the same realm.
 """
 
 TAIL = """\
@@ -36,6 +41,10 @@ TAIL = """\
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
 | `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
+
+`iris bench --json` writes the same without `ratios` and `absent`; its `run` has no `quick`, but `members`, the
+receivers that were found, and `clock_error`: between two machines, the microseconds by which ages may be wrong, because
+each has its own clock.
 """
 
 
@@ -95,16 +104,3 @@ def _section(report: Report, case: Case, figure: Figure, sealed: dict[str, bool]
 def ranked(rows: Iterable[Row], figure: Figure) -> list[Row]:
     """Return ``rows`` with the best first."""
     return sorted(rows, key=lambda row: row.median, reverse=figure.better == "higher")
-
-
-def spread(row: Row) -> str:
-    """Return the median with the least and the greatest figure."""
-    return f"{_number(row.median)} ({_number(min(row.rounds))} - {_number(max(row.rounds))})"
-
-
-def _number(value: float) -> str:
-    """Return ``value`` with three significant digits, and commas."""
-    if value >= 1000:
-        magnitude = 10 ** (len(str(int(value))) - 3)
-        return f"{round(value / magnitude) * magnitude:,}"
-    return f"{value:.3g}"

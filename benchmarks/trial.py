@@ -14,8 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, final
 
-from benchmarks.case import Case
 from benchmarks.system import System
+from iris._bench_case import Case
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.case import CASES
 from benchmarks.system import Task
 from benchmarks.systems import system_named
+from iris._bench_case import CASES
 
 
 def main() -> None:

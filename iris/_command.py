@@ -30,6 +30,7 @@ VERBS = {
     "bridge": "iris._command_bridge",
     "gateway": "iris._command_gateway",
     "keys": "iris._command_keys",
+    "bench": "iris._command_bench",
 }
 """The module of each verb, imported when the verb is used: the bridge needs Spark's packages, the rest do not."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.meter import Latencies
 from benchmarks.system import Roles, System, Task
+from iris._bench_meter import Latencies
 
 METHOD = "/benchmark/Echo"
 

@@ -1,4 +1,4 @@
-"""What Iris costs besides messages: starting a node, a link that does nothing, a subscription, a broadcast."""
+"""What Iris costs besides messages: starting a node, a handshake, a link that does nothing, a subscription."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
 
 import trio
 
 import iris
-from benchmarks.meter import MARK_SIZE, finish_stream, send_stream
 from benchmarks.system import Task
+from iris._bench_roles import UNLIMITED, BroadcastCount, broadcast, shake_hands
 
 CLUSTER = "benchmark"
 LOOPBACK = ("tcp://127.0.0.1:0",)
@@ -65,33 +64,38 @@ def start_nodes(task: Task) -> None:
     task.finish(join=statistics.median(joins), start=statistics.median(everything))
 
 
+async def handshake_sink(task: Task) -> None:
+    """Be a node that others connect to."""
+    async with iris.open_node(CLUSTER, listen=LOOPBACK, config=UNLIMITED) as node:
+        task.ready(tcp_address(node))
+        await trio.sleep_forever()
+
+
+async def handshake_source(task: Task) -> None:
+    """Connect again and again."""
+    async with iris.open_node(CLUSTER, listen=LOOPBACK, seeds=task.addresses) as node:
+        await shake_hands(node, task.addresses, task)
+
+
 async def broadcast_sink(task: Task) -> None:
     """Count broadcasts."""
     service = iris.Service(CLUSTER)
-    received = 0
-    started = 0.0
-    ended = trio.Event()
+    count = BroadcastCount(task)
 
     @service.broadcast
     async def receive(message: iris.Message) -> None:
-        nonlocal received, started
-        if len(message.payload) == MARK_SIZE:
-            finish_stream(task, received, started, message.payload)
-            ended.set()
-        elif not received:
-            started = perf_counter()
-        received += 1
+        count.note(message.payload)
 
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service):
         task.ready(tcp_address(node))
-        await ended.wait()
+        await count.ended.wait()
 
 
 async def broadcast_source(task: Task) -> None:
     """Broadcast as fast as it goes."""
     async with iris.open_node(seeds=task.addresses) as node:
         await node.wait_for(CLUSTER, members=len(task.addresses))
-        await send_stream(task, lambda payload: node.broadcast(CLUSTER, payload))
+        await broadcast(node, CLUSTER, task)
         await trio.sleep_forever()
 
 

@@ -6,19 +6,18 @@ The nodes are in a local realm of their own, which needs no set-up, and meet ove
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from time import perf_counter
 
 import trio
 
 import iris
-from benchmarks.case import Kind
-from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems.iris_life import (
     CLUSTER,
     LOOPBACK,
     broadcast_sink,
     broadcast_source,
+    handshake_sink,
+    handshake_source,
     links_sink,
     links_source,
     member,
@@ -26,54 +25,39 @@ from benchmarks.systems.iris_life import (
     subscriptions,
     tcp_address,
 )
+from benchmarks.systems.iris_members import members
+from iris._bench_case import Kind
+from iris._bench_meter import send_stream
+from iris._bench_roles import age_events, ask, count_events, echo, publish_events, publish_paced, receive_bulk
 
 TOPIC = "benchmark"
 
 
 async def _stream_sink(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK) as node, node.subscribe(TOPIC, overflow="wait") as events:
-        task.ready(tcp_address(node))
-        received = 0
-        started = 0.0
-        async for event in events:
-            if len(event.payload) == MARK_SIZE:
-                finish_stream(task, received, started, event.payload)
-                return
-            if not received:
-                started = perf_counter()
-            received += 1
+    async with iris.open_node(listen=LOOPBACK) as node:
+        await count_events(node, TOPIC, task, lambda: task.ready(tcp_address(node)))
 
 
 async def _stream_source(task: Task) -> None:
     async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
-        await send_stream(task, lambda payload: node.publish(TOPIC, payload))
+        await publish_events(node, TOPIC, task)
         await trio.sleep_forever()  # the sinks end the trial
 
 
 async def _paced_sink(task: Task) -> None:
-    ages = Ages()
-    async with iris.open_node(listen=LOOPBACK) as node, node.subscribe(TOPIC) as events:
-        task.ready(tcp_address(node))
-        async for event in events:
-            if len(event.payload) == MARK_SIZE:
-                ages.finish(task, event.payload)
-                return
-            ages.note(event.payload)
+    async with iris.open_node(listen=LOOPBACK) as node:
+        await age_events(node, TOPIC, task, lambda: task.ready(tcp_address(node)))
 
 
 async def _paced_source(task: Task) -> None:
     async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
-        await send_paced(task, lambda payload: node.publish(TOPIC, payload), trio.sleep)
+        await publish_paced(node, TOPIC, task)
         await trio.sleep_forever()
 
 
 async def _request_sink(task: Task) -> None:
     service = iris.Service(CLUSTER)
-
-    @service.request
-    async def echo(request: iris.Request) -> object:
-        return request.payload
-
+    service.request(echo)
     limits = iris.Limits(concurrency=task.case.concurrency)
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service, limits=limits):
         task.ready(tcp_address(node))
@@ -81,17 +65,9 @@ async def _request_sink(task: Task) -> None:
 
 
 async def _request_source(task: Task) -> None:
-    latencies = Latencies(task)
     async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
         await node.wait_for(CLUSTER)
-
-        async def ask(payload: bytes) -> object:
-            return await node.request(CLUSTER, payload)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(task.case.concurrency):
-                nursery.start_soon(latencies.client, ask)
-        latencies.finish()
+        await ask(node, CLUSTER, task)
 
 
 async def _tunnel_sink(task: Task) -> None:
@@ -99,13 +75,7 @@ async def _tunnel_sink(task: Task) -> None:
 
     @service.tunnel
     async def receive(tunnel: iris.Tunnel) -> None:
-        await tunnel.receive()
-        received = 1
-        started = perf_counter()
-        async for payload in tunnel:
-            if len(payload) == MARK_SIZE:
-                finish_stream(task, received, started, payload)
-            received += 1
+        await receive_bulk(tunnel, task)
 
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service):
         task.ready(tcp_address(node))
@@ -131,9 +101,11 @@ def _roles() -> dict[Kind, Roles]:
         "request": Roles(sink=_program(_request_sink), source=_program(_request_source)),
         "tunnel": Roles(sink=_program(_tunnel_sink), source=_program(_tunnel_source)),
         "broadcast": Roles(sink=_program(broadcast_sink), source=_program(broadcast_source)),
+        "handshake": Roles(sink=_program(handshake_sink), source=_program(handshake_source)),
         "start": Roles(sink=_program(member), source=start_nodes),
         "links": Roles(sink=_program(links_sink), source=_program(links_source)),
         "subscriptions": Roles(sink=_program(subscriptions), source=_program(subscriptions)),
+        "members": Roles(sink=_program(members), source=_program(members)),
     }
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from benchmarks.broker import free_port
-from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 from benchmarks.system import Roles, System, Task
+from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 if TYPE_CHECKING:
     import pynng

@@ -7,8 +7,8 @@ import itertools
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 from benchmarks.system import Roles, System, Task
+from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 if TYPE_CHECKING:
     import zmq.asyncio

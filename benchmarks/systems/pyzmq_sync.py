@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from benchmarks.case import Kind
-from benchmarks.meter import MARK_SIZE, Latencies, finish_stream, send_stream_nowait
 from benchmarks.system import Roles, System, Task
+from iris._bench_case import Kind
+from iris._bench_meter import MARK_SIZE, Latencies, finish_stream, send_stream_nowait
 
 if TYPE_CHECKING:
     import zmq

@@ -8,9 +8,9 @@ from time import perf_counter
 
 import trio
 
-from benchmarks.case import Kind
-from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 from benchmarks.system import Roles, System, Task
+from iris._bench_case import Kind
+from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 LENGTH = struct.Struct("<I")
 CHUNK = 65536

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from benchmarks.broker import free_port
-from benchmarks.meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream_nowait
 from benchmarks.system import Roles, System, Task
+from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream_nowait
 
 if TYPE_CHECKING:
     import zenoh

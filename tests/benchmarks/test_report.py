@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.case import CASES, P50, RATE, REQUESTS, Case
-from benchmarks.meter import Ages, end_mark, percentiles, stamp_at
 from benchmarks.report import Absence, Report
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems import all_systems
 from benchmarks.table import HEAD, write_table
+from iris._bench_case import CASES, P50, RATE, REQUESTS, Case
+from iris._bench_meter import Ages, end_mark, percentiles, stamp_at
 
 CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.case import CASES, Case
-from benchmarks.systems import system_named
+from benchmarks.system import Task
+from benchmarks.systems import iris_members, system_named
 from benchmarks.trial import TrialError, run_trial
+from iris._bench_case import CASES, Case
 
 
 def case_named(name: str) -> Case:
@@ -17,10 +19,22 @@ def case_named(name: str) -> Case:
     return found
 
 
-@pytest.mark.parametrize("name", ["publish-100", "request-1", "paced-1000"])
-def test_a_trial_reports_every_figure_of_its_case(name: str, tmp_path: Path) -> None:
-    case = case_named(name)
-    figures = run_trial(system_named("trio TCP"), case, seconds=0.1, broker="", directory=tmp_path)
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [
+        ("trio TCP", "publish-100"),
+        ("trio TCP", "request-1"),
+        ("trio TCP", "paced-1000"),
+        ("iris", "publish-100"),
+        ("iris", "request-64"),
+        ("iris", "paced-1000"),
+        ("iris", "tunnel-64k"),
+        ("iris", "broadcast-4"),
+    ],
+)
+def test_a_trial_reports_every_figure_of_its_case(system: str, name: str, tmp_path: Path) -> None:
+    case = dataclasses.replace(case_named(name), sinks=1)
+    figures = run_trial(system_named(system), case, seconds=0.1, broker="", directory=tmp_path)
     assert {figure.name for figure in case.figures} <= set(figures)
     assert all(figures[figure.name] > 0 for figure in case.figures)
     assert figures.get("lost", 0) == 0
@@ -30,3 +44,25 @@ def test_a_process_that_fails_ends_the_trial_with_its_last_words(tmp_path: Path)
     broken = dataclasses.replace(system_named("trio TCP"), name="no such system")
     with pytest.raises(TrialError, match="ValueError"):
         run_trial(broken, case_named("request-1"), seconds=0.1, broker="", directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["iris", "trio TLS"])
+def test_handshakes_are_counted_when_both_ends_are_sure(name: str, tmp_path: Path) -> None:
+    case = case_named("handshake")
+    figures = run_trial(system_named(name), case, seconds=1.0, broker="", directory=tmp_path)
+    assert figures["rate"] > 0
+
+
+async def test_members_that_grow_are_asked_in_turn_and_the_rate_that_is_kept_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iris_members, "MEMBERS", (1, 3))
+    task = Task(case=case_named("members"), seconds=0.5, broker="", addresses=())
+    await iris_members.members(task)
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert figures.keys() == {"rate-1", "rate-3", "kept"}
+    assert figures["kept"] == pytest.approx(figures["rate-3"] / figures["rate-1"])
+
+
+def test_every_case_can_be_done_by_iris() -> None:
+    assert all(system_named("iris").does(case) for case in CASES)

@@ -1,4 +1,4 @@
-"""What all systems share in measuring: the clock, the end mark, the loops of sources, percentiles.
+"""What all measurements share: the clock, the end mark, the loops of sources, percentiles.
 
 A stream ends with a message of another size than the rest; it says how many were sent.  The clock is
 ``time.perf_counter_ns``, which on Linux is one clock for all processes of a machine, so ages need no synchronizing.
@@ -10,8 +10,9 @@ import math
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter, perf_counter_ns
+from typing import Protocol
 
-from benchmarks.system import Task
+from iris._bench_case import Case
 
 WARM_UP = 0.1
 """Seconds that a source works before its figures count."""
@@ -21,6 +22,24 @@ BURST = 64
 
 _COUNT = struct.Struct("<Q")
 MARK_SIZE = _COUNT.size
+
+
+class Task(Protocol):
+    """What one end of a measurement has to do, and whom it tells what it found."""
+
+    @property
+    def case(self) -> Case:
+        """The work."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long the source works."""
+        ...
+
+    def finish(self, **figures: float) -> None:
+        """Say what was measured."""
+        ...
 
 
 def end_mark(sent: int) -> bytes:
@@ -37,7 +56,7 @@ def finish_stream(task: Task, received: int, started: float, mark: bytes) -> Non
     """Report a sink's share of a stream.  ``started`` is the time of its first message, which is not in the rate."""
     elapsed = perf_counter() - started
     (sent,) = _COUNT.unpack(mark)
-    rate = (received - 1) / elapsed
+    rate = max(0, received - 1) / elapsed
     task.finish(rate=rate, throughput=rate * task.case.size / 2**20, lost=sent - received)
 
 
@@ -123,11 +142,11 @@ class Latencies:
         self._end = self._begin + task.seconds
 
     async def client(self, ask: Callable[[bytes], Awaitable[object]]) -> None:
-        """Ask again and again until the time is over."""
+        """Ask again and again until the time is over and there is at least one answer to report."""
         payload = bytes(self._task.case.size)
         seconds = self._seconds
         before = perf_counter()
-        while before < self._end:
+        while before < self._end or not seconds:
             await ask(payload)
             after = perf_counter()
             if before >= self._begin:
@@ -138,7 +157,7 @@ class Latencies:
         """The same as ``client`` for an ``ask`` that blocks."""
         payload = bytes(self._task.case.size)
         before = perf_counter()
-        while before < self._end:
+        while before < self._end or not self._seconds:
             ask(payload)
             after = perf_counter()
             if before >= self._begin:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, final
 
-Kind = Literal["stream", "request", "paced", "tunnel", "broadcast", "start", "links", "subscriptions"]
+Kind = Literal[
+    "stream",
+    "request",
+    "paced",
+    "tunnel",
+    "broadcast",
+    "handshake",
+    "start",
+    "links",
+    "subscriptions",
+    "members",
+]
 
 
 @final
@@ -21,9 +32,17 @@ class Figure:
 RATE = Figure(name="rate", unit="msg/s", better="higher")
 REQUESTS = Figure(name="rate", unit="req/s", better="higher")
 THROUGHPUT = Figure(name="throughput", unit="MiB/s", better="higher")
+HANDSHAKES = Figure(name="rate", unit="handshakes/s", better="higher")
 JOIN = Figure(name="join", unit="ms", better="lower")
 START = Figure(name="start", unit="ms", better="lower")
 MEMORY = Figure(name="memory", unit="KiB", better="lower")
+MEMBERS = (10, 100, 1000)
+"""Members that there are when requests are measured as they grow."""
+
+AMONG = tuple(Figure(name=f"rate-{members}", unit="req/s", better="higher") for members in MEMBERS)
+KEPT = Figure(name="kept", unit="ratio", better="higher")
+"""The rate with the most members, divided by that with the fewest."""
+
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")
 P999 = Figure(name="p99.9", unit="us", better="lower")
@@ -41,7 +60,9 @@ class Case:
             ``request``: one source asks, one sink answers with the same payload;
             ``paced``: one source sends at a fixed rate, the sink notes how old each message is;
             ``tunnel``, ``broadcast``: as ``stream``, through whatever carries bulk data, or reaches everybody, best;
-            ``start``, ``links``, ``subscriptions``: what a node costs that does nothing.
+            ``handshake``: one source connects again and again, and both ends prove who they are;
+            ``start``, ``links``, ``subscriptions``: what a node costs that does nothing;
+            ``members``: requests of one node to ever more members, all in one process.
         size: bytes of each payload.
         sinks: receiving processes.
         concurrency: requests that are under way at any time.
@@ -63,7 +84,7 @@ class Case:
     @property
     def told_by_source(self) -> bool:
         """Whether the source reports the figures; else the sinks do."""
-        return self.kind in ("request", "start", "subscriptions")
+        return self.kind in ("request", "handshake", "start", "subscriptions", "members")
 
 
 CASES: tuple[Case, ...] = (
@@ -121,6 +142,14 @@ CASES: tuple[Case, ...] = (
         pace=10000,
         figures=(P50, P99, P999),
     ),
+    Case(
+        name="handshake",
+        title="connections with mutual handshakes, 8 at a time",
+        kind="handshake",
+        size=100,
+        concurrency=8,
+        figures=(HANDSHAKES,),
+    ),
     Case(name="start", title="start of a node: to join, with imports", kind="start", size=100, figures=(JOIN, START)),
     Case(name="idle-link", title="memory of an idle link", kind="links", size=100, figures=(MEMORY,)),
     Case(
@@ -130,5 +159,14 @@ CASES: tuple[Case, ...] = (
         size=100,
         sinks=0,
         figures=(MEMORY,),
+    ),
+    Case(
+        name="members",
+        title="request 128 B, 64 concurrent, to 10, 100 and 1,000 members in memory",
+        kind="members",
+        size=128,
+        sinks=0,
+        concurrency=64,
+        figures=(*AMONG, KEPT),
     ),
 )

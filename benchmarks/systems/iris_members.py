@@ -1,0 +1,136 @@
+"""Requests of one node to 10, 100 and 1,000 members, all on a network in memory and in one process.
+
+Links, handshakes, sealing, balancer and handlers are the real ones.  Gossip is left out: nodes link to all that they
+hear of, and 1,000 in one process would have half a million links.  What it costs does not grow with the members
+(``python -m benchmarks.membership``).
+
+The members' work is in the rate, too, and the same for all three.  They take turns in short slices, so that a machine
+that slows down slows all of them down.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import perf_counter, time
+from typing import Final, final
+
+import trio
+
+import iris
+from benchmarks.system import Task
+from iris._bench_case import MEMBERS
+from iris.cluster.balancer import Balancer
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+from iris.kernel.memory import MemoryNetwork
+from iris.patterns.relays import Relays
+from iris.patterns.requests import Requests
+from iris.patterns.serving import Serving
+from iris.security.credential import Credential
+from iris.security.keyring import create_realm, issue_cluster
+
+CLUSTER: Final = "benchmark"
+CONFIG: Final = Config(handshake_timeout=60.0)  # linking a thousand takes a while on a busy machine
+SLICES: Final = 5
+"""Turns that each number of members gets."""
+
+WARM_UP: Final = 0.3
+"""Of a slice: so much of its work comes before what counts."""
+
+
+@final
+class _Members:
+    """The members of the one cluster that there is."""
+
+    def __init__(self) -> None:
+        self._balancer = Balancer(random.Random(1))
+
+    def add(self, node: NodeId) -> None:
+        self._balancer.add(node)
+
+    def picker(self, cluster: str) -> Balancer | None:
+        return self._balancer if cluster == CLUSTER else None
+
+    def member_ids(self, cluster: str) -> Sequence[NodeId]:
+        return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
+
+
+@asynccontextmanager
+async def _open_mesh(network: MemoryNetwork, credential: Credential, number: int) -> AsyncIterator[Mesh]:
+    transport = network.transport(f"host-{number}")
+    listening = await transport.listen([f"mem://{number}"])
+    identity = credential.new_identity(os.urandom, time())
+    async with open_mesh(identity, transport, listening, config=CONFIG, entropy=os.urandom, wall_clock=time) as mesh:
+        yield mesh
+
+
+async def _serve(
+    network: MemoryNetwork, credential: Credential, number: int, task_status: trio.TaskStatus[Mesh]
+) -> None:
+    """Be a member.  Each is a task of its own: deadlines are looked up through all scopes that a task is in."""
+    service = iris.Service(CLUSTER)
+
+    @service.request
+    async def echo(request: iris.Request) -> object:
+        return request.payload
+
+    async with _open_mesh(network, credential, number) as mesh:
+        serving = Serving(mesh, CONFIG, Relays(mesh, CONFIG))
+        async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
+            task_status.started(mesh)
+            await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def _open_asker(credential: Credential, members: int) -> AsyncIterator[Requests]:
+    """Open a node that is linked to so many members."""
+    network = MemoryNetwork(latency=(0.0, 0.0))
+    directory = _Members()
+    async with _open_mesh(network, credential, 0) as asker, trio.open_nursery() as nursery:
+        for number in range(1, members + 1):
+            member = await nursery.start(_serve, network, credential, number)
+            await asker.connect(member.listening, expected=member.node)
+            directory.add(member.node)
+        yield Requests(asker, directory, CONFIG)
+        nursery.cancel_scope.cancel()
+
+
+async def _ask(requests: Requests, concurrency: int, payload: bytes, seconds: float) -> float:
+    """Return the requests answered per second."""
+    answered = 0
+    begin = perf_counter() + seconds * WARM_UP
+    end = begin + seconds
+
+    async def client() -> None:
+        nonlocal answered
+        while (before := perf_counter()) < end:
+            await requests.request(CLUSTER, payload, timeout=5.0)
+            answered += before >= begin
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(requests.run)
+        async with trio.open_nursery() as clients:
+            for _ in range(concurrency):
+                clients.start_soon(client)
+        nursery.cancel_scope.cancel()
+    return answered / seconds
+
+
+async def members(task: Task) -> None:
+    """Measure each number of members in turn, again and again."""
+    _, credential = issue_cluster(create_realm(os.urandom), CLUSTER, entropy=os.urandom, wall_now=time())
+    payload = bytes(task.case.size)
+    rates: dict[int, list[float]] = {number: [] for number in MEMBERS}
+    async with AsyncExitStack() as stack:
+        askers = {number: await stack.enter_async_context(_open_asker(credential, number)) for number in MEMBERS}
+        for _ in range(SLICES):
+            for number, asker in askers.items():
+                rates[number].append(await _ask(asker, task.case.concurrency, payload, task.seconds / SLICES))
+        medians = {number: statistics.median(found) for number, found in rates.items()}
+        figures = {f"rate-{number}": rate for number, rate in medians.items()}
+        task.finish(kept=medians[MEMBERS[-1]] / medians[MEMBERS[0]], **figures)
