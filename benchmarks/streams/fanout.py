@@ -164,7 +164,6 @@ def conduct_stopped(*, quick: bool) -> None:
         "change",
         "publisher's work for an event",
         "publisher's memory before, after",
-        "the stopped one gets events again after",
     )
     with open_run() as run:
         publisher, subscribers = _start(run, overflow="drop_oldest", count=None)
@@ -178,7 +177,7 @@ def conduct_stopped(*, quick: bool) -> None:
             during, work_during = _rate(others, seconds, publisher)
             after = resident(publisher.pid)
             victim.go_on()
-            back = _back(victim)
+            _wait_back(victim)
             row(
                 str(number),
                 f"{before:,.0f}",
@@ -186,7 +185,6 @@ def conduct_stopped(*, quick: bool) -> None:
                 f"{(during / before - 1) * 100:+.0f} %",
                 f"{work_before:.2f}, {work_during:.2f} us",
                 f"{memory / 2**20:.0f}, {after / 2**20:.0f} MiB",
-                f"{back:.1f} s",
             )
         publisher.tell()
         published = publisher.hear("published")
@@ -219,8 +217,8 @@ def _rate(subscribers: list[Part], seconds: float, publisher: Part) -> tuple[flo
     return min(rates), (processor_seconds(publisher.pid) - work) / max(1, *counts) * 1e6
 
 
-def _back(victim: Part) -> float:
-    """Wait until one that was stopped gets new events, not only those that it had; return the seconds."""
+def _wait_back(victim: Part) -> None:
+    """Wait until one that was stopped gets new events, not only those that it had."""
     began = perf_counter()
     count = _count(victim)
     quiet = 0
@@ -230,7 +228,7 @@ def _back(victim: Part) -> float:
         # It is cut off when it has worked off what it had; a second of new events shows that it is back.
         quiet = quiet + 1 if count > before else 0
         if quiet >= 10:
-            return perf_counter() - began - 1.0
+            return
     raise SystemExit("stopped: the stopped one got no events for a minute")
 
 
