@@ -144,7 +144,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.only != "relay":
         print("sites clusters messages MiB-sent bytes-for-a-change KiB-per-gateway")
-        for sites, clusters in ((4, 1_000), (50, 250), (50, 500), (50, 1_000), (50, 2_000), (25, 1_000)):
+        for sites, clusters in ((4, 1_000), (50, 250), (50, 500), (50, 1_000)):
             messages, size, change, memory = directory(sites, clusters)
             print(f"{sites} {clusters} {messages} {size / 2**20:.2f} {change} {memory / 1024:.0f}")
     if given.only != "directory":

@@ -52,9 +52,13 @@ class Broadcasts:
             self._trees.pop(cluster, None)
             links = self._tell(members, message, size)
         else:
-            own = self._mesh.node
-            links = self._tell([own], message, size) if own in members else []
-            links += self._relays.send(self._tree(cluster, members), message, self.tally)
+            # Nodes of a site are not linked to those of another: nobody there could hand the message on.
+            near: list[NodeId] = []
+            alone: list[NodeId] = []
+            for member in members:
+                (alone if self._is_alone(member) else near).append(member)
+            links = self._tell(alone, message, size)
+            links += self._relays.send(self._tree(cluster, near), message, self.tally)
         await trio.lowlevel.checkpoint()
         for link in links:
             if not link.has_room() and not link.is_stalled(_STALLED):
@@ -77,9 +81,14 @@ class Broadcasts:
                 links.append(peer.link)
         return links
 
+    def _is_alone(self, member: NodeId) -> bool:
+        """Tell whether a member is told by this node itself: it is this one, or at another site."""
+        peer = self._mesh.peer(member)
+        return member == self._mesh.node or (peer is not None and peer.foreign)
+
     def _tree(self, cluster: str, members: Sequence[NodeId]) -> Tree:
         """Return the tree of a cluster, which stays the same while its members do."""
-        others = tuple(member for member in members if member != self._mesh.node)
+        others = tuple(members)
         tree = self._trees.get(cluster)
         if tree is None or tree.receivers != others:
             tree = self._trees[cluster] = self._relays.tree(others)

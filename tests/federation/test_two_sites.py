@@ -11,6 +11,7 @@ from trio.testing import MockClock
 import iris
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
+from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.security.rights import Rights
 from tests.support.federations import EVERYTHING, Federation, echo, open_federation
@@ -96,6 +97,31 @@ async def test_a_broadcast_and_a_survey_reach_members_of_all_sites(autojump_cloc
         await shop.broadcast("store@ap", "there")
         await trio.sleep(1)
         assert sorted(heard) == sorted([*(f"{name} all" for name in said), "ap0 there", "ap1 there"])
+
+
+async def test_a_broadcast_that_goes_over_a_tree_at_home_reaches_other_sites_too(autojump_clock: MockClock) -> None:
+    heard: list[str] = []
+
+    def store(name: str) -> iris.Service:
+        service = iris.Service("store")
+
+        @service.broadcast
+        async def hear(message: iris.Message) -> None:
+            heard.append(name)
+
+        return service
+
+    config = Config(relay_above=2, relay_fan_out=2)
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        for site, count in (("eu", 2), ("us", 5)):
+            for number in range(count):
+                await federation.member(site, store(f"{site}{number}"), f"store{number}", config=config)
+        shop = await federation.node("us", "shop", config=config)
+        await shop.wait_for("store", members=7)
+        await shop.broadcast("store", b"everybody")
+        await trio.sleep(1)
+        assert sorted(heard) == ["eu0", "eu1", "us0", "us1", "us2", "us3", "us4"]
 
 
 async def test_nodes_of_different_sites_do_not_link_directly(autojump_clock: MockClock) -> None:
