@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from benchmarks.bridge.kills import run_kills
@@ -26,12 +27,19 @@ def main() -> None:
         sys.exit(_kill(given))
     row("what", "figure", "target")
     row("---", "---", "---")
+    row("load of the machine before", _load())
     publishing(given.events)
     opening()
     if not given.without_spark:
         from benchmarks.bridge.spark_rates import measure_spark
 
         measure_spark(given.events)
+    row("load of the machine behind", _load())
+
+
+def _load() -> str:
+    """Say how busy the machine is: what else runs takes its share of every figure."""
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
 def _kill(given: argparse.Namespace) -> bool:
