@@ -204,7 +204,8 @@ class Connections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
     One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
-    earlier if its place is needed; one that sends junk is closed for it.
+    earlier if its place is needed; one that sends junk is closed for it.  One address has three quarters of the
+    places that it has for handshakes, because the network may hold a whole frame for each.
 
     Args:
         refusals: where connections that are to be closed are counted, by reason.
@@ -218,7 +219,7 @@ class Connections(Generic[K]):
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
         self._strangers: _Places[K] = _Places(
             limit=config.half_open_handshakes,
-            per_address=config.half_open_per_address,
+            per_address=max(1, config.half_open_per_address * 3 // 4),
             timeout=config.handshake_timeout,
         )
         self._refusals = refusals

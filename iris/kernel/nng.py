@@ -42,7 +42,7 @@ _NOW: Final = pynng.lib.NNG_FLAG_NONBLOCK
 _AGAIN: Final = pynng.lib.NNG_EAGAIN
 _CLOSED: Final = pynng.lib.NNG_ECLOSED
 
-_UNSEEN: Final = 16
+_UNSEEN: Final = 12
 """Changes that the trio thread may not have seen yet when one more connection is let in.  Nothing is read from those
 beyond it, so that a flood cannot make nng hold a frame for each of its connections before they are looked at."""
 

@@ -81,9 +81,9 @@ async def test_of_too_many_strangers_from_one_address_the_oldest_go(autojump_clo
         (witness,) = await knock(fleet.network.transport("elsewhere"), a.url, 1)
         ways = await knock(fleet.network.transport("stranger"), a.url, 50)
         await trio.sleep(0.01)
-        assert [way.closed for way in ways] == [True] * 18 + [False] * 32
+        assert [way.closed for way in ways] == [True] * 26 + [False] * 24
         assert not witness.closed
-        assert a.mesh.refusals == {"too many connections": 18}
+        assert a.mesh.refusals == {"too many connections": 26}
         began = trio.current_time()
         await b.mesh.connect([a.url])
         assert trio.current_time() - began < 0.1
