@@ -23,6 +23,7 @@ import trio
 
 from iris.cluster.addresses import is_loopback, split_url
 from iris.kernel.background import open_background
+from iris.kernel.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     import zeroconf
@@ -98,16 +99,20 @@ class Lan:
 
 
 def urls_untrusted(addresses: Iterable[str], port: object, properties: object) -> tuple[str, ...]:
-    """Return the URLs in an announcement; none if it makes no sense."""
+    """Return the URLs in an announcement; addresses at which nobody can be are passed over.
+
+    Raises:
+        RemoteProtocolError: its port or path makes no sense.
+    """
     said = cast("dict[object, object]", properties) if isinstance(properties, dict) else {}
     path = said.get(b"ws")
     scheme, rest = "tcp", ""
     if path is not None:
         if not isinstance(path, bytes) or not path.isascii() or not path.decode().isprintable() or b" " in path:
-            return ()
+            raise RemoteProtocolError("the path in an announcement is printable ASCII without blanks")
         scheme, rest = "ws", f"/{path.decode().lstrip('/')}"
     if not isinstance(port, int) or not 0 < port < 65536:
-        return ()
+        raise RemoteProtocolError("an announcement has a port from 1 to 65535")
     urls: list[str] = []
     for address in addresses:
         with contextlib.suppress(ValueError):
@@ -211,8 +216,9 @@ class _Board:
             elif self._lan.concerns(label):
                 info = zeroconf.get_service_info(service_type, name, timeout=_ANSWER_MS)
                 if info is not None:
-                    urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties)
-                    self._token.run_sync_soon(self._lan.found, label, urls)
+                    with contextlib.suppress(RemoteProtocolError):  # anybody may say anything here
+                        urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties)
+                        self._token.run_sync_soon(self._lan.found, label, urls)
 
     def close(self) -> None:
         """Take the announcement back."""
