@@ -161,7 +161,15 @@ CASES: tuple[Case, ...] = (
         figures=(MEMORY,),
     ),
     Case(
-        name="members",
+        name="members-1",
+        title="request 128 B, one at a time, to 10, 100 and 1,000 members in memory",
+        kind="members",
+        size=128,
+        sinks=0,
+        figures=(*AMONG, KEPT),
+    ),
+    Case(
+        name="members-64",
         title="request 128 B, 64 concurrent, to 10, 100 and 1,000 members in memory",
         kind="members",
         size=128,

@@ -53,11 +53,12 @@ def test_handshakes_are_counted_when_both_ends_are_sure(name: str, tmp_path: Pat
     assert figures["rate"] > 0
 
 
+@pytest.mark.parametrize("name", ["members-1", "members-64"])
 async def test_members_that_grow_are_asked_in_turn_and_the_rate_that_is_kept_is_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iris_members, "MEMBERS", (1, 3))
-    task = Task(case=case_named("members"), seconds=0.5, broker="", addresses=())
+    task = Task(case=case_named(name), seconds=0.5, broker="", addresses=())
     await iris_members.members(task)
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert figures.keys() == {"rate-1", "rate-3", "kept"}
