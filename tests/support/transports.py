@@ -1,0 +1,48 @@
+"""Real transports, for the tests of what they promise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from iris.kernel.config import Config
+from iris.kernel.nng import NngOutgoing, NngTransport
+
+SCHEMES: Final = ("tcp", "ipc", "ws")
+
+
+@asynccontextmanager
+async def open_transports(count: int = 1, config: Config | None = None) -> AsyncIterator[list[NngTransport]]:
+    """So many transports, and ten seconds for all that is done with them."""
+    transports = [NngTransport(config or Config()) for _ in range(count)]
+    try:
+        with trio.fail_after(10):
+            yield transports
+    finally:
+        for transport in transports:
+            transport.close()
+
+
+async def receive(transport: NngTransport) -> bytes:
+    while (frame := transport.receive_nowait()) is None:
+        await transport.wait_readable()
+    return frame
+
+
+def ignore() -> None:
+    """For ways whose end does not matter."""
+
+
+async def fill(way: NngOutgoing) -> int:
+    """Send until nothing more is taken for a while; return how many frames were."""
+    taken = 0
+    while True:
+        while way.send_nowait(bytes(64 * KIB)):
+            taken += 1
+        with trio.move_on_after(0.05) as scope:
+            await way.wait_writable()
+        if scope.cancelled_caught:
+            return taken
