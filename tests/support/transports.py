@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from iris.kernel.config import Config
+from iris.kernel.config import KIB, Config
 from iris.kernel.nng import NngOutgoing, NngTransport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
