@@ -40,7 +40,7 @@ from iris.security.keyring import create_realm, issue_cluster
 
 CLUSTER: Final = "benchmark"
 CONFIG: Final = Config(handshake_timeout=60.0, session_lifetime=3600.0, session_rejected=7200.0)
-"""Linking a thousand takes a while on a busy machine, and 1,110 handshakes anew every two minutes are no part of this."""
+"""Linking a thousand takes a while on a busy machine; handshakes anew every two minutes are no part of this."""
 
 SLICES: Final = 5
 """Turns that each number of members gets."""
