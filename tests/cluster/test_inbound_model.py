@@ -18,7 +18,9 @@ from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import ConnectionObserver, Outgoing
 
-CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=3, handshake_timeout=2.0)
+CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
+"""Three connections of strangers from one address: three quarters of the handshakes that it may have begun."""
+
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
 CONNECTIONS_OF_ONE: Final = 8
 
