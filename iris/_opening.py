@@ -100,6 +100,9 @@ async def open_node(
     """
     config = config or Config()
     environment = environment or Environment()
+    for what, given in (("listen", listen), ("seeds", seeds)):
+        if isinstance(given, str):
+            raise ConfigError(f"{what} is {given!r}: use a list of addresses, [{given!r}]")
     listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
     if site is not None:
         check_name(site, "site")
