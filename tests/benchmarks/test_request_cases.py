@@ -56,7 +56,8 @@ def test_overload_is_served_as_far_as_it_can_be_and_in_time() -> None:
 
 
 def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that_to_ten() -> None:
-    (_, ten, first), (_, hundred, second) = broadcast.run((10, 100), 60)
-    assert first
-    assert second
-    assert hundred <= 3 * ten
+    """In messages, which are the same in each run; the benchmark itself takes the time."""
+    ten, hundred = broadcast.run((10, 100), 20)
+    assert ten.told_once
+    assert hundred.told_once
+    assert 10 <= ten.messages <= hundred.messages <= 30
