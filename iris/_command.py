@@ -81,6 +81,8 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run ``iris`` with ``arguments`` and return its exit status."""
     try:
+        for argument in arguments:
+            _check_text(argument)
         status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
@@ -111,8 +113,12 @@ def _status_of(error: BaseException) -> int | None:
             _complain(str(error))
             return FAILED
         case BrokenPipeError():
-            # Whoever read our output has seen enough.  The interpreter must not find out again when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Whoever read our output has seen enough.
+            _drop_output()
+            return FAILED
+        case OSError():
+            _complain(_reason(error))
+            _drop_output()
             return FAILED
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
@@ -126,7 +132,36 @@ def _first_cause(error: BaseException) -> BaseException:
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)
     causes = [_first_cause(inner) for inner in group.exceptions]
-    return min(causes, key=lambda cause: not isinstance(cause, IrisError | click.ClickException))
+    return min(causes, key=_rank)
+
+
+def _rank(cause: BaseException) -> int:
+    return 0 if isinstance(cause, IrisError | click.ClickException) else 1 if isinstance(cause, OSError) else 2
+
+
+def _check_text(argument: str) -> None:
+    """Refuse bytes that are no text here, where they have a name: as a name or a payload they could not be sent."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"the argument {argument!r} is not UTF-8") from None
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system says, and of which file."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return reason
+    file: object = error.filename
+    return f"{file.decode(errors='backslashreplace') if isinstance(file, bytes) else file}: {reason}"
+
+
+def _drop_output() -> None:
+    """Let go of output that cannot be written: the interpreter must not find out again when it flushes at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

@@ -71,11 +71,13 @@ def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
     Raises:
         click.UsageError: one has no ``=`` or no name.
     """
-    parted = [header.partition("=") for header in headers]
-    for name, equals, value in parted:
+    read: dict[str, str] = {}
+    for header in headers:
+        name, equals, value = header.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"{name + value!r} is not a header: write NAME=VALUE")
-    return {name: value for name, _, value in parted} or None
+            raise click.UsageError(f"{header!r} is not a header: write NAME=VALUE")
+        read[name] = value
+    return read or None
 
 
 def as_text(payload: Any) -> str:

@@ -51,7 +51,7 @@ def load_service(target: str) -> iris.Service:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise click.UsageError(
                 f"there is no module {module_name} in {directory} or among the installed ones"
             ) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -46,6 +48,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
         (["pub", "a", "b", "--lines"], "iris: --lines reads the payloads from standard input: give no PAYLOAD"),
         (["sub"], "iris: Missing argument 'PATTERN...' (see iris sub --help)"),
         (["run", "app"], "iris: 'app' names no service: write MODULE:SERVICE, such as app:databases"),
+        (["request", "a", "caf\udce9"], r"iris: the argument 'caf\udce9' is not UTF-8 (see iris --help)"),
+        (["keys", "show", "\udcff.iris"], r"iris: the argument '\udcff.iris' is not UTF-8 (see iris --help)"),
         (["run", "no.such.module:x"], "iris: there is no module no.such.module in "),
     ],
 )
@@ -81,6 +85,36 @@ def test_of_errors_that_came_together_the_one_people_can_act_on_is_shown(
     inner = ExceptionGroup("inner", [ConfigError("the port is in use")])
     assert failing(ExceptionGroup("outer", [RuntimeError("a consequence"), inner])) == MISUSED
     assert capsys.readouterr().err == "iris: the port is in use\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "log"), "log: Permission denied"),
+        (PermissionError(errno.EACCES, "Permission denied", b"log\xff"), "log\\xff: Permission denied"),
+        (OSError("the device\nis gone"), "the device is gone"),
+        (OSError(), "OSError"),
+        (ExceptionGroup("nursery", [RuntimeError("a consequence"), OSError(errno.EIO, "I/O error")]), "I/O error"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    error: Exception, line: str, failing: Failing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failing(error) == FAILED
+    assert capsys.readouterr() == ("", f"iris: {line}\n")
+
+
+def test_output_that_cannot_be_written_is_told_once_and_dropped(
+    failing: Failing, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        full.write("a result")
+        monkeypatch.setattr(sys, "stdout", full)
+        assert failing(OSError(errno.ENOSPC, "No space left on device")) == FAILED
+        full.write("more")
+        full.flush()
+    assert capsys.readouterr().err == "iris: No space left on device\n"
 
 
 def test_an_error_of_ours_keeps_its_traceback(failing: Failing) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,22 @@ def test_a_reader_who_has_seen_enough_ends_the_command_quietly(terminal: Termina
             assert terminal.run("pub", "a", "--lines", given=b"1\n2\n3\n").returncode == 0
             assert subscriber.stderr.read() == b""
             assert subscriber.wait(PATIENCE) == 1
+
+
+def test_a_full_disk_under_the_output_is_one_line(terminal: Terminal) -> None:
+    with terminal.started("run", "app:store", announces="serves store"), Path("/dev/full").open("wb") as full:
+        for arguments in (["request", "store", "text"], ["nodes"], ["sub", ">", "--count", "1"]):
+            with subprocess.Popen(
+                [*COMMAND, *arguments], env=terminal.environment, stdout=full, stderr=subprocess.PIPE
+            ) as process:
+                try:
+                    while arguments[0] == "sub" and process.poll() is None:
+                        terminal.run("pub", "topic", "event")
+                    _, said = process.communicate(timeout=PATIENCE)
+                finally:
+                    process.kill()
+            lines = [line for line in said.splitlines() if line != b"iris: subscribed to >"]
+            assert (process.returncode, lines) == (1, [b"iris: No space left on device"]), arguments
 
 
 def test_verbose_tells_what_goes_on_and_standard_output_stays_clean(terminal: Terminal) -> None:

@@ -53,6 +53,18 @@ def test_what_a_module_needs_and_lacks_is_named(write: Write) -> None:
         load_service("app_needy:databases")
 
 
+def test_what_a_module_lacks_is_named_even_if_its_own_name_begins_like_that(write: Write) -> None:
+    write("app_prefixed", "import app_pre\n")
+    with pytest.raises(click.UsageError, match="app_prefixed needs the module app_pre, which is not installed"):
+        load_service("app_prefixed:databases")
+
+
+def test_a_module_in_a_package_that_is_not_there_is_named(write: Write) -> None:
+    for target in ("app_absent.inner.one", "json.app_absent"):
+        with pytest.raises(click.UsageError, match=f"there is no module {target} in"):
+            load_service(f"{target}:databases")
+
+
 @pytest.mark.parametrize(
     ("code", "complaint"),
     [
