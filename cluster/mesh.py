@@ -416,9 +416,10 @@ class Mesh:
                     session.close()
                     if peer.session is session:
                         self.drop(peer.node, "its session could not be renewed")
+            awaited = {entry.peer for entry in self._sessions.values() if entry.is_awaited(now, self.config)}
             for peer in list(self._peers.values()):
                 assert peer.session is not None
-                if any(entry.peer is peer and entry.is_awaited(now, self.config) for entry in self._sessions.values()):
+                if peer in awaited:
                     continue
                 age = now - peer.session.established
                 # The answering side waits longer, so that one handshake is made and not two.
