@@ -171,8 +171,8 @@ def _export_untrusted(value: object) -> Export:
         case (int() as kind, str() as name, bytes() as node, proof):
             valid = {
                 CLUSTER: is_name(name) and len(node) == 16,
-                TOPIC: 0 < len(name) <= _MAX_NAME and len(node) == 16,
-                COMPANION: not name and len(node) == 16,
+                TOPIC: 0 < len(name) <= _MAX_NAME and len(node) == 16 and proof == b"",
+                COMPANION: not name and len(node) == 16 and proof == b"",
             }
             if valid.get(kind, False):
                 return Export(kind, name, node.hex(), bytes_untrusted(proof, MAX_PROOF, "a proof"))

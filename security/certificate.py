@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
@@ -53,13 +54,22 @@ class ClusterCertificate:
         return cluster == self.name or self.rights.may_serve(cluster)
 
 
+def node_digits(static_key: bytes, signing_key: bytes) -> str:
+    """Return the id of the node with these public keys.
+
+    Whoever signs delegations cannot choose it: a holder of one cluster's key cannot speak as a node of another.
+    """
+    return hashlib.sha256(b"iris node 1\0" + static_key + signing_key).hexdigest()[:32]
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDelegation:
     """Says that a node speaks for a cluster.
 
     ``node`` is a whole node id, or, in a delegation that outlives one boot, the first half: the node completes it
-    with fresh random digits each time it starts, because a node id is never used twice.
+    with fresh random digits each time it starts, because a node id is never used twice.  Either follows from the
+    node's keys, see ``node_digits``.
     """
 
     cluster: str
@@ -71,8 +81,12 @@ class NodeDelegation:
     signed: bytes = dataclasses.field(repr=False)
 
     def names(self, node_id: NodeId) -> bool:
-        """Tell whether this delegation speaks of ``node_id``."""
-        return len(node_id) == 32 and node_id.startswith(self.node)
+        """Tell whether this delegation speaks of ``node_id``, and rightly."""
+        return (
+            len(node_id) == 32
+            and node_id.startswith(self.node)
+            and node_digits(self.static_key, self.signing_key).startswith(self.node)
+        )
 
 
 def issue_certificate(

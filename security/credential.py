@@ -18,7 +18,7 @@ import dataclasses
 from typing import Final, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError
-from iris.kernel.ids import Entropy, NodeId, new_node_id
+from iris.kernel.ids import Entropy, NodeId
 from iris.security.certificate import (
     CLOCK_TOLERANCE,
     DELEGATION_LIFETIME,
@@ -26,6 +26,7 @@ from iris.security.certificate import (
     NodeDelegation,
     check_validity,
     issue_delegation,
+    node_digits,
 )
 from iris.security.identity import NodeIdentity, realm_fingerprint
 from iris.security.noise import KeyPair
@@ -115,8 +116,8 @@ class Credential:
             node_id = NodeId(self.keys.delegation.node + entropy(8).hex())
             static, signing = self.keys.static, self.keys.signing
         else:
-            node_id = new_node_id(entropy)
             static, signing = KeyPair(entropy(32)), SigningKey(entropy(32))
+            node_id = NodeId(node_digits(static.public, signing.public))
         return self._identify(node_id, static, signing, wall_now)
 
     def renew_identity(self, identity: NodeIdentity, wall_now: float) -> NodeIdentity:
@@ -211,7 +212,8 @@ def seal_credential(
     if isinstance(credential.keys, SealedKeys):
         raise ConfigError(f"credential of cluster {credential.name!r}: sealed already; seal the portable one")
     if previous is None:
-        node, static, signing = entropy(8).hex(), KeyPair(entropy(32)), SigningKey(entropy(32))
+        static, signing = KeyPair(entropy(32)), SigningKey(entropy(32))
+        node = node_digits(static.public, signing.public)[:16]
     else:
         kept = previous.keys
         if not isinstance(kept, SealedKeys) or (previous.realm, previous.name) != (credential.realm, credential.name):

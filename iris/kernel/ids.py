@@ -9,7 +9,7 @@ from typing import NewType
 from iris.kernel.errors import ConfigError
 
 NodeId = NewType("NodeId", str)
-"""One boot of one process: 32 lowercase hexadecimal characters, random, never reused."""
+"""One boot of one process: 32 lowercase hexadecimal characters that follow from its keys, never reused."""
 
 Entropy = Callable[[int], bytes]
 """A source of unpredictable bytes: ``os.urandom`` in production, a seeded one in simulations."""
@@ -17,11 +17,6 @@ Entropy = Callable[[int], bytes]
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _MAX_KEY = 256
 _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
-
-
-def new_node_id(entropy: Entropy) -> NodeId:
-    """Return a fresh node id."""
-    return NodeId(entropy(16).hex())
 
 
 def is_node_id(value: object) -> bool:

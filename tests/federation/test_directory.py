@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iris.cluster.site_contents import Contents
 from iris.cluster.site_directory import UPDATES, Flooded, SiteDirectory
-from iris.cluster.site_messages import CLUSTER, TOPIC, Export, Hop, Route, exports_untrusted, split_exports
+from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Hop, Route, exports_untrusted, split_exports
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
@@ -302,8 +302,8 @@ def test_what_is_not_permitted_is_dropped() -> None:
 NODES = st.integers(0, 7).map(lambda number: f"{number:032x}")
 EXPORTS = st.one_of(
     st.builds(Export, st.just(CLUSTER), st.sampled_from(["a", "b", "c.d"]), NODES, st.sampled_from([b"", b"proof"])),
-    st.builds(Export, st.just(TOPIC), st.sampled_from(["a.>", "*.b", "c"]), NODES),
-    st.builds(Export, st.just(3), st.just(""), NODES),
+    st.builds(Export, st.just(TOPIC), st.sampled_from(["a.>", "*.b", "c"]), NODES, st.just(b"")),
+    st.builds(Export, st.just(COMPANION), st.just(""), NODES, st.just(b"")),
 )
 
 
@@ -349,3 +349,11 @@ def test_anything_that_is_no_export_is_one_error(junk: object) -> None:
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     with pytest.raises(RemoteProtocolError):
         directory.receive_exports_untrusted(B, (kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (junk,), (), False), 0.0)
+
+
+@pytest.mark.parametrize("kind", [TOPIC, COMPANION])
+def test_only_members_of_clusters_come_with_a_proof(kind: int) -> None:
+    """Two exports that differ in a proof which nobody reads would be one entry that is removed twice."""
+    entry = (kind, "a.>" if kind == TOPIC else "", bytes(16), b"proof")
+    with pytest.raises(RemoteProtocolError, match="an export is"):
+        exports_untrusted((kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.ids import check_key, check_name, is_name, is_node_id, new_node_id
-from tests.support.realms import seeded_entropy
-
-
-def test_a_new_node_id_is_one() -> None:
-    entropy = seeded_entropy(1)
-    made = {new_node_id(entropy) for _ in range(100)}
-    assert len(made) == 100
-    assert all(is_node_id(node) for node in made)
+from iris.kernel.ids import check_key, check_name, is_name, is_node_id
 
 
 @pytest.mark.parametrize(

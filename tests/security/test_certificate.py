@@ -17,6 +17,7 @@ from iris.security.certificate import (
     check_validity,
     issue_certificate,
     issue_delegation,
+    node_digits,
     read_certificate_untrusted,
     read_delegation_untrusted,
 )
@@ -42,7 +43,10 @@ def certificate(rights: Rights = RIGHTS, root: SigningKey = ROOT, name: str = "o
     )
 
 
-def delegation(key: SigningKey = CLUSTER, cluster: str = "orders", node: str = "ab" * 16) -> NodeDelegation:
+NODE = node_digits(b"s" * 32, b"c" * 32)
+
+
+def delegation(key: SigningKey = CLUSTER, cluster: str = "orders", node: str = NODE) -> NodeDelegation:
     return issue_delegation(
         key,
         cluster=cluster,
@@ -223,13 +227,19 @@ def test_a_delegation_does_not_outlive_its_certificate() -> None:
 
 
 def test_a_delegation_names_its_node_or_all_that_begin_like_it() -> None:
-    whole, half = delegation(node="ab" * 16), delegation(node="cd" * 8)
-    assert whole.names(NodeId("ab" * 16))
-    assert not whole.names(NodeId("ab" * 15 + "ac"))
-    assert half.names(NodeId("cd" * 8 + "01" * 8))
-    assert not half.names(NodeId("cd" * 7 + "ce" + "01" * 8))
-    assert not half.names(NodeId("cd" * 8))
-    assert not half.names(NodeId("cd" * 8 + "01" * 9))
+    whole, half = delegation(node=NODE), delegation(node=NODE[:16])
+    assert whole.names(NodeId(NODE))
+    assert not whole.names(NodeId(NODE[:30] + "xx"))
+    assert half.names(NodeId(NODE[:16] + "01" * 8))
+    assert not half.names(NodeId("01" * 16))
+    assert not half.names(NodeId(NODE[:16]))
+    assert not half.names(NodeId(NODE[:16] + "01" * 9))
+
+
+@pytest.mark.parametrize("length", [16, 32])
+def test_a_node_id_that_does_not_follow_from_the_keys_is_nobodys(length: int) -> None:
+    """Else the holder of any cluster's key could delegate the id of a node of another cluster."""
+    assert not delegation(node=("ab" * 16)[:length]).names(NodeId("ab" * 16))
 
 
 @pytest.mark.parametrize("node_id", ["", "zz" * 16, "ab" * 16, "AB" * 16])

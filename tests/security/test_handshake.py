@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, parse_header_untrusted
-from iris.security.certificate import issue_certificate, issue_delegation
+from iris.security.certificate import issue_certificate, issue_delegation, node_digits
 from iris.security.handshake import MAX_HANDSHAKE_FRAME, MAX_HELLO, Initiator, Responder
 from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.noise import KeyPair
@@ -23,6 +23,7 @@ from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, finish, sta
 
 REALM = TestRealm()
 ORDERS, BILLING = REALM.identity("orders"), REALM.identity("billing")
+THIRD = REALM.identity("third")
 
 
 @pytest.mark.parametrize("suite", list(Suite))
@@ -116,11 +117,12 @@ def test_nodes_of_realms_with_the_same_gate_secret_do_not_meet() -> None:
 
 
 def impostor(
-    *, realm: bytes = REALM.root.public, root: SigningKey = REALM.root, cluster: str = "orders"
+    *, realm: bytes = REALM.root.public, root: SigningKey = REALM.root, cluster: str = "orders", node: str = ""
 ) -> tuple[NodeIdentity, SigningKey]:
     """A node that knows the gate secret and has papers signed by ``root``."""
     entropy = seeded_entropy(77)
     key, static, signing = SigningKey(entropy(32)), KeyPair(entropy(32)), SigningKey(entropy(32))
+    node = node or node_digits(static.public, signing.public)
     certificate = issue_certificate(
         root,
         name=cluster,
@@ -133,14 +135,14 @@ def impostor(
     delegation = issue_delegation(
         key,
         cluster=cluster,
-        node="ab" * 16,
+        node=node,
         static_key=static.public,
         signing_key=signing.public,
         not_before=WALL - DAY,
         not_after=WALL + DAY,
     )
     identity = NodeIdentity(
-        node_id=NodeId("ab" * 16),
+        node_id=NodeId(node),
         realm=realm,
         gate_secrets=(REALM.gate,),
         certificate=certificate,
@@ -157,7 +159,7 @@ def wrong_identities() -> dict[str, NodeIdentity]:
     late = issue_delegation(
         key,
         cluster="orders",
-        node="ab" * 16,
+        node=good.node_id,
         static_key=good.static.public,
         signing_key=good.signing.public,
         not_before=WALL - 2,
@@ -171,6 +173,10 @@ def wrong_identities() -> dict[str, NodeIdentity]:
             good, certificate=ORDERS.certificate, delegation=ORDERS.delegation, node_id=ORDERS.node_id
         ),
         "another node's id": dataclasses.replace(good, node_id=ORDERS.node_id),
+        "another node's id, delegated by a cluster's own key": impostor(node=THIRD.node_id)[0],
+        "half of another node's id, delegated by a cluster's own key": dataclasses.replace(
+            impostor(node=THIRD.node_id[:16])[0], node_id=THIRD.node_id
+        ),
         "expired delegation": dataclasses.replace(good, delegation=late),
     }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from iris.kernel.ids import Entropy, new_node_id
-from iris.security.certificate import issue_certificate, issue_delegation
+from iris.kernel.ids import Entropy, NodeId
+from iris.security.certificate import issue_certificate, issue_delegation, node_digits
 from iris.security.identity import NodeIdentity
 from iris.security.noise import KeyPair
 from iris.security.rights import Rights
@@ -42,8 +42,8 @@ class TestRealm:
             not_after=WALL + DAY,
             rights=rights or Rights(),
         )
-        node_id = new_node_id(self.entropy)
         static, signing = KeyPair(self.entropy(32)), SigningKey(self.entropy(32))
+        node_id = NodeId(node_digits(static.public, signing.public))
         delegation = issue_delegation(
             cluster_key,
             cluster=cluster,

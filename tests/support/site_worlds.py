@@ -10,7 +10,7 @@ from iris.cluster.site_directory import SiteDirectory, exports_of
 from iris.cluster.site_messages import COMPANION, Export, Hop
 from iris.federation.advertising import Advertising
 from iris.kernel import kinds, wire
-from iris.kernel.ids import NodeId, new_node_id
+from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
 
 
@@ -55,7 +55,7 @@ class World:
 
     def node(self) -> NodeId:
         """Return a new node id."""
-        return new_node_id(self.random.randbytes)
+        return NodeId(self.random.randbytes(16).hex())
 
     def link(self, one: Site, other: Site) -> None:
         """Link two gateways, of one site or of two."""
