@@ -121,7 +121,7 @@ class Mesh:
         """Tell ``observer`` of peers from now on."""
         self._observers.append(observer)
 
-    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, eager: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
 
         Raises:
@@ -130,7 +130,7 @@ class Mesh:
         peer = self.peer(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
-        peer.link.post(message, size, reserve)
+        peer.link.post(message, size, reserve, eager=eager)
 
     def ready(self, node: NodeId, source: BulkSource) -> None:
         """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""

@@ -240,7 +240,7 @@ class Requests:
             )  # fmt: skip
             waiter = _Waiter(member, message, wire.payload_size(payload), idempotent=idempotent)
             try:
-                self._mesh.post(member, message, waiter.size)
+                self._mesh.post(member, message, waiter.size, eager=True)
             except NotSent as error:
                 failure = error
                 continue

@@ -177,7 +177,7 @@ class Serving:
 
     def _post(self, peer: Peer, message: wire.Message, size: int) -> None:
         try:
-            peer.link.post(message, size)
+            peer.link.post(message, size, eager=True)
         except NotSent:
             self._mesh.refusals["reply without room on the link"] += 1
 

