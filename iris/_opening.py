@@ -111,6 +111,9 @@ async def open_node(
         credential = await trio.to_thread.run_sync(CredentialWatch, credential)
     if isinstance(credential, CredentialWatch):
         watch, credential = credential, credential.credential
+    elif credential is not None and not isinstance(credential, Credential):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = type(credential).__name__  # and not what it is: the contents of a credential file are secret
+        raise ConfigError(f"the credential is of type {given}: use a Credential, a CredentialWatch or a file's path")
     local = credential is None
     credential = await _credential(name, credential, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))

@@ -13,3 +13,12 @@ async def test_one_address_in_the_place_of_a_list_is_named(option: str) -> None:
     with pytest.raises(iris.ConfigError, match=rf"{option} is '{address}': use a list of addresses"):
         async with iris.open_node(**{option: address}):  # type: ignore[arg-type]
             raise AssertionError("it opened")
+
+
+@pytest.mark.parametrize("credential", [3, b"a secret", bytearray(b"a secret")])
+async def test_what_is_no_credential_is_named(credential: object) -> None:
+    with pytest.raises(iris.ConfigError, match="use a Credential, a CredentialWatch or a file's path") as caught:
+        async with iris.open_node(credential=credential):  # type: ignore[arg-type]
+            raise AssertionError("it opened")
+    assert f"of type {type(credential).__name__}:" in str(caught.value)
+    assert "secret" not in str(caught.value)
