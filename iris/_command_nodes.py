@@ -21,17 +21,24 @@ from iris.kernel.ids import check_name
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
 @connected
 def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
-    """Show the members of each CLUSTER, or of all clusters."""
+    """Show the members of each CLUSTER, or of all clusters.
+
+    The exit status is 1 if a CLUSTER has no members.
+    """
     for name in clusters:
         check_name(name, "cluster")
 
-    async def show() -> None:
+    async def show() -> int:
         async with connection.open() as node:
             names = clusters or node.clusters()
             if watch:
                 await _follow(node, names, as_json)
-            else:
-                _show(node, names, as_json)
+                return 0
+            _show(node, names, as_json)
+            empty = [name for name in clusters if not node.members(name)]
+        if empty:
+            raise click.ClickException(f"nobody serves {', '.join(empty)}")
+        return 0
 
     return run_until_done(show, endless=watch)
 

@@ -55,9 +55,22 @@ def test_a_line_for_each_member_is_made_for_cut_and_awk(crowd: Desk) -> None:
 
 
 def test_only_the_clusters_that_are_named_are_shown_in_that_order(crowd: Desk) -> None:
-    lines = crowd.run("nodes", "store", "nobody", "archive").out.decode().splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["store", "store", "archive"]
-    assert crowd.run("nodes", "nobody").out == b""
+    done = crowd.run("nodes", "store", "archive")
+    assert (done.status, done.err) == (0, "")
+    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["store", "store", "archive"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_cluster_that_nobody_serves_is_named_and_the_others_are_shown(crowd: Desk, options: list[str]) -> None:
+    done = crowd.run("nodes", "nobody", "archive", "none", *options)
+    assert (done.status, done.err) == (1, "iris: nobody serves nobody, none\n")
+    assert done.out.count(b"\n") == 1
+    assert crowd.run("nodes", "nobody", *options).complaint == "nobody serves nobody"
+
+
+def test_where_no_cluster_is_asked_for_and_none_is_here_nothing_is_wrong(desk: Desk) -> None:
+    done = desk.run("nodes")
+    assert (done.status, done.out, done.err) == (0, b"", "")
 
 
 def test_json_has_every_field_of_a_member(crowd: Desk) -> None:
