@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -359,10 +360,12 @@ async def open_gateway(
         rate: bytes per second that one gateway of another site may send here; None: any.
 
     Raises:
-        ConfigError: the node has no site, or no right to be a gateway; or an address cannot be used.
+        ConfigError: the node has no site, or no right to be a gateway; or an address or the rate cannot be used.
 
     Leaving it, or cancelling it, tells neighbours goodbye; their nodes turn to other gateways.
     """
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ConfigError(f"a gateway's rate is {rate}: use bytes per second, or None for any")
     parts = node.parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")

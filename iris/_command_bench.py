@@ -19,6 +19,7 @@ from iris._bench_rows import Row, machine, row_of, spread
 from iris._bench_service import CLUSTER, serve_bench
 from iris._bench_swarm import open_swarm
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import Finite
 from iris._command_output import note, write_object
 from iris.kernel.ids import check_address, check_name
 
@@ -44,7 +45,7 @@ _NAMES: Final = [case.name for case in ALONE]
     help=f"Only this case; may be repeated. There are {', '.join(_NAMES)}.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.05, 600), default=1.0, show_default=True, help="Length of one round of a case."
+    "--seconds", type=Finite(0.05, 600), default=1.0, show_default=True, help="Length of one round of a case."
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

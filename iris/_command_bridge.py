@@ -9,6 +9,7 @@ import trio
 
 from iris._command_bridge_log import needing_spark, replay, status, tail, trim, verify
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import POSITIVE
 from iris._command_output import note
 
 HOUR = 3600.0
@@ -43,8 +44,8 @@ MIB = 1024 * 1024
     help="Number of a shard of this member; may be repeated.",
 )
 @click.option("--reader", "readers", multiple=True, metavar="CLUSTER", help="Who may read (all); may be repeated.")
-@click.option("--keep-hours", type=click.FloatRange(0, min_open=True), metavar="N", help="Let older events go.")
-@click.option("--keep-mib", type=click.FloatRange(0, min_open=True), metavar="N", help="Let the oldest go beyond this.")
+@click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
+@click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go beyond this.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
 @connected
 @click.pass_context

@@ -14,6 +14,7 @@ import click
 import trio
 
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import POSITIVE
 from iris._command_output import note, open_lines, write_object
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ SECOND = 1.0
 named = click.option(
     "--name", default="bridge", show_default=True, metavar="NAME", help="The bridge's cluster, as it was started."
 )
-patient = click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds to look for it."
-)
+patient = click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to look for it.")
 topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these; may be repeated.")
 
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import click
 import trio
 
 from iris._command_connection import Connection, run_until_done
+from iris._command_number import POSITIVE
 from iris._command_output import note
 from iris.cluster.addresses import is_loopback
-from iris.federation.gateway import Gateway, open_gateway
+from iris.federation.gateway import Gateway, GatewayStatistics, open_gateway
 from iris.federation.policy import Policy
 from iris.kernel.ids import check_name
+from iris.kernel.nng import check_url
 
 MIB = 1024 * 1024
 GATEWAY = "iris.gateway"
 """The cluster that a gateway of the local realm speaks for."""
+
+_NOTHING_YET: Final = GatewayStatistics(
+    received=0,
+    carried=0,
+    carried_bytes=0,
+    refused=MappingProxyType({}),
+    sites=(),
+    neighbours=MappingProxyType({}),
+    told=0,
+    told_bytes=0,
+)
+"""What a gateway tells before it is up: it finds out then whether the file can be written."""
 
 
 @click.command()
@@ -38,10 +55,13 @@ GATEWAY = "iris.gateway"
 @click.option("--export-topic", "export_topics", multiple=True, metavar="PATTERN", help="Events that may leave (none).")
 @click.option("--import-topic", "import_topics", multiple=True, metavar="PATTERN", help="Events that are let in (all).")
 @click.option("--no-transit", is_flag=True, help="Other sites do not reach each other through this one.")
+@click.option("--rate", type=POSITIVE, metavar="MIB", help="MiB/s that one other gateway may send here.")
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), metavar="MIB", help="MiB/s that one other gateway may send here."
+    "--status",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the counters there each second.",
 )
-@click.option("--status", type=click.Path(path_type=Path), metavar="FILE", help="Write the counters there each second.")
 @click.option(
     "--credential",
     type=click.Path(path_type=Path),
@@ -71,6 +91,8 @@ def gateway(
     PATTERNs are those of topics: * stands for one token, a last > for the rest. Options with patterns may be repeated.
     """
     check_name(site, "site")
+    for url in (*listen, *peers, *near, *seeds):
+        check_url(url)
     outside = [url for url in listen if not is_loopback(url)]
     if credential is None and outside:
         raise click.UsageError(f"the local realm is for this machine only and cannot listen at {outside[0]}")
@@ -81,6 +103,11 @@ def gateway(
         import_topics=import_topics or Policy.imports_everything(),
         transit=not no_transit,
     )
+    if status is not None:
+        try:
+            _write_status(status, _NOTHING_YET)
+        except OSError as error:
+            raise click.UsageError(f"cannot write {status}: {error.strerror}") from None
     connection = Connection(credential=credential, seeds=seeds, listen=near, site=site)
 
     async def carry() -> None:
@@ -105,12 +132,28 @@ def gateway(
 
 
 async def _keep_status(opened: Gateway, file: Path) -> None:
-    """Have the counters in a file, whole at any time."""
+    """Have the counters in a file.  A disk that is full for a while stops nothing but the counters."""
+    failing = False
     while True:
-        counters = opened.statistics()
-        told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
-        told |= {name: dict(told[name]) for name in ("refused", "neighbours")}
-        draft = file.with_suffix(".draft")
+        try:
+            await trio.to_thread.run_sync(_write_status, file, opened.statistics())
+            failing = False
+        except OSError as error:
+            if not failing:
+                note(f"cannot write {file}: {error.strerror}; the gateway goes on")
+            failing = True
+        await trio.sleep(1)
+
+
+def _write_status(file: Path, counters: GatewayStatistics) -> None:
+    """Write the counters; the file is whole at any time, and as it was if this fails."""
+    told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
+    told |= {name: dict(told[name]) for name in ("refused", "neighbours")}
+    draft = file.with_suffix(".draft")
+    try:
         draft.write_text(json.dumps(told))
         draft.replace(file)
-        await trio.sleep(1)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from iris._command_keys_shown import check, show
+from iris._command_number import POSITIVE
 from iris._command_output import note
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
+from iris.kernel.nng import check_url
 from iris.security import keyring
 from iris.security.credential_file import load_credential, save_credential
 from iris.security.realm_file import load_realm, save_realm
@@ -54,7 +56,7 @@ def realm(file: Path, asks: bool) -> None:
 @click.argument("realm_file", type=FILE, metavar="REALM")
 @click.argument("name")
 @takes_output
-@click.option("--days", type=click.FloatRange(0, min_open=True), default=365.0, show_default=True, help="Validity.")
+@click.option("--days", type=POSITIVE, default=365.0, show_default=True, help="Validity.")
 @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
 @click.option("--serve", "serves", multiple=True, metavar="PATTERN", help="Clusters it may join besides its own.")
 @click.option("--publish", "publishes", multiple=True, metavar="PATTERN", help="Topics it may publish (all).")
@@ -78,6 +80,8 @@ def cluster(
     For a cluster that has one already this makes the next generation; both are accepted until the old one is revoked.
     """
     check_absent(out)
+    for url in seeds:
+        check_url(url)
     rights = Rights(serves=serves, publishes=publishes or None, subscribes=subscribes or None, gateway=gateway)
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     root, credential = keyring.issue_cluster(
@@ -97,7 +101,7 @@ def cluster(
 @keys.command()
 @click.argument("file", type=FILE, metavar="CREDENTIAL")
 @takes_output
-@click.option("--days", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Validity.")
+@click.option("--days", type=POSITIVE, default=30.0, show_default=True, help="Validity.")
 @click.option("--previous", type=FILE, metavar="FILE", help="The sealed credential to renew: its node keys stay.")
 @asks_passphrase
 def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) -> None:

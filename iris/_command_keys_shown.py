@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import click
 from iris._command_output import write_object
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
 from iris.kernel.errors import ConfigError
+from iris.kernel.nng import check_url
 from iris.security.credential_file import load_credential
 from iris.security.keyring import CredentialSummary, check_credential, summarize
 from iris.security.revocation_file import load_revocations
@@ -55,7 +57,15 @@ def _findings(file: Path, revocations: Path | None, passphrase: str | None) -> t
         if known is None:
             raise click.UsageError(f"there is no revocation list {revocations}")
     now = time.time()  # noqa: TID251 - certificates are valid by date
-    return check_credential(credential, wall_now=now, revocations=known)
+    return (*check_credential(credential, wall_now=now, revocations=known), *_no_addresses(credential.seeds))
+
+
+def _no_addresses(seeds: tuple[str, ...]) -> Iterator[str]:
+    for url in seeds:
+        try:
+            check_url(url)
+        except ConfigError as error:
+            yield f"seed {error}"
 
 
 def _described(summary: CredentialSummary) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import click
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_input import read_lines
+from iris._command_number import POSITIVE
 from iris._command_payload import parse_payload, read_headers, read_payload, takes_headers, takes_payload
 from iris._command_progress import counting
 
@@ -21,7 +22,7 @@ from iris._command_progress import counting
 @click.option("--lines", is_flag=True, help="Publish each line of standard input as one event.")
 @click.option("--confirm", is_flag=True, help="Wait until every durable subscriber has it on disk.")
 @click.option("--key", metavar="TEXT", help="Events with the same key stay in order in a durable log.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
 @connected
 def pub(
     connection: Connection,

@@ -6,6 +6,7 @@ import click
 import trio
 
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import POSITIVE
 from iris._command_output import write_object, write_payload
 from iris._command_payload import as_fields, read_headers, read_payload, takes_headers, takes_payload
 
@@ -17,7 +18,7 @@ from iris._command_payload import as_fields, read_headers, read_payload, takes_h
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--key", metavar="TEXT", help="Requests with the same key go to the same member.")
 @click.option("--idempotent", is_flag=True, help="Try again within the time: the service does not mind repetition.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @connected
 def request(

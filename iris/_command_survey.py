@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import POSITIVE
 from iris._command_output import note, write_object
 from iris._command_payload import as_fields, as_text, read_headers, read_payload, takes_headers, takes_payload
 
@@ -14,7 +15,7 @@ from iris._command_payload import as_fields, as_text, read_headers, read_payload
 @takes_payload
 @takes_headers
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=POSITIVE, default=1.0, show_default=True, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for who is missing.")
 @connected
 def survey(

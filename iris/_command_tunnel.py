@@ -11,6 +11,7 @@ import trio
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_input import input_size, read_chunks
+from iris._command_number import POSITIVE
 from iris._command_payload import as_text
 from iris._command_progress import counting
 
@@ -18,9 +19,7 @@ from iris._command_progress import counting
 @click.command()
 @click.argument("cluster")
 @click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Seconds to open it."
-)
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
 @connected
 def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float) -> int:
     """Connect standard input and output to one member of CLUSTER.

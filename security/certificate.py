@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
@@ -281,6 +282,8 @@ def _check_time(document: ClusterCertificate | NodeDelegation, what: str, wall_n
 
 
 def _validity(not_before: float, not_after: float, what: str) -> tuple[int, int]:
+    if not (math.isfinite(not_before) and math.isfinite(not_after)):
+        raise ConfigError(f"{what}: it would be valid from {not_before} until {not_after}")
     start, end = int(not_before), int(not_after)
     if not 0 <= start < end < 2**40:
         raise ConfigError(f"{what}: it would be valid from {start} until {end}")

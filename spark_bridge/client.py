@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ import trio
 from iris._node import Node
 from iris.kernel.config import KIB
 from iris.kernel.errors import (
+    ConfigError,
     DeliveryError,
     IrisError,
     NoSuchCluster,
@@ -70,9 +72,14 @@ class BridgeClient:
         node: through which.
         bridge: the bridge's cluster.
         patience: seconds that a bridge which is down is waited for, in each call.
+
+    Raises:
+        ConfigError: the patience is no time.
     """
 
     def __init__(self, node: Node, bridge: str, *, patience: float) -> None:
+        if not (math.isfinite(patience) and patience > 0):
+            raise ConfigError(f"patience with bridge {bridge!r} is {patience}: use seconds, more than 0")
         self._node = node
         self._bridge = bridge
         self._patience = patience

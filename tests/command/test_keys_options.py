@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from iris._command import FAILED, MISUSED, run_command
 from iris._command_passphrase import VARIABLE
+from iris.security.credential_file import load_credential, save_credential
 
 Captured = pytest.CaptureFixture[str]
 
@@ -169,6 +171,17 @@ def test_check_tells_of_every_file_what_is_wrong_and_of_good_ones_nothing(capsys
 
 
 @pytest.mark.usefixtures("realm")
+def test_check_tells_which_seeds_of_an_old_credential_are_no_addresses(capsys: Captured) -> None:
+    file = Path("store.iris")
+    seeds = ("nonsense", "tcp://192.0.2.1:7000", "tcp://host")
+    save_credential(file, dataclasses.replace(load_credential(file), seeds=seeds), replace=True)
+    assert run_command(["keys", "check", "store.iris"]) == FAILED
+    one, other = capsys.readouterr().out.splitlines()
+    assert one.startswith("store.iris: seed 'nonsense' is not an address")
+    assert other.startswith("store.iris: seed 'tcp://host' has no valid port")
+
+
+@pytest.mark.usefixtures("realm")
 def test_a_revocation_list_that_is_not_there_or_not_one_is_refused(capsys: Captured) -> None:
     assert run_command(["keys", "check", "store.iris", "--revocations", "absent"]) == MISUSED
     assert "there is no revocation list absent" in complaint(capsys)
@@ -243,6 +256,11 @@ def test_refreshing_renews_every_file_that_is_named_in_its_place(capsys: Capture
         (["cluster", "realm.key", "bad name", "--out", "x"], "'bad name' is not a cluster name"),
         (["cluster", "realm.key", "logs"], "Missing option '--out' (see iris keys cluster --help)"),
         (["cluster", "realm.key", "logs", "--out", "x", "--days", "0"], "'--days': 0.0 is not in the range x>0"),
+        (
+            ["cluster", "realm.key", "logs", "--out", "x", "--seeds", "nonsense"],
+            "'nonsense' is not an address: use tcp",
+        ),
+        (["cluster", "realm.key", "logs", "--out", "x", "--seeds", "tcp://host"], "'tcp://host' has no valid port"),
         (["cluster", "store.iris", "logs", "--out", "x"], "store.iris"),
         (["cluster", "absent.key", "logs", "--out", "x"], "absent.key: No such file or directory"),
         (["cluster", "realm.key", "logs", "--out", "store.iris"], "store.iris exists: nothing was changed"),

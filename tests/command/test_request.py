@@ -122,7 +122,7 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
         (["store", "--operation", "fail"], 1, "out_of_stock: come back tomorrow"),
         (["store", "--operation", "refuse"], 1, "not you"),
         (["store", "--operation", "sleep", "--timeout", "0.05"], 1, "'store'"),
-        (["store", "--timeout", "nan"], 2, "timeout is nan: use seconds above 0"),
+        (["store", "--timeout", "nan"], 2, "Invalid value for '--timeout': 'nan' is not a finite number (see"),
         (["store", "[" * 100_000, "--json-payload"], 2, "the payload is not JSON that can be read: it is nested too"),
         (["store", "[" * 501 + "]" * 501, "--json-payload"], 1, "cannot send a value nested more than 500 levels"),
         (["store", str(2**64), "--json-payload"], 1, "cannot send a int (an int of more than 64 bits)"),

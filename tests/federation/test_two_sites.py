@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import pytest
 import trio
@@ -229,6 +230,15 @@ async def test_a_gateway_needs_a_site_and_the_right(autojump_clock: MockClock) -
         with pytest.raises(ConfigError, match="no right to be a gateway"):
             async with open_gateway(node):
                 pass
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0, -1.0])
+async def test_a_rate_is_a_number_above_nothing(rate: float, autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        node = await federation.node("eu", "gateway")
+        with pytest.raises(ConfigError, match=r"rate is .*: use bytes per second, or None for any"):
+            async with open_gateway(node, rate=rate):
+                raise AssertionError("it opened")
 
 
 async def test_a_gateway_that_is_closed_is_no_way_any_more(autojump_clock: MockClock) -> None:

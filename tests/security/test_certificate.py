@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,16 @@ def test_a_certificate_is_no_delegation_and_the_other_way_round() -> None:
         read_delegation_untrusted(as_delegation, certificate())
     with pytest.raises(AuthenticationError, match="signature"):
         read_certificate_untrusted(delegation(key=ROOT).signed, ROOT.public)
+
+
+@pytest.mark.parametrize("field", ["not_before", "not_after"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_validity_has_two_finite_ends(field: str, value: float) -> None:
+    ends = {"not_before": WALL, "not_after": WALL + DAY, field: value}
+    with pytest.raises(ConfigError, match="certificate of cluster 'orders': it would be valid from"):
+        issue_certificate(ROOT, name="orders", public_key=CLUSTER.public, generation=1, rights=RIGHTS, **ends)
+    with pytest.raises(ConfigError, match="delegation of a node of cluster 'orders': it would be valid from"):
+        issue_delegation(CLUSTER, cluster="orders", node="ab" * 16, static_key=b"s" * 32, signing_key=b"c" * 32, **ends)
 
 
 def test_every_byte_counts() -> None:

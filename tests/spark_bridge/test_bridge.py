@@ -5,6 +5,7 @@ On the network in memory and the real clock, because the log works in threads.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -265,6 +266,13 @@ async def test_a_bridge_that_nobody_serves_is_said_with_its_name() -> None:
         client = BridgeClient(node, "archive", patience=0.2)
         with pytest.raises(BridgeUnreachable, match="iris bridge --name archive"):
             await client.shards()
+
+
+@pytest.mark.parametrize("patience", [math.nan, math.inf, 0.0, -1.0])
+async def test_a_patience_that_is_no_time_is_refused(patience: float) -> None:
+    async with open_network() as network, network.open_node("reader") as node:
+        with pytest.raises(ConfigError, match=r"patience with bridge 'archive' is .*: use seconds, more than 0"):
+            BridgeClient(node, "archive", patience=patience)
 
 
 async def test_without_a_bridge_a_confirmed_publish_is_an_error(tmp_path: Path) -> None:
