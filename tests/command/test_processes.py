@@ -110,9 +110,16 @@ def test_a_reader_who_has_seen_enough_ends_the_command_quietly(terminal: Termina
 
 def test_a_full_disk_under_the_output_is_one_line(terminal: Terminal) -> None:
     with terminal.started("run", "app:store", announces="serves store"), Path("/dev/full").open("wb") as full:
-        for arguments in (["request", "store", "text"], ["nodes"], ["sub", ">", "--count", "1"]):
+        assert terminal.run("keys", "realm", "realm.key").returncode == 0
+        assert terminal.run("keys", "cluster", "realm.key", "store", "--out", "store.iris").returncode == 0
+        show, ask = ["keys", "show", "store.iris"], ["request", "store", "text", "--timeout", "20"]
+        for arguments in (show, ask, ["sub", ">", "--count", "1"]):
             with subprocess.Popen(
-                [*COMMAND, *arguments], env=terminal.environment, stdout=full, stderr=subprocess.PIPE
+                [*COMMAND, *arguments],
+                cwd=terminal.directory,
+                env=terminal.environment,
+                stdout=full,
+                stderr=subprocess.PIPE,
             ) as process:
                 try:
                     while arguments[0] == "sub" and process.poll() is None:
