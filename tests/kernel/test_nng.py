@@ -205,7 +205,9 @@ async def test_a_dial_that_is_cancelled_leaves_no_thread_and_no_socket_behind() 
                 while threads.borrowed_tokens:  # noqa: ASYNC110 -- threads that were left behind tell nobody
                     await trio.sleep(0.01)
                 descriptors.append(open_descriptors())
-            assert descriptors[2] <= descriptors[1]
+            # nng closes the last ones on threads of its own; what is left behind would stay, and time is limited here.
+            while open_descriptors() > descriptors[1]:  # noqa: ASYNC110
+                await trio.sleep(0.01)
 
 
 # -- frames ------------------------------------------------------------------------------------------------
