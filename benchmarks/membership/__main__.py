@@ -224,11 +224,11 @@ def scale(quick: bool) -> None:
     )
 
 
-def soak(hours: float, size: int, loss: float, jobs: int) -> None:
-    """Look for false deaths over many node-hours."""
+def soak(hours: float, size: int, loss: float, jobs: int, seed: int) -> None:
+    """Look for false deaths over many node-hours, in runs of 50 with a seed each, from ``seed`` on."""
     _heading(
         "False deaths",
-        "members, loss",
+        "members, loss, seeds",
         "node-hours",
         "suspected (counted at each member)",
         "false deaths",
@@ -240,12 +240,12 @@ def soak(hours: float, size: int, loss: float, jobs: int) -> None:
     run = partial(scenarios.steady, size, seconds=hours / parts / size * 3600, loss=loss)
     with ProcessPoolExecutor(jobs) as pool:
         rates: list[Rate] = []
-        for rate in pool.map(run, range(parts)):
+        for rate in pool.map(run, range(seed, seed + parts)):
             rates.append(rate)
             done, deaths = sum(r.node_hours for r in rates), sum(r.deaths for r in rates)
             print(f"{done:.0f} node-hours, {deaths} false deaths", end="\r", file=sys.stderr, flush=True)
     _say(
-        f"{size}, {loss:.0%}",
+        f"{size}, {loss:.0%}, {seed} to {seed + parts - 1}",
         f"{sum(rate.node_hours for rate in rates):.0f}",
         str(sum(rate.suspected for rate in rates)),
         str(sum(rate.deaths for rate in rates)),
@@ -279,13 +279,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=100, help="members in the soak")
     parser.add_argument("--loss", type=float, default=0.05, help="share of messages lost in the soak")
     parser.add_argument("--jobs", type=int, default=1, help="processes of the soak")
+    parser.add_argument("--seed", type=int, default=0, help="first seed of the soak, so that several can share it")
     chosen = parser.parse_args(arguments)
     unknown = set(chosen.scenario) - {*SCENARIOS, *LONG, "soak"}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     for name in chosen.scenario or SCENARIOS:
         if name == "soak":
-            soak(chosen.hours, chosen.size, chosen.loss, chosen.jobs)
+            soak(chosen.hours, chosen.size, chosen.loss, chosen.jobs, chosen.seed)
         else:
             (SCENARIOS | LONG)[name](chosen.quick)
 
