@@ -20,6 +20,7 @@ import trio
 
 from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
+from iris.cluster.reverse_ways import is_reverse_url
 from iris.cluster.site_tags import SiteTag, is_tag, site_of
 from iris.cluster.site_ways import is_site_url
 from iris.cluster.ways import Ways
@@ -67,8 +68,8 @@ class Host(Protocol):
         """Where this node is."""
         ...
 
-    async def own_urls(self, dialled: str) -> tuple[str, ...]:
-        """Return where the node at ``dialled`` can reach this one."""
+    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         ...
 
     @property
@@ -184,6 +185,14 @@ class Handshakes:
             established = waiting.established
             assert established is not None
             assert established.frame is not None
+            in_use = self._host.outgoing_to(established.peer.node_id)
+            if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
+                # One of two attempts to the same node.  It would leave the way in use for this one.
+                known = self._ways.owner(in_use)
+                if known is not None:
+                    established.session.close()
+                    self._ways.close(outgoing)
+                    return known
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
             await self._send(way, established.frame)
             return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
@@ -250,11 +259,11 @@ class Handshakes:
             try:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
                 outgoing = self._host.outgoing_to(waiting.claimed)
-                if outgoing is None:
-                    outgoing = dialled = await self._ways.dial_any(waiting.addresses)
+                told = waiting.addresses[0] if waiting.addresses else ""
+                if outgoing is None or (is_reverse_url(told) and self._ways.returning(outgoing) != told):
+                    outgoing = dialled = await self._ways.answer(waiting.addresses)
                 waiting.outgoing = outgoing
-                far = waiting.addresses and is_site_url(waiting.addresses[0])
-                own = await self._host.own_urls(waiting.addresses[0]) if far else self._host.advertised
+                own = await self._host.own_urls(told) if is_site_url(told) else self._host.advertised
                 hello = _hello(self._host.identity.node_id, own, self._host.tag)
                 await self._send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
                 await waiting.done.wait()

@@ -23,8 +23,10 @@ from iris.cluster.gossip import encode_update
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
+from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.roster import Change, Member, Roster
 from iris.cluster.swim import KINDS, Swim
+from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.watch import Watch
 from iris.kernel import kinds
 from iris.kernel.config import Config
@@ -39,6 +41,9 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 
 _COURTESY: Final = 0.5
 """Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
+
+_COURTESY_TO_DIALLERS: Final = 5.0
+"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -394,16 +399,14 @@ class Membership:
         The machine tries the dead again at its own pace.
         """
         try:
-            if self._mesh.node > node:
-                with trio.move_on_after(_COURTESY):
-                    while self._mesh.peer(node) is None and not self._linking[node]:
-                        await self._changed.park()
+            await self._be_courteous(node)
             for attempt in range(1_000_000):
                 record = self._records.get(node) or self._swim.record(node)
                 if record is None or self._mesh.peer(node) is not None:
                     return
+                through_others = (via_url(node),) if self._mesh.dial_only else ()
                 try:
-                    await self._mesh.connect(record.addresses, expected=node)
+                    await self._mesh.connect(dict.fromkeys((*record.addresses, *through_others)), expected=node)
                 except Refused:
                     self._perform(self._swim.refused(node, trio.current_time()))
                     self._wakeup.wake()
@@ -414,6 +417,19 @@ class Membership:
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
         finally:
             self._linking.pop(node, None)
+
+    async def _be_courteous(self, node: NodeId) -> None:
+        """Leave it to a node to dial this one for a while, if it is the one to do it."""
+        record = self._records.get(node) or self._swim.record(node)
+        dials = record is not None and any(map(is_via_url, record.addresses))
+        if dials and any(map(is_two_way, self._mesh.advertised)):
+            with trio.move_on_after(_COURTESY_TO_DIALLERS):
+                while self._mesh.peer(node) is None:
+                    await self._changed.park()
+        elif self._mesh.node > node if dials == self._mesh.dial_only else dials:
+            with trio.move_on_after(_COURTESY):
+                while self._mesh.peer(node) is None and not self._linking[node]:
+                    await self._changed.park()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, final
 
@@ -26,8 +26,10 @@ from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
 from iris.cluster.redialling import Redialling
+from iris.cluster.renewing import Renewing
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.site_ways import Carrier, is_site_url, site_url
+from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.ways import Ways
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
@@ -66,19 +68,23 @@ class Mesh:
         entropy: Entropy,
         wall_clock: Callable[[], float],
         tag: SiteTag,
+        dial_only: bool = False,
     ) -> None:
         self.identity = identity
         self.tag: Final = tag
         self.listening: Final = listening
         """The URLs bound here."""
-        self.advertised: Final = advertised(listening)
-        """The URLs at which other machines may reach this one."""
+        self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
+        """The URLs at which other machines may reach this one.  That of a node that can only dial out leads through
+        others, so that nobody dials it."""
+        self.dial_only: Final = dial_only
+        """Whether this node dials both directions of every link."""
         self.config: Final = config
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
         self._transport = transport
         self._nursery = nursery
-        self._ways = Ways(transport, self._connection_broke)
+        self._ways = Ways(transport, self._connection_broke, entropy if dial_only else None)
         self._inbound: Final = Inbound(transport, config, self.refusals)
         self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, entropy=entropy, wall_clock=wall_clock)
         self._peers: dict[NodeId, Peer] = {}
@@ -89,7 +95,7 @@ class Mesh:
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
-        self._renewing: set[NodeId] = set()
+        self._renewing = Renewing(self, self._peers, self._sessions, self._handshakes, nursery)
         self._dropped = trio.lowlevel.ParkingLot()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each peer that has proved who it is; raises AuthenticationError to turn it away."""
@@ -175,7 +181,7 @@ class Mesh:
         with trio.move_on_after(self.config.handshake_timeout):
             outgoing = await self._ways.dial(url)
             try:
-                own = await self.own_urls(url)
+                own = await self.own_urls(url, outgoing)
                 return await self._handshakes.initiate(outgoing, (url,), own, expected)
             except BaseException as error:
                 self._ways.close(outgoing)
@@ -188,14 +194,22 @@ class Mesh:
             "node of Iris"
         )
 
-    async def own_urls(self, dialled: str) -> tuple[str, ...]:
-        """Return where the node at ``dialled`` can reach this one."""
-        far = is_site_url(dialled)
-        return (site_url(self.tag.site, self.node),) if far else await return_urls(self.listening, dialled)
+    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
+        if is_site_url(dialled):
+            return (site_url(self.tag.site, self.node),)
+        if is_via_url(dialled):
+            return (via_url(self.node),)
+        own = self._ways.own_address(over)
+        return await return_urls(self.listening, dialled) if own is None else (own,)
 
     def use_carrier(self, carrier: Carrier) -> None:
         """Reach nodes of other sites through ``carrier`` from now on."""
         self._ways.carrier = carrier
+
+    def use_forwarder(self, forwarder: Carrier) -> None:
+        """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
+        self._ways.forwarder = forwarder
 
     def receive_carried(self, frame: bytes) -> None:
         """Take a frame that came through gateways, as if it had come over a connection."""
@@ -222,7 +236,8 @@ class Mesh:
         """Take a finished handshake into use, for a new peer or for one already linked.
 
         The newest session is the one that frames leave under; if it replaces another over the same connection, from
-        when the peer has shown that it has it.  Of two connections the one in use stays.
+        when the peer has shown that it has it.  Of two connections the one in use stays, but for one that only the
+        peer can dial: it has dialled another because that one is of no use any more.
         """
         node = established.peer.node_id
         known = self._peers.get(node)
@@ -240,6 +255,9 @@ class Mesh:
             return peer
         peer.session = established.session
         link.use(established.session)
+        if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
+            self._ways.close(link.outgoing)
+            link.detach()
         reconnected = link.outgoing is None
         if outgoing is not link.outgoing:
             if link.outgoing is None and outgoing in self._ways:
@@ -337,7 +355,8 @@ class Mesh:
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
-        if self.redialling.begin(peer):
+        # A way through another node says nothing about the peer when that node is gone.
+        if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
             for observer in self._observers:
                 observer.peer_refused(peer.node)
 
@@ -345,7 +364,7 @@ class Mesh:
         with trio.move_on_after(self.config.handshake_timeout):
             outgoing = await self._ways.dial_any(peer.addresses)
             try:
-                own = await self.own_urls(peer.addresses[0])
+                own = await self.own_urls(peer.addresses[0], outgoing)
                 await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
             except BaseException:
                 self._ways.close(outgoing)
@@ -402,45 +421,7 @@ class Mesh:
         if self._peers.get(peer.node) is peer:
             self.drop(peer.node, f"it said goodbye: {reason}")
 
-    # -- upkeep ---------------------------------------------------------------------------------------------
-
-    async def _keep_sessions_fresh(self) -> None:
-        """Replace sessions that have lived long enough, and forget those that may not be used any more."""
-        while True:
-            await trio.sleep(min(1.0, self.config.session_lifetime / 10))
-            now = trio.current_time()
-            for index, entry in list(self._sessions.items()):
-                session, peer = entry.session, entry.peer
-                if now - session.established > self.config.session_rejected:
-                    del self._sessions[index]
-                    session.close()
-                    if peer.session is session:
-                        self.drop(peer.node, "its session could not be renewed")
-            awaited = {entry.peer for entry in self._sessions.values() if entry.is_awaited(now, self.config)}
-            for peer in list(self._peers.values()):
-                assert peer.session is not None
-                if peer in awaited:
-                    continue
-                age = now - peer.session.established
-                # The answering side waits longer, so that one handshake is made and not two.
-                patience = 1.0 if peer.initiated else 1.15
-                outgoing = peer.link.outgoing
-                if age > self.config.session_lifetime * patience and outgoing is not None:
-                    self._nursery.start_soon(self._renew, peer, outgoing)
-
-    async def _renew(self, peer: Peer, outgoing: Outgoing) -> None:
-        """Replace the session by a fresh handshake over the same connection."""
-        if peer.node in self._renewing:
-            return
-        self._renewing.add(peer.node)
-        try:
-            with trio.move_on_after(self.config.handshake_timeout):
-                own = await self.own_urls(peer.addresses[0])
-                await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
-        except (NotSent, AuthenticationError) as error:
-            self.refusals[f"renewal: {type(error).__name__}"] += 1
-        finally:
-            self._renewing.discard(peer.node)
+    # -- the end ----------------------------------------------------------------------------------------------------
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves, after all that was posted before.
@@ -449,15 +430,21 @@ class Mesh:
         """
         self.closing = True
         with trio.move_on_after(timeout):
-            async with trio.open_nursery() as nursery:
-                for node in list(self._peers):
-                    nursery.start_soon(self.barrier, node)
-            for peer in self._peers.values():
-                with contextlib.suppress(NotSent):
-                    peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
-            while self._peers:
-                await self._dropped.park()
+            # Those beyond another node hear it first: the way to them ends with the link to that node.
+            with trio.move_on_after(timeout / 2):
+                await self._part([peer for peer in self._peers.values() if peer.indirect], reason)
+            await self._part(list(self._peers.values()), reason)
         await self._let_flushers_run()
+
+    async def _part(self, peers: Sequence[Peer], reason: str) -> None:
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(self.barrier, peer.node)
+        for peer in peers:
+            with contextlib.suppress(NotSent):
+                peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
+        while any(self._peers.get(peer.node) is peer for peer in peers):
+            await self._dropped.park()
 
     async def _let_flushers_run(self) -> None:
         for _ in range(3):  # rounds of the scheduler
@@ -483,14 +470,26 @@ async def open_mesh(
     entropy: Entropy,
     wall_clock: Callable[[], float],
     tag: SiteTag = SiteTag(),  # noqa: B008 -- a frozen value
+    dial_only: bool = False,
 ) -> AsyncIterator[Mesh]:
-    """Run a mesh over a transport that listens already; leaving the block ends every link and the transport."""
+    """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
+
+    With ``dial_only`` it listens nowhere, and dials both directions of every link.
+    """
     try:
         async with open_background() as nursery:
             mesh = Mesh(
-                identity, transport, listening, nursery, config=config, entropy=entropy, wall_clock=wall_clock, tag=tag
+                identity,
+                transport,
+                listening,
+                nursery,
+                config=config,
+                entropy=entropy,
+                wall_clock=wall_clock,
+                tag=tag,
+                dial_only=dial_only,
             )
-            for task in (mesh.own.link.run, mesh._receive_frames, mesh._inbound.run, mesh._keep_sessions_fresh):
+            for task in (mesh.own.link.run, mesh._receive_frames, mesh._inbound.run, mesh._renewing.run):
                 nursery.start_soon(task)
             try:
                 yield mesh

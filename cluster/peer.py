@@ -7,6 +7,7 @@ from typing import Final, Protocol, final
 
 from iris.cluster.border import Border
 from iris.cluster.site_ways import is_site_url
+from iris.cluster.via_ways import is_via_url
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
@@ -63,6 +64,11 @@ class Peer:
     def foreign(self) -> bool:
         """Whether the peer is at another site, reached through gateways."""
         return bool(self.addresses) and is_site_url(self.addresses[0])
+
+    @property
+    def indirect(self) -> bool:
+        """Whether frames to the peer go through other nodes."""
+        return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
 
     def may_ask(self, cluster: str) -> bool:
         """Tell whether the peer's site may use a cluster of this one; services have rules of their own."""

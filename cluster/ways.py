@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, final
 
 from iris.cluster.peer import Peer
+from iris.cluster.reverse_ways import ReverseWay, is_reverse_url, is_two_way, token_untrusted
 from iris.cluster.site_ways import Carrier, is_site_url
+from iris.cluster.via_ways import is_via_url
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.ids import Entropy
 from iris.kernel.transport import Outgoing, Transport
 
 
@@ -17,14 +20,24 @@ class Ways:
 
     Args:
         broken: called with each connection that broke, and the peer that it was given to.
+        tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
     """
 
-    def __init__(self, transport: Transport, broken: Callable[[Outgoing, Peer | None], None]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        broken: Callable[[Outgoing, Peer | None], None],
+        tokens: Entropy | None = None,
+    ) -> None:
         self._transport: Final = transport
         self._broken = broken
+        self._tokens = tokens
         self._owners: dict[Outgoing, Peer | None] = {}
+        self._returning: dict[Outgoing, str] = {}
         self.carrier: Carrier | None = None
         """What leads to nodes of other sites."""
+        self.forwarder: Carrier | None = None
+        """What leads to nodes of this site that cannot be linked directly."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -39,6 +52,45 @@ class Ways:
         Raises:
             NotSent, Refused, ConfigError: see ``Transport.dial``.
         """
+        return await self._open(url, self._dial)
+
+    async def answer(self, urls: Sequence[str]) -> Outgoing:
+        """Connect to a node that has begun a handshake, by the addresses that it has told.
+
+        Raises:
+            NotSent, Refused, ConfigError: see ``Transport.dial``; or that node is to be dialled by this one, which
+                that one cannot know.
+        """
+        if urls and is_reverse_url(urls[0]):
+            token = token_untrusted(urls[0])
+            outgoing = await self._open(urls[0], lambda _, note: self._transport.accept_reverse(token, note))
+            self._returning[outgoing] = urls[0]
+            return outgoing
+        if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
+            raise NotSent("this node can only dial out: it begins the handshakes over its connections")
+        return await self.dial_any(urls)
+
+    async def _dial(self, url: str, note: Callable[[], None]) -> Outgoing:
+        for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
+            if is_meant(url):
+                if carrier is None:
+                    raise NotSent(f"nothing leads from here to {url}")
+                return await carrier.dial(url, note)
+        if is_reverse_url(url):
+            raise NotSent(f"{url} can only dial out, and is not dialled")
+        if self._tokens is None:
+            return await self._transport.dial(url, note)
+        if not is_two_way(url):
+            raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
+        way = ReverseWay(self._transport, url, self._tokens(16), note)
+        try:
+            await way.dial()
+        except BaseException:
+            way.close()
+            raise
+        return way
+
+    async def _open(self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[Outgoing]]) -> Outgoing:
         outgoing: Outgoing | None = None
         broke = False
 
@@ -46,16 +98,11 @@ class Ways:
             nonlocal broke
             broke = True
             if outgoing is not None and outgoing in self._owners:
-                owner = self._owners.pop(outgoing)
+                owner = self._forget(outgoing)
                 outgoing.close()
                 self._broken(outgoing, owner)
 
-        if is_site_url(url):
-            if self.carrier is None:
-                raise NotSent(f"nothing leads from here to {url}")
-            outgoing = await self.carrier.dial(url, note)
-        else:
-            outgoing = await self._transport.dial(url, note)
+        outgoing = await connect(url, note)
         if broke:
             outgoing.close()
             raise NotSent(f"the connection to {url} broke at once")
@@ -84,10 +131,22 @@ class Ways:
         """Return whose connection it is, if it was given to somebody."""
         return self._owners.get(outgoing)
 
+    def own_address(self, outgoing: Outgoing | None) -> str | None:
+        """Return how the node at the other end sends to this one, if this one has dialled that direction too."""
+        return outgoing.address if isinstance(outgoing, ReverseWay) else None
+
+    def returning(self, outgoing: Outgoing) -> str | None:
+        """Return the ``reverse://`` address of a connection that the other end has dialled."""
+        return self._returning.get(outgoing)
+
     def close(self, outgoing: Outgoing) -> None:
         """Close a connection; nobody is told."""
-        self._owners.pop(outgoing, None)
+        self._forget(outgoing)
         outgoing.close()
+
+    def _forget(self, outgoing: Outgoing) -> Peer | None:
+        self._returning.pop(outgoing, None)
+        return self._owners.pop(outgoing, None)
 
     def close_all(self, peer: Peer | None = None) -> None:
         """Close every connection, or every one of a peer."""

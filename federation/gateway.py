@@ -22,6 +22,7 @@ from iris._node import Node
 from iris.cluster.border import Allowed
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
+from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.site_directory import Flooded, exports_of
 from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wanted_untrusted
 from iris.cluster.site_tags import SiteTag
@@ -84,7 +85,7 @@ class Gateway:
     def __init__(self, node: Node, sites: Sites, between: Mesh, policy: Policy, rate: float | None) -> None:
         self.site: Final = node.site
         self.addresses: Final = between.listening
-        """The URLs at which gateways of other sites reach this one."""
+        """The URLs at which gateways of other sites reach this one; none if it only dials out."""
         parts = node.parts
         self._near = parts.mesh
         self._membership = parts.membership
@@ -354,7 +355,8 @@ async def open_gateway(
 
     Args:
         node: a node at a named site, whose certificate permits it to be a gateway.
-        listen: URLs at which gateways of other sites reach this one; none: it only dials.
+        listen: URLs at which gateways of other sites reach this one.  None: it dials both directions of each link, as
+            behind NAT or a firewall, and its ``peers`` have to listen at ``ws://`` addresses.
         peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
         policy: what is exported and imported; by default nothing is exported.
         rate: bytes per second that one gateway of another site may send here; None: any.
@@ -376,6 +378,8 @@ async def open_gateway(
     environment = parts.environment
     urls = [environment.check_url(url) for url in listen]
     dialled = [environment.check_url(url) for url in peers]
+    if not urls:
+        _check_dialled(dialled)
     transport = environment.transport(parts.config)
     try:
         bound = await transport.listen(urls)
@@ -391,6 +395,7 @@ async def open_gateway(
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
             tag=SiteTag(site=node.site, between=True),
+            dial_only=not urls,
         ) as between,
         open_background() as nursery,
     ):
@@ -405,6 +410,14 @@ async def open_gateway(
             with trio.CancelScope(shield=True):
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
+
+
+def _check_dialled(peers: list[str]) -> None:
+    if not peers:
+        raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
+    for url in peers:
+        if not is_two_way(url):
+            raise ConfigError(f"a gateway that listens nowhere reaches others at ws:// addresses; {url} is none")
 
 
 def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:

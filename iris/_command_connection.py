@@ -37,6 +37,7 @@ class Connection:
     seeds: tuple[str, ...]
     listen: tuple[str, ...]
     site: str | None
+    dial_only: bool = False
 
     @contextlib.asynccontextmanager
     async def open(self, name: str | None = None) -> AsyncGenerator[iris.Node]:
@@ -52,9 +53,10 @@ class Connection:
                 seeds=self.seeds,
                 listen=self.listen,
                 site=self.site,
+                dial_only=self.dial_only,
             ) as node,
         ):
-            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses))
+            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")
             links, clusters = len(node.statistics().links), ", ".join(node.clusters())
             _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
             try:
@@ -150,6 +152,11 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
     @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
     @click.option("--site", metavar="NAME", help="The site of this node.")
+    @click.option(
+        "--dial-only",
+        is_flag=True,
+        help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
+    )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(Connection)}

@@ -43,9 +43,9 @@ _NOTHING_YET: Final = GatewayStatistics(
 @click.option(
     "--listen",
     multiple=True,
-    required=True,
     metavar="URL",
-    help="Where gateways of other sites reach this one, ws://HOST:PORT/PATH or tcp://HOST:PORT; may be repeated.",
+    help="Where gateways of other sites reach this one, ws://HOST:PORT/PATH or tcp://HOST:PORT; may be repeated. "
+    "Without it this one only dials out, to peers at ws:// addresses.",
 )
 @click.option("--peer", "peers", multiple=True, metavar="URL", help="A gateway of another site; may be repeated.")
 @click.option("--export", "exports", multiple=True, metavar="PATTERN", help="Clusters that other sites may use (none).")
@@ -93,6 +93,8 @@ def gateway(
     check_name(site, "site")
     for url in (*listen, *peers, *near, *seeds):
         check_url(url)
+    if not listen and not peers:
+        raise click.UsageError("a gateway reaches others by --listen, --peer or both: give one of them")
     outside = [url for url in listen if not is_loopback(url)]
     if credential is None and outside:
         raise click.UsageError(f"the local realm is for this machine only and cannot listen at {outside[0]}")
@@ -118,7 +120,8 @@ def gateway(
             ) as opened,
             trio.open_nursery() as nursery,
         ):
-            note(f"{node.id} is a gateway of site {site} at {', '.join(opened.addresses)}")
+            place = f"at {', '.join(opened.addresses)}" if opened.addresses else "that only dials out"
+            note(f"{node.id} is a gateway of site {site} {place}")
             if status is not None:
                 nursery.start_soon(_keep_status, opened, status)
             try:

@@ -17,6 +17,7 @@ from iris.cluster.address_book import AddressBook
 from iris.cluster.address_file import AddressFile
 from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.discovery import Discovery
+from iris.cluster.forwarding import Forwarding
 from iris.cluster.lan import Lan
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh, open_mesh
@@ -64,6 +65,7 @@ async def open_node(
     config: Config | None = None,
     revocations: Path | str | None = None,
     lan: bool = True,
+    dial_only: bool = False,
     environment: Environment | None = None,
 ) -> AsyncIterator[Node]:
     """Bring a node up, and take it down at the end of the block.
@@ -90,6 +92,9 @@ async def open_node(
             ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
             and if the node listens at an address that others can reach.
+        dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
+            links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
+            one of those.  Only with a credential, and with seeds, since nobody can come to it.
         environment: network, randomness and wall clock, for tests.
 
     Raises:
@@ -115,11 +120,13 @@ async def open_node(
         given = type(credential).__name__  # and not what it is: the contents of a credential file are secret
         raise ConfigError(f"the credential is of type {given}: use a Credential, a CredentialWatch or a file's path")
     local = credential is None
+    if dial_only:
+        _check_dial_only(local, listen)
     credential = await _credential(name, credential, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     registry: Registry | None = None
-    if environment.directory is not None:
+    if environment.directory is not None and not dial_only:
         directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
         registry = Registry(directory, site or "")
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
@@ -138,10 +145,12 @@ async def open_node(
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
             tag=SiteTag(site=site or ""),
+            dial_only=dial_only,
         ) as mesh,
         open_background() as nursery,
     ):
         path = await _revocations_file(revocations, credential.realm_id, environment)
+        Forwarding(mesh)
         revoking = Revoking(mesh, credential.realm, path, nursery)
         papers = Papers(identity, environment.wall_clock, mesh.check_peer)
         membership = _membership(papers, identity, mesh, nursery, config, environment)
@@ -168,7 +177,8 @@ async def open_node(
         if file is not None:
             await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
         try:
-            async with _lan(None if local or not lan else environment, credential, mesh) as board:
+            unseen = local or not lan or dial_only
+            async with _lan(None if unseen else environment, credential, mesh) as board:
                 discovery = Discovery(
                     mesh,
                     membership.introduce,
@@ -195,6 +205,13 @@ async def open_node(
             with trio.CancelScope(shield=True):
                 membership.leave()
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
+
+
+def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
+    if local:
+        raise ConfigError("dial_only needs a credential: the nodes of the local realm are all on this machine")
+    if listen:
+        raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
 
 
 async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:

@@ -102,6 +102,7 @@ class Network:
         site: str | None = None,
         config: Config | None = None,
         revocations: Path | None = None,
+        dial_only: bool = False,
     ) -> AsyncIterator[Node]:
         """Bring a node up, as ``iris.open_node`` does.
 
@@ -112,6 +113,7 @@ class Network:
             site: as for ``iris.open_node``.
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
+            dial_only: as for ``iris.open_node``.
         """
         if not host:
             taken = {*self._hosts, *self._former}
@@ -131,21 +133,24 @@ class Network:
         )
         credential = self.credential(name)
         self._hosts.append(host)
-        self._sites.setdefault(site or "", {})[host] = _url(host)
+        reached = self._sites.setdefault(site or "", {})
+        if not dial_only:
+            reached[host] = _url(host)
         try:
             async with open_node(
                 credential=credential,
-                listen=[_url(host)],
+                listen=[] if dial_only else [_url(host)],
                 seeds=known if seeds is None else map(_url, seeds),
                 site=site,
                 config=config,
                 revocations=revocations,
+                dial_only=dial_only,
                 environment=environment,
             ) as node:
                 yield node
         finally:
             self._hosts.remove(host)
-            del self._sites[site or ""][host]
+            reached.pop(host, None)
 
 
 def _url(host: str) -> str:

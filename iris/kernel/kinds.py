@@ -14,6 +14,8 @@ PONG: Final = 0x02  # (token: int)
 GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
 RESET: Final = 0x04  # (): frames between us may have been lost, either way
 REVOCATIONS: Final = 0x05  # (signed: bytes): the newest revocation list that the sender has
+FORWARD: Final = 0x06  # (target: node, frame: bytes): hand it on; to the target itself: it is for you, from another
+FORWARD_REFUSED: Final = 0x07  # (target: node): there is no link to it here
 
 # Membership: 0x10 - 0x1f.  A node is 16 bytes; ``updates`` is a tuple of updates, see ``iris.cluster.gossip``.
 PROBE: Final = 0x10  # (sequence: int, state: int, incarnation: int, updates): how the prober sees the receiver

@@ -13,7 +13,7 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import MAX_FRAME
 
@@ -56,6 +56,10 @@ class MemoryNetwork:
         self.capacity: Final = capacity
         self._transports: list[MemoryTransport] = []
         self._listening: dict[str, MemoryTransport] = {}
+        self.accepting: Final[dict[str, _Accepting]] = {}
+        """Who waits for a reverse connection, by token."""
+        self.calling: Final[dict[str, MemoryIncoming]] = {}
+        """Who dials one, by token."""
         self._cut: set[tuple[str, str]] = set()
         self._names = 0
 
@@ -112,6 +116,20 @@ class MemoryNetwork:
         """Return who listens at ``url``."""
         return self._listening.get(url)
 
+    def join(self, token: str) -> None:
+        """Make a reverse connection if both ends are there and can reach each other."""
+        accepting, calling = self.accepting.get(token), self.calling.get(token)
+        if accepting is None or calling is None or accepting.way is not None:
+            return
+        near, far = accepting.transport, calling.transport
+        cut = self.is_cut(near.host, far.host) or self.is_cut(far.host, near.host)
+        if self.find(calling.url) is near and not cut and not far.closed:
+            del self.calling[token]
+            accepting.way = calling.way = MemoryOutgoing(self, near, far, accepting.on_broken)
+            near.opened(accepting.way)
+            far.accept(accepting.way, calling)
+            accepting.news.set()
+
     def is_cut(self, source: str, target: str) -> bool:
         """Tell whether a partition lies between two hosts."""
         return (source, target) in self._cut
@@ -129,6 +147,7 @@ class MemoryTransport:
         self._news = trio.Event()
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
+        self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
         self._observer: ConnectionObserver | None = None
         self._source = 0
         self.closed = False
@@ -149,13 +168,43 @@ class MemoryTransport:
         if target is None:
             raise Refused(f"cannot connect to {url}: connection refused")
         outgoing = MemoryOutgoing(self._network, self, target, on_broken)
-        self._outward.add(outgoing)
+        self.opened(outgoing)
         target.accept(outgoing)
         return outgoing
 
-    def accept(self, way: MemoryOutgoing) -> None:
-        """Take a connection that another transport has opened."""
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        """See ``Transport.accept_reverse``."""
+        accepting = _Accepting(self, on_broken, trio.Event())
+        if self._network.accepting.setdefault(token, accepting) is not accepting:
+            raise NotSent("cannot wait for a reverse connection: address in use")
+        try:
+            await trio.sleep(self._network.random.uniform(*self._network.latency))
+            self._network.join(token)
+            await accepting.news.wait()
+        except BaseException:
+            if accepting.way is not None:
+                accepting.way.close()
+            raise
+        finally:
+            del self._network.accepting[token]
+        assert accepting.way is not None
+        return accepting.way
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
+        """See ``Transport.dial_reverse``."""
+        incoming = self._network.calling[token] = MemoryIncoming(self._network, self, url, token, on_broken)
+        self._network.join(token)
+        return incoming
+
+    def opened(self, way: MemoryOutgoing) -> None:
+        """Take a way out into the books."""
+        self._outward.add(way)
+
+    def accept(self, way: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
+        """Take a connection that another transport has opened, or a reverse one of this transport."""
         self._inward.add(way)
+        if reverse is not None:
+            self._reverse[way] = reverse
         if self._observer is not None:
             self._observer.connection_opened(way.number, way.host)
 
@@ -224,6 +273,9 @@ class MemoryTransport:
             self._inward.remove(way)
             if self._observer is not None and not self.closed:
                 self._observer.connection_closed(way.number)
+        reverse = self._reverse.pop(way, None)
+        if reverse is not None and not self.closed:
+            reverse.broken()
 
     def close(self) -> None:
         """See ``Transport.close``.  Peers see their connections break."""
@@ -320,6 +372,45 @@ class MemoryOutgoing:
             self._room.unpark_all()
             self._source.forget(self)
             self._target.forget(self)
+
+
+@final
+class MemoryIncoming:
+    """A reverse connection, from the end that dials it."""
+
+    def __init__(
+        self, network: MemoryNetwork, transport: MemoryTransport, url: str, token: str, on_broken: Callable[[], None]
+    ) -> None:
+        self._network = network
+        self._on_broken = on_broken
+        self._closed = False
+        self.transport: Final = transport
+        self.url: Final = url
+        self.token: Final = token
+        self.way: MemoryOutgoing | None = None
+
+    def broken(self) -> None:
+        """The connection is lost."""
+        if not self._closed:
+            self._closed = True
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Incoming.close``."""
+        if not self._closed:
+            self._closed = True
+            self._network.calling.pop(self.token, None)
+            if self.way is not None:
+                self.way.break_soon()
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Accepting:
+    transport: MemoryTransport
+    on_broken: Callable[[], None]
+    news: trio.Event
+    way: MemoryOutgoing | None = None
 
 
 @final

@@ -1,5 +1,8 @@
 """Frames over nng: one PULL socket to listen, one PUSH socket for each way out.
 
+A reverse connection turns the roles of dialling round and nothing else: the PUSH listens, at a path of its own below
+each ws address of the node, and the PULL of the node that cannot be dialled dials there.
+
 Why these two.  PUSH says "not now" when its peer is slow: real backpressure, where PAIR1 polyamorous and raw REP
 drop silently.  One PULL is one file descriptor for all peers.  Draining by file descriptor with non-blocking calls
 moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
@@ -53,6 +56,10 @@ dead addresses in their handshakes must not keep it from reading its files."""
 _NEVER: Final = 2**31 - 1
 """Milliseconds until nng dials again by itself: the mesh decides what to dial."""
 
+_REVERSE_AGAIN: Final = (20, 200)
+"""Milliseconds, at the least and at the most, until nng dials a reverse connection again.  The first attempt mostly
+comes before the other node has read the token."""
+
 
 def check_url(url: str) -> str:
     """Return ``url`` if nng could use it.
@@ -81,6 +88,11 @@ def _host_of(pipe: pynng.Pipe) -> str | None:
     return None if isinstance(address, IPCAddr) else str(address).rpartition(":")[0].strip("[]")
 
 
+def _dialer_of(pipe: pynng.Pipe) -> int:
+    """Return the number of the dialler that made a connection, negative if others opened it."""
+    return int(pynng.lib.nng_dialer_id(pynng.lib.nng_pipe_dialer(pipe.pipe)))
+
+
 def _reason(error: pynng.NNGException) -> str:
     return str(error).rstrip(".").lower() or type(error).__name__
 
@@ -93,16 +105,24 @@ class NngTransport:
         self._config = config
         self._limit = max(config.max_payload, config.batch_bytes) + FRAME_OVERHEAD
         self._trio = trio.lowlevel.current_trio_token()
-        self._pull = pynng.Pull0(recv_max_size=self._limit, recv_buffer_size=config.receive_frames)
+        self._pull = pynng.Pull0(
+            recv_max_size=self._limit,
+            recv_buffer_size=config.receive_frames,
+            reconnect_time_min=_REVERSE_AGAIN[0],
+            reconnect_time_max=_REVERSE_AGAIN[1],
+        )
         assert self._pull.recv_max_size == self._limit
         self._fd = self._pull.recv_fd
         self._closed = False
         self._files: list[Path] = []
+        self._web: list[str] = []
+        self._dialled: dict[int, NngIncoming] = {}
+        self._reverse: dict[int, NngIncoming] = {}
         self._message = pynng.ffi.new("nng_msg **")
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
         self._pipes: dict[int, pynng.Pipe] = {}
-        self._changes: deque[tuple[int, pynng.Pipe | None, str | None]] = deque()
+        self._changes: deque[tuple[int, pynng.Pipe | None, str | None, int]] = deque()
         self._refused = self._refused_told = 0
         self._dials = trio.CapacityLimiter(_DIALS)
         self._observer: ConnectionObserver | None = None
@@ -127,29 +147,15 @@ class NngTransport:
             self._files.append(path)
             return url
         bound = re.search(r":(\d+)\Z", str(listener.local_address))
-        return url if bound is None else re.sub(r":0(?=/|\Z)", f":{bound[1]}", url, count=1)
+        url = url if bound is None else re.sub(r":0(?=/|\Z)", f":{bound[1]}", url, count=1)
+        if url.startswith("ws://"):
+            self._web.append(url)
+        return url
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         check_url(url)
-        socket = pynng.Push0(
-            recv_max_size=self._limit,
-            send_buffer_size=self._config.send_frames,
-            reconnect_time_min=_NEVER,
-            reconnect_time_max=_NEVER,
-        )
-        outgoing = NngOutgoing(socket)
-
-        def broken() -> None:
-            if not outgoing.closed:
-                on_broken()
-
-        def on_pipe_removed(_: object) -> None:
-            outgoing.stop()
-            with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
-                self._trio.run_sync_soon(broken, idempotent=True)
-
-        socket.add_post_pipe_remove_cb(on_pipe_removed)
+        socket, outgoing = self._new_way(on_broken)
 
         def connect() -> None:
             socket.dial(url, block=True)
@@ -168,6 +174,73 @@ class NngTransport:
             raise
         return outgoing
 
+    def _new_way(self, on_broken: Callable[[], None]) -> tuple[pynng.Push0, NngOutgoing]:
+        socket = pynng.Push0(
+            recv_max_size=self._limit,
+            send_buffer_size=self._config.send_frames,
+            reconnect_time_min=_NEVER,
+            reconnect_time_max=_NEVER,
+        )
+        outgoing = NngOutgoing(socket)
+
+        def broken() -> None:
+            if not outgoing.closed:
+                on_broken()
+
+        def on_pipe_removed(pipe: pynng.Pipe) -> None:
+            if outgoing.pipe in (None, pipe.id):
+                outgoing.stop()
+                with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
+                    self._trio.run_sync_soon(broken, idempotent=True)
+
+        socket.add_post_pipe_remove_cb(on_pipe_removed)
+        return socket, outgoing
+
+    # -- reverse connections --------------------------------------------------------------------------------
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> NngOutgoing:
+        """See ``Transport.accept_reverse``."""
+        if not self._web:
+            raise NotSent("a node that can only dial out is reached from a node that listens at a ws:// address")
+        socket, outgoing = self._new_way(on_broken)
+        connected = trio.Event()
+
+        def on_pipe_arriving(pipe: pynng.Pipe) -> None:
+            if outgoing.pipe is None:
+                outgoing.pipe = pipe.id
+            else:
+                pynng.lib.nng_pipe_close(pipe.pipe)  # frames would be dealt out between the two
+
+        def on_pipe_added(pipe: pynng.Pipe) -> None:
+            if pipe.id == outgoing.pipe:
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._trio.run_sync_soon(connected.set)
+
+        socket.add_pre_pipe_connect_cb(on_pipe_arriving)
+        socket.add_post_pipe_connect_cb(on_pipe_added)
+        try:
+            for url in self._web:
+                socket.listen(f"{url.rstrip('/')}/{token}")
+            await connected.wait()
+        except pynng.NNGException as error:
+            outgoing.close()
+            raise NotSent(f"cannot wait for a reverse connection: {_reason(error)}") from None
+        except BaseException:
+            outgoing.close()
+            raise
+        return outgoing
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> NngIncoming:
+        """See ``Transport.dial_reverse``."""
+        if not url.startswith("ws://"):
+            raise NotSent(f"no reverse connection leads from {url}: that takes a ws:// address")
+        try:
+            dialer = self._pull.dial(f"{url.rstrip('/')}/{token}", block=False)
+        except pynng.NNGException as error:
+            raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
+        incoming = self._dialled[dialer.id] = NngIncoming(dialer, on_broken, self._dialled)
+        return incoming
+
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
@@ -176,11 +249,11 @@ class NngTransport:
             self._refused += 1
             pipe.close()
             return
-        self._changes.append((pipe.id, pipe, host))
+        self._changes.append((pipe.id, pipe, host, _dialer_of(pipe)))
         self._tell_soon()
 
     def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
-        self._changes.append((pipe.id, None, None))
+        self._changes.append((pipe.id, None, None, 0))
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -193,12 +266,17 @@ class NngTransport:
             told, self._refused_told = self._refused_told, self._refused
             observer.connections_refused(self._refused_told - told)
         while observer is not None and self._changes:
-            connection, pipe, host = self._changes.popleft()
+            connection, pipe, host, dialer = self._changes.popleft()
             if pipe is not None:
                 self._pipes[connection] = pipe
+                if dialer in self._dialled:
+                    self._reverse[connection] = self._dialled[dialer]
                 observer.connection_opened(connection, host)
             elif self._pipes.pop(connection, None) is not None:
                 observer.connection_closed(connection)
+                reverse = self._reverse.pop(connection, None)
+                if reverse is not None:
+                    reverse.broken()
 
     def observe(self, observer: ConnectionObserver) -> None:
         """See ``Transport.observe``."""
@@ -248,8 +326,32 @@ class NngTransport:
             self._closed = True
             trio.lowlevel.notify_closing(self._fd)
             self._pull.close()
+            self._dialled.clear()
             for path in self._files:
                 path.unlink(missing_ok=True)
+
+
+@final
+class NngIncoming:
+    """One dialler of the PULL socket."""
+
+    def __init__(self, dialer: pynng.Dialer, on_broken: Callable[[], None], diallers: dict[int, NngIncoming]) -> None:
+        self._dialer = dialer
+        self._number: Final = dialer.id
+        self._on_broken = on_broken
+        self._diallers = diallers
+
+    def broken(self) -> None:
+        """The connection is lost; nng would dial again."""
+        if self._number in self._diallers:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Incoming.close``."""
+        if self._diallers.pop(self._number, None) is not None:
+            with contextlib.suppress(pynng.NNGException, KeyError):  # the socket may be closed, and its diallers
+                self._dialer.close()
 
 
 @final
@@ -264,6 +366,8 @@ class NngOutgoing:
         self._watching = False
         self._others = trio.lowlevel.ParkingLot()
         self.closed = False
+        self.pipe: int | None = None
+        """Of a socket that listens, the one connection that it takes."""
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""

@@ -5,6 +5,10 @@ A node has one transport.  Everything that peers send arrives in its one inbox, 
 sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
 
 Connections that others open have numbers, so that strangers can be told apart and sent away.
+
+A node that cannot be dialled dials for both directions: besides its own way out it has the other node's frames come
+by a *reverse* connection, which it dials too.  A token that it has chosen, and told the other node over its way out,
+joins the two.
 """
 
 from __future__ import annotations
@@ -37,6 +41,14 @@ class Outgoing(Protocol):
 
     def close(self) -> None:
         """Give the way up; frames not yet on the network are lost.  Never blocks; may be called twice."""
+        ...
+
+
+class Incoming(Protocol):
+    """A reverse connection, seen from the node that dialled it.  Its frames arrive in the inbox."""
+
+    def close(self) -> None:
+        """Close it, or stop trying; the other node sees it break.  Never blocks; may be called twice."""
         ...
 
 
@@ -81,6 +93,36 @@ class Transport(Protocol):
             Refused: nobody listens there.
             NotSent: unreachable, with the reason.
             ConfigError: the URL is malformed or its scheme is not known.
+        """
+        ...
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+        """Wait for the node that knows ``token`` to dial a reverse connection, and return the way to it.
+
+        It has no limit in time; cancelling it leaves nothing behind.  Whoever comes second is turned away.
+
+        Args:
+            token: letters and digits.
+            on_broken: as for ``dial``.
+
+        Raises:
+            NotSent: nobody can come, for this node listens at no ``ws://`` address; or the token is in use.
+        """
+        ...
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
+        """Have the node at ``url`` send here what it sends to ``token``; tried again until that node is ready.
+
+        What comes by it comes by a connection like those that others open: the observer is told of it.
+
+        Args:
+            url: a ``ws://`` address that ``dial`` has reached.
+            token: as the other node knows it.
+            on_broken: called in the trio thread, at most once, when the connection was there and is lost other than
+                by ``close``.
+
+        Raises:
+            NotSent: the address cannot be used for that.
         """
         ...
 

@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from iris.cluster.inbound import Inbound
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
-from iris.kernel.transport import ConnectionObserver, Outgoing
+from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing
 
 CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
 """Three connections of strangers from one address: three quarters of the handshakes that it may have begun."""
@@ -62,6 +62,12 @@ class Switchboard:
         raise NotImplementedError
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+        raise NotImplementedError
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+        raise NotImplementedError
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
         raise NotImplementedError
 
     def receive_nowait(self) -> bytes | None:

@@ -71,6 +71,12 @@ def test_what_is_no_address_is_called_that(desk: Desk, option: str) -> None:
     assert done.complaint.startswith("'junk' is not an address: use tcp://HOST:PORT")
 
 
+def test_a_gateway_that_neither_listens_nor_dials_is_a_wrong_command_line(desk: Desk) -> None:
+    done = desk.run("gateway", "--site", "east")
+    assert done.status == 2
+    assert done.complaint.startswith("a gateway reaches others by --listen, --peer or both: give one of them")
+
+
 def test_a_file_that_cannot_be_replaced_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "status.json"
     _write_status(file, COUNTERS)

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.lan import Lan
-from iris.kernel.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
+from iris.kernel.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport import ConnectionObserver
 from iris.security.credential import Credential
 from iris.security.credential_file import save_credential
@@ -42,6 +42,12 @@ class Wires:
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
         return await self.inner.dial(f"mem://{url}", on_broken)
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        return await self.inner.accept_reverse(token, on_broken)
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
+        return self.inner.dial_reverse(f"mem://{url}", token, on_broken)
 
     def receive_nowait(self) -> bytes | None:
         return self.inner.receive_nowait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Generator
@@ -34,6 +35,11 @@ def why_not() -> str:
     return ""
 
 
+def why_no_wall() -> str:
+    """Return why there can be no firewalls here; empty if there can."""
+    return why_not() or ("" if shutil.which("nft") else "firewalls need the program nft (Debian: apt install nftables)")
+
+
 @final
 class Machine:
     """One end of the cable."""
@@ -42,6 +48,7 @@ class Machine:
         self.terminal = terminal
         self.address = f"{NETWORK}.{number}"
         self.url = f"tcp://{self.address}:7000"
+        self.web = f"ws://{self.address}:7080/iris"
         self._namespace = namespace
         self._interface = f"v{number}"
 
@@ -67,6 +74,17 @@ class Machine:
         """Undo ``silence``."""
         _ip("-n", self._namespace, "route", "del", "blackhole", f"{towards.address}/32")
 
+    def turn_away_callers(self) -> None:
+        """Drop every attempt to open a TCP connection to this machine, as NAT and firewalls do."""
+        _nft(self._namespace, "add table ip wall")
+        _nft(self._namespace, "add chain ip wall input { type filter hook input priority 0; policy accept; }")
+        _nft(self._namespace, 'add rule ip wall input iifname != "lo" tcp flags & (syn | ack) == syn counter drop')
+
+    def turned_away(self) -> int:
+        """Return how many attempts have been dropped."""
+        told = _nft(self._namespace, "list chain ip wall input")
+        return int(re.findall(r"counter packets (\d+)", told)[0])
+
 
 @contextmanager
 def open_machines() -> Generator[tuple[Machine, Machine]]:
@@ -83,6 +101,14 @@ def open_machines() -> Generator[tuple[Machine, Machine]]:
         for machine in machines:
             machine.connect()
         yield machines[0], machines[1]
+
+
+def _nft(namespace: str, rule: str) -> str:
+    command = ["ip", "netns", "exec", namespace, "nft", rule]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"nft {rule}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _ip(*arguments: str) -> None:

@@ -8,7 +8,7 @@ from typing import final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.nng import NngOutgoing, NngTransport
+from iris.kernel.nng import NngIncoming, NngOutgoing, NngTransport
 from iris.kernel.transport import ConnectionObserver
 
 
@@ -74,6 +74,12 @@ class TappedTransport:
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         return await self._real.dial(url, on_broken)
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> NngOutgoing:
+        return await self._real.accept_reverse(token, on_broken)
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> NngIncoming:
+        return self._real.dial_reverse(url, token, on_broken)
 
     def receive_nowait(self) -> bytes | None:
         return self._real.receive_nowait()

@@ -1,0 +1,152 @@
+"""A node that can only dial out, over the real network: WebSocket on loopback, both directions dialled by it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+import iris
+import iris.testing
+from iris._environment import Environment
+from iris._opening import open_node
+from iris.federation.gateway import open_gateway
+from iris.federation.policy import Policy
+from tests.support.federations import echo
+
+WEB = "ws://127.0.0.1:0/iris"
+ALONE = Environment(directory=None, lan=None)
+"""The real network, and no files: nodes find each other by their seeds only."""
+
+
+class Realm:
+    """Nodes of one realm on this machine."""
+
+    def __init__(self, network: iris.testing.Network) -> None:
+        self._network = network
+
+    @asynccontextmanager
+    async def open(self, name: str, *seeds: iris.Node, **options: Any) -> AsyncIterator[iris.Node]:
+        urls = list(itertools.chain.from_iterable(seed.addresses for seed in seeds))
+        credential = self._network.credential(name)
+        async with open_node(credential=credential, seeds=urls, environment=ALONE, **options) as node:
+            yield node
+
+
+@asynccontextmanager
+async def open_realm() -> AsyncIterator[Realm]:
+    async with iris.testing.open_network() as network:
+        with trio.fail_after(30):
+            yield Realm(network)
+
+
+async def check_patterns(node: iris.Node, cluster: str, other: iris.Node) -> None:
+    """Have ``node`` use every pattern towards ``other``, which is the only member of ``cluster``."""
+    await node.wait_for(cluster)
+    assert await node.request(cluster, bytes(2**20)) == bytes(2**20)
+    async with node.open_tunnel(cluster) as tunnel, other.subscribe("news.>") as events:
+        for number in range(20):
+            await tunnel.send(b"%d" % number)
+            assert await tunnel.receive() == b"%d" % number
+            await node.publish("news.today", number)
+            assert (await anext(events)).payload == number
+    async with node.survey(cluster, "here?") as answers:
+        assert [answer.payload async for answer in answers] == ["here?"]
+
+
+async def test_every_pattern_works_in_both_directions() -> None:
+    async with (
+        open_realm() as realm,
+        realm.open("office", listen=[WEB]) as office,
+        realm.open("home", office, dial_only=True) as home,
+        office.join("office", echo("office")),
+        home.join("home", echo("home")),
+    ):
+        assert home.addresses == ()
+        await check_patterns(office, "home", home)
+        await check_patterns(home, "office", office)
+        assert len(office.statistics().links) == len(home.statistics().links) == 1
+
+
+async def test_two_of_them_speak_through_a_third_node() -> None:
+    async with (
+        open_realm() as realm,
+        realm.open("office", listen=[WEB]) as office,
+        realm.open("one", office, dial_only=True) as one,
+        realm.open("two", office, dial_only=True) as two,
+        one.join("one", echo("one")),
+        two.join("two", echo("two")),
+    ):
+        await check_patterns(one, "two", two)
+        await check_patterns(two, "one", one)
+
+
+async def test_a_node_without_a_ws_address_is_reached_through_one_that_has_it() -> None:
+    async with (
+        open_realm() as realm,
+        realm.open("office", listen=[WEB]) as office,
+        realm.open("cellar", office, listen=["tcp://127.0.0.1:0"]) as cellar,
+        realm.open("home", office, dial_only=True) as home,
+        cellar.join("cellar", echo("cellar")),
+        home.join("home", echo("home")),
+    ):
+        await check_patterns(home, "cellar", cellar)
+        await check_patterns(cellar, "home", home)
+
+
+async def test_it_comes_back_when_a_connection_is_cut() -> None:
+    async with (
+        open_realm() as realm,
+        realm.open("office", listen=[WEB]) as office,
+        realm.open("home", office, dial_only=True) as home,
+        office.join("office", echo("office")),
+        home.join("home", echo("home")),
+    ):
+        await office.wait_for("home")
+        await home.wait_for("office")
+        for node, other in ((home, office), (office, home)):
+            mesh = node.parts.mesh
+            (connection,) = mesh._inbound._owned[other.id]
+            mesh._transport.hang_up(connection)
+            before = mesh.outgoing_to(other.id)
+            while mesh.outgoing_to(other.id) in (before, None):
+                await trio.lowlevel.checkpoint()
+            for one, two in ((office, home), (home, office)):
+                while one.parts.membership.is_suspected(two.id):
+                    await one.parts.membership.wait_news()
+            assert await office.request("home", 1, idempotent=True) == 1
+            assert await home.request("office", 2, idempotent=True) == 2
+
+
+async def test_a_seed_that_cannot_be_used_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        open_realm() as realm,
+        realm.open("office", listen=["tcp://127.0.0.1:0"]) as office,
+        realm.open("home", office, dial_only=True) as home,
+    ):
+        assert home.statistics().links == {}
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("this node can only dial out, and reaches others at ws:// addresses; tcp://127.0.0.1:")
+
+
+async def test_a_gateway_that_listens_nowhere_joins_two_sites() -> None:
+    everything = Policy(exports=(">",), export_topics=(">",))
+    async with (
+        open_realm() as realm,
+        realm.open("gate-eu", site="eu", listen=[WEB]) as gate_eu,
+        realm.open("gate-us", site="us", listen=[WEB]) as gate_us,
+        open_gateway(gate_eu, listen=[WEB], policy=everything) as eu,
+        open_gateway(gate_us, peers=eu.addresses, policy=everything) as us,
+        realm.open("office", gate_eu, site="eu", listen=[WEB]) as office,
+        realm.open("home", gate_us, site="us", dial_only=True) as home,
+        office.join("office", echo("office")),
+        home.join("home", echo("home")),
+    ):
+        assert us.addresses == ()
+        await check_patterns(office, "home", home)
+        await check_patterns(home, "office", office)
+        assert eu.statistics().carried > 0
