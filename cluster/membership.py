@@ -53,6 +53,24 @@ _HELD_BACK: Final = 64
 
 
 @final
+class _Linking:
+    """A node that is being linked.
+
+    Attributes:
+        messages: of the machine, for when it is linked.
+        hurry: set when there is something for it, or when it is linked.
+        linked: set when it is linked.
+    """
+
+    __slots__ = ("hurry", "linked", "messages")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.hurry = trio.Event()
+        self.linked = trio.Event()
+
+
+@final
 class Membership:
     """Who is here, as seen from one node.
 
@@ -86,7 +104,7 @@ class Membership:
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
         """Returns the members that a cluster has at other sites, linked or not."""
         self._closed_routes: set[NodeId] = set()
-        self._linking: dict[NodeId, list[Message]] = {}
+        self._linking: dict[NodeId, _Linking] = {}
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
@@ -311,9 +329,10 @@ class Membership:
             except NotSent:
                 self.rejected["no room on the link"] += 1
             return
-        waiting = self._link_to(node)
-        if len(waiting) < _HELD_BACK:
-            waiting.append(message)
+        linking = self._link_to(node)
+        if len(linking.messages) < _HELD_BACK:
+            linking.messages.append(message)
+        linking.hurry.set()
 
     # -- who can be asked -----------------------------------------------------------------------------------
 
@@ -386,20 +405,20 @@ class Membership:
 
     # -- links to everybody ---------------------------------------------------------------------------------
 
-    def _link_to(self, node: NodeId) -> list[Message]:
-        waiting = self._linking.get(node)
-        if waiting is None:
-            waiting = self._linking[node] = []
-            self._nursery.start_soon(self._link, node)
-        return waiting
+    def _link_to(self, node: NodeId) -> _Linking:
+        linking = self._linking.get(node)
+        if linking is None:
+            linking = self._linking[node] = _Linking()
+            self._nursery.start_soon(self._link, node, linking)
+        return linking
 
-    async def _link(self, node: NodeId) -> None:
+    async def _link(self, node: NodeId, linking: _Linking) -> None:
         """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
 
         The machine tries the dead again at its own pace.
         """
         try:
-            await self._be_courteous(node)
+            await self._be_courteous(node, linking)
             for attempt in range(1_000_000):
                 record = self._records.get(node) or self._swim.record(node)
                 if record is None or self._mesh.peer(node) is not None:
@@ -418,18 +437,16 @@ class Membership:
         finally:
             self._linking.pop(node, None)
 
-    async def _be_courteous(self, node: NodeId) -> None:
+    async def _be_courteous(self, node: NodeId, linking: _Linking) -> None:
         """Leave it to a node to dial this one for a while, if it is the one to do it."""
         record = self._records.get(node) or self._swim.record(node)
         dials = record is not None and any(map(is_via_url, record.addresses))
         if dials and any(map(is_two_way, self._mesh.advertised)):
             with trio.move_on_after(_COURTESY_TO_DIALLERS):
-                while self._mesh.peer(node) is None:
-                    await self._changed.park()
+                await linking.linked.wait()
         elif self._mesh.node > node if dials == self._mesh.dial_only else dials:
             with trio.move_on_after(_COURTESY):
-                while self._mesh.peer(node) is None and not self._linking[node]:
-                    await self._changed.park()
+                await linking.hurry.wait()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -442,8 +459,12 @@ class Membership:
         if peer.foreign:
             return
         self._send(peer.node, (kinds.GOSSIP, (encode_update(self._swim.own),)))
-        for message in self._linking.get(peer.node, ()):
-            self._send(peer.node, message)
+        linking = self._linking.get(peer.node)
+        if linking is not None:
+            for message in linking.messages:
+                self._send(peer.node, message)
+            linking.hurry.set()
+            linking.linked.set()
         if peer.node in self._records:
             self._place(peer.node)
         self._changed.unpark_all()

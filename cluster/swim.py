@@ -326,7 +326,7 @@ class Swim:
             self._prober.nudge(member)
 
     def _apply_untrusted(self, updates: object, sender: NodeId, *, state: bool = False) -> None:
-        for update in updates_untrusted(updates):
+        for update in updates_untrusted(updates, self._census.is_old):
             match update:
                 case NodeRecord():
                     self._census.hear(update, sender, state=state)

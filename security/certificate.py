@@ -220,8 +220,9 @@ def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
 
 
 def forget_certificates() -> None:
-    """Forget which certificates have been verified: what a process knows when it starts.  For measurements."""
+    """Forget which documents have been verified: what a process knows when it starts.  For measurements."""
     _read_certificate.cache_clear()
+    _read_delegation.cache_clear()
 
 
 def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) -> NodeDelegation:
@@ -232,8 +233,15 @@ def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) ->
     """
     if len(signed) > MAX_SIGNED:
         raise AuthenticationError(f"delegation: {len(signed)} bytes: the limit is {MAX_SIGNED}")
-    what = f"delegation of a node of cluster {certificate.name!r}"
-    fields = _fields(signing.detach_untrusted(certificate.public_key, signing.DELEGATION, signed, what), what)
+    return _read_delegation(signed, certificate.name, certificate.public_key)
+
+
+# A node shows the same one in its record, in each handshake, and when a session is renewed.  As above, only who has a
+# cluster's key can add entries.
+@functools.lru_cache(maxsize=2048)
+def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> NodeDelegation:
+    what = f"delegation of a node of cluster {of_cluster!r}"
+    fields = _fields(signing.detach_untrusted(cluster_key, signing.DELEGATION, signed, what), what)
     match fields:
         case (
             int(version),
@@ -245,7 +253,7 @@ def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) ->
             int(not_after),
         ) if (
             version == VERSION
-            and cluster == certificate.name
+            and cluster == of_cluster
             and len(node) in (8, 16)
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE

@@ -208,3 +208,35 @@ def test_views_are_compared_now_and_then() -> None:
     swim = knowing(1, 2, 3)
     asked = [t for t, e in run(swim, 120.0, deaf=False) if sends([e], kinds.SYNC)]
     assert 6 <= len(asked) <= 12
+
+
+def test_of_a_record_that_says_nothing_new_only_three_fields_are_looked_at() -> None:
+    swim = knowing(1, 2)
+    _, known, incarnation, *_, signature = encode_update(record(2))
+    torn = (0, known, incarnation, *[None] * 7, signature)
+    assert swim.receive((kinds.GOSSIP, (torn,)), node(1), 0.0) == []
+
+
+def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found() -> None:
+    _, known, incarnation, *_, signature = encode_update(record(2))
+    for first, second, last in (
+        (known, incarnation + 1, signature),  # type: ignore[operator]
+        (known, incarnation, b"another"),
+        (bytes(16), incarnation, signature),
+        ("no bytes", incarnation, signature),
+        (known, "no number", signature),
+        (known, True, signature),
+    ):
+        swim = knowing(1, 2)
+        effects = swim.receive((kinds.GOSSIP, ((0, first, second, *[None] * 7, last),)), node(1), 0.0)
+        assert [type(effect) for effect in effects] == [Rejected]
+
+
+def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
+    swim = knowing(1, 2)
+    member = swim._ground.view.find(node(2))
+    assert member is not None
+    swim._ground.view.bury(member, MemberState.DEAD, 0.0)
+    effects = swim.receive((kinds.STATE, True, (encode_update(record(2)),)), node(1), 0.0)
+    accusations = [update for send in sends(effects, kinds.GOSSIP) for update in send.message[-1]]
+    assert accusations == [(3, bytes.fromhex(node(2)), 1)], "who holds it alive is told that it is held dead here"
