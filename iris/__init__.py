@@ -35,6 +35,7 @@ from iris.kernel.errors import (
 )
 from iris.patterns.events import Event
 from iris.patterns.service import Limits, Service
+from iris.patterns.shards import Share
 from iris.patterns.subscription import Subscription, SubscriptionLimits
 from iris.patterns.survey import Answers
 from iris.patterns.tunnel import Tunnel
@@ -72,6 +73,7 @@ __all__ = [
     "RequestTimeout",
     "Sender",
     "Service",
+    "Share",
     "Subscription",
     "SubscriptionLimits",
     "Tunnel",

@@ -11,6 +11,7 @@ from iris._command_bridge_log import needing_spark, replay, status, tail, trim, 
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_number import POSITIVE
 from iris._command_output import note
+from iris.patterns.shards import MAX_SHARDS
 
 HOUR = 3600.0
 MIB = 1024 * 1024
@@ -43,6 +44,12 @@ MIB = 1024 * 1024
     show_default=True,
     help="Number of a shard of this member; may be repeated.",
 )
+@click.option(
+    "--of",
+    type=click.IntRange(1, MAX_SHARDS),
+    metavar="N",
+    help="Divide the events with other members: the bridge has shards 0 to N-1, each event belongs to one.",
+)
 @click.option("--reader", "readers", multiple=True, metavar="CLUSTER", help="Who may read (all); may be repeated.")
 @click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go beyond this.")
@@ -59,6 +66,7 @@ def bridge(
     name: str,
     member: str | None,
     shards: tuple[int, ...],
+    of: int | None,
     readers: tuple[str, ...],
     keep_hours: float | None,
     keep_mib: float | None,
@@ -94,6 +102,7 @@ def bridge(
                 clusters=clusters,
                 name=name,
                 shards=shards,
+                of=of,
                 member=member,
                 readers=readers or None,
                 retention=retention,

@@ -16,18 +16,18 @@ from iris._demo_counters import count_since
 from iris._demo_data import flight_events, read_flights
 from iris._demo_reporting import Progress, receive_orders, report_news, report_result
 
-_PUBLISHING: Final = 512
-"""Events under way at a time: while one group of them is being synced to the disk, the next gathers."""
-
 _CONFIRMATION: Final = 30.0
 _BRIDGE: Final = 20.0
 _RETRY: Final = 0.05
 
 
-async def _publish_next(node: iris.Node, events: Iterator[tuple[str, bytes]], progress: Progress) -> None:
-    for topic, payload in events:
-        await node.publish(topic, payload, confirm=True, timeout=_CONFIRMATION)
-        progress.advance()
+async def _publish_rest(node: iris.Node, events: Iterator[tuple[str, bytes]], progress: Progress) -> None:
+    before = progress.done
+    async with node.confirming(timeout=_CONFIRMATION) as confirming:
+        for topic, payload in events:
+            await confirming.publish(topic, payload)
+            progress.reach(before + confirming.confirmed)
+    progress.reach(before + confirming.confirmed)
 
 
 async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
@@ -53,9 +53,7 @@ async def _publish_all(rows: int) -> None:
         progress = Progress()
         await _publish_first(node, *next(events))
         progress.advance()
-        async with trio.open_nursery() as nursery:
-            for _ in range(_PUBLISHING):
-                nursery.start_soon(_publish_next, node, events, progress)
+        await _publish_rest(node, events, progress)
         counters = count_since(before, node.statistics().events)
         report_result(confirmed=progress.done, counters=counters.as_fields())
         await anext(orders, None)  # the airport ends it

@@ -34,6 +34,7 @@ from iris.patterns.relays import Relays
 from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
+from iris.patterns.shards import Share
 from iris.patterns.shedding import Priority, PriorityName, check_priority
 from iris.patterns.stop_rules import StopRules
 from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits
@@ -303,6 +304,7 @@ class Node:
         limits: SubscriptionLimits | None = None,
         durable: bool = False,
         allow: Iterable[str] | None = None,
+        share: Share | None = None,
     ) -> AbstractAsyncContextManager[Subscription]:
         """Receive the events of every topic that matches a pattern.
 
@@ -317,9 +319,10 @@ class Node:
             limits: of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
             allow: clusters whose events are taken, as their certificates name them; None: all.
+            share: of a durable group that divides its events by shard for ever, see ``Share``.
 
         Raises:
-            ConfigError: the pattern, the group or ``overflow`` is malformed.
+            ConfigError: the pattern, the group, the share or ``overflow`` is malformed.
             NotAllowed: this node's certificate does not permit to subscribe to it.
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
@@ -331,6 +334,7 @@ class Node:
             overflow=overflow,
             durable=durable,
             allow=allow,
+            share=share,
             max_events=limits.events,
             max_bytes=limits.bytes,
         )

@@ -20,13 +20,15 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
 from iris.patterns.interest import InterestTable
-from iris.patterns.publishing import STALLED, Publishing, envelope_size, stable_hash
+from iris.patterns.publishing import STALLED, Publishing, envelope_size
+from iris.patterns.shards import stable_hash
 
 REPEATED: Final = ""
 """In the place of a group: for durable subscriptions only, because the others have had the event already."""
 
 _MAX_RANGE: Final = 1_000_000
 _RETRY: Final = 0.05
+_MAX_REASON: Final = 256
 
 
 @final
@@ -107,7 +109,10 @@ class Confirming:
         """The keys of ``_waiting``: numbers only grow, so they are in order."""
         self._had_durable: set[str] = set()
         self._interest_changed = trio.lowlevel.ParkingLot()
+        self._delays: dict[NodeId, str] = {}
+        """What nodes say of why they do not confirm."""
         mesh.on(kinds.CONFIRMED, 1, self._receive_confirmed)
+        mesh.on(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
 
     async def publish(
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
@@ -135,7 +140,7 @@ class Confirming:
         """
         publishing = self._publishing
         state = publishing.look_up(topic)
-        if not self._subscribers(topic) and topic not in self._had_durable:
+        if topic not in self._had_durable and not self._subscribers(topic, None):
             raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
         if state.held:
             with trio.move_on_at(deadline) as scope:
@@ -156,8 +161,8 @@ class Confirming:
         self._number += count
         self._waiting[run.first] = run
         self._firsts.append(run.first)
-        subscribers = self._subscribers(run.topic)
-        groups = {name for name, members in subscribers.items() if members[0] != name}
+        subscribers = self._subscribers(run.topic, run.key)
+        groups = {name for name, members in subscribers.items() if name not in members}
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count) and link.node in subscribers:
                 run.asked[link.node] = link.node
@@ -180,7 +185,7 @@ class Confirming:
         """
         topic = run.topic
         while True:
-            subscribers = self._subscribers(topic)
+            subscribers = self._subscribers(topic, run.key)
             self._ask(run, subscribers)
             outstanding = subscribers.keys() - run.confirmed
             if not outstanding and run.confirmed:
@@ -194,7 +199,7 @@ class Confirming:
                     await self._interest_changed.park()
             if trio.current_time() >= deadline:
                 raise RequestTimeout(
-                    f"no durable subscriber of {topic!r} has confirmed within {timeout:g} s"
+                    f"no durable subscriber of {topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
                     if outstanding
                     else f"the durable subscriber of {topic!r} is gone and has not come back within {timeout:g} s"
                 )
@@ -206,7 +211,7 @@ class Confirming:
         for name in subscribers.keys() - run.confirmed:
             members = subscribers[name]
             member = run.asked.get(name)
-            if member not in run.pending or member not in members:
+            if members and (member not in run.pending or member not in members):
                 member = _choose(members, run.key, run.first + run.attempts[name])
                 run.attempts[name] += 1
                 message = run.message(REPEATED if member == name else name)
@@ -214,17 +219,34 @@ class Confirming:
                     run.asked[name] = member
                     run.pending[member] = 0
 
-    def _subscribers(self, topic: str) -> dict[str, list[NodeId]]:
-        """Return the durable subscribers: the name of each group, or a node's own id, with the nodes that may do."""
+    def _subscribers(self, topic: str, key: str | None) -> dict[str, list[NodeId]]:
+        """Return the durable subscribers: the name of each group, or a node's own id, with the nodes that may do.
+
+        In a group that divides events by shard that is who has the shard of this key and topic, or nobody.
+        """
         found: dict[str, list[NodeId]] = {}
         for node, terms in self._interest.match(topic):
             if terms.durable and self._mesh.peer(node) is not None:
-                found.setdefault(terms.group or node, []).append(node)
+                members = found.setdefault(terms.group or node, [])
+                if not terms.share or self._publishing.shard_of(terms.share[0], key, topic) in terms.share[1:]:
+                    members.append(node)
         if found:
             self._had_durable.add(topic)
         return found
 
+    def _reason(self, run: Unconfirmed) -> str:
+        """Return what those who have not confirmed say of it."""
+        found = next((node for node in run.pending if node in self._delays), None)
+        return "" if found is None else f"; node {found} says: {self._delays[found]}"
+
+    def _receive_delayed(self, peer: Peer, message: wire.Message) -> None:
+        reason = message[1]
+        if type(reason) is not str or len(reason) > _MAX_REASON or not reason.isprintable():
+            raise RemoteProtocolError("a reason is text of one line")
+        self._delays[peer.node] = reason
+
     def _receive_confirmed(self, peer: Peer, message: wire.Message) -> None:
+        self._delays.pop(peer.node, None)
         ranges = wire.integers_untrusted(message[1])
         if len(ranges) % 2:
             raise RemoteProtocolError("confirmations are pairs of numbers")
@@ -238,6 +260,7 @@ class Confirming:
 
     def lost(self, node: NodeId) -> None:
         """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
+        self._delays.pop(node, None)
         for waiting in self._waiting.values():
             if node in waiting.pending:
                 del waiting.pending[node]

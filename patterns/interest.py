@@ -14,6 +14,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.wire import Message
+from iris.patterns.shards import is_share
 from iris.patterns.topics import Matcher, is_pattern
 
 TERMS_IN_ONE_MESSAGE: Final = 256
@@ -31,6 +32,8 @@ class Terms(NamedTuple):
     durable: bool
     patient: bool = False
     """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
+    share: tuple[int, ...] = ()
+    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
 
 
 class Wanted(NamedTuple):
@@ -151,10 +154,20 @@ def _terms_untrusted(field: object) -> list[Terms]:
     found: list[Terms] = []
     for item in items:
         match item:
-            case (str() as pattern, (None | str()) as group, bool() as durable, bool() as patient) if is_pattern(
-                pattern
-            ) and (group is None or is_name(group)):
-                found.append(Terms(pattern, group, durable, patient))
+            case (
+                str() as pattern,
+                (None | str()) as group,
+                bool() as durable,
+                bool() as patient,
+                tuple() as share,
+            ) if (
+                is_pattern(pattern)
+                and (group is None or is_name(group))
+                and (share == () or (group is not None and durable and is_share(share)))
+            ):
+                found.append(Terms(pattern, group, durable, patient, share))
             case _:
-                raise RemoteProtocolError("terms are a pattern, a group, and whether they are durable and patient")
+                raise RemoteProtocolError(
+                    "terms are a pattern, a group, whether they are durable and patient, and the group's shards"
+                )
     return found

@@ -12,7 +12,6 @@ subscriber.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -27,6 +26,7 @@ from iris.kernel.ids import NodeId, check_key
 from iris.kernel.link import Growing, Link
 from iris.patterns.counters import Tally
 from iris.patterns.interest import InterestTable, Terms
+from iris.patterns.shards import ShardMap, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
 
 STALLED: Final = 0.25
@@ -53,19 +53,21 @@ class Topic:
         sequence: number of the last event.
         links: to the nodes that get every event.
         grouped: for each group, the nodes of which one gets each event.
+        shared: for each group that divides events by shard, the number of shards and the node of each.
         every: all of these links.
         held: nodes that have asked for a pause.
         patient: links to nodes that want publishers to wait, however slow they are.
         lost: events that links did not take.
     """
 
-    __slots__ = ("every", "grouped", "held", "links", "lost", "patient", "sequence", "version")
+    __slots__ = ("every", "grouped", "held", "links", "lost", "patient", "sequence", "shared", "version")
 
     def __init__(self) -> None:
         self.sequence = 0
         self.version = -1
         self.links: tuple[Link, ...] = ()
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
+        self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = {}
         self.every: tuple[Link, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.patient: frozenset[Link] = frozenset()
@@ -135,6 +137,7 @@ class Publishing:
         self._since_yield = 0
         self._crowded = False
         """Whether a link had no room, so that the publisher is to wait."""
+        self._shards: dict[int, ShardMap] = {}
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
         self._held: dict[tuple[NodeId, str], tuple[NodeId, str]] = {}
         self._released = trio.lowlevel.ParkingLot()
@@ -224,7 +227,7 @@ class Publishing:
         size += envelope_size(topic, headers, key)
         message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads)
         run: _Run | None = None
-        if headers is None and key is None and not state.grouped:
+        if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = 0
         for link in state.links:
@@ -235,6 +238,14 @@ class Publishing:
                 run.end()
         for node, terms in state.choose(key, sequence):
             self.post_to(node, (kinds.EVENTS, topic, sequence, 0, terms.group, headers, key, payloads), size)
+        for group, (of, nodes) in state.shared.items():
+            owner = nodes.get(self.shard_of(of, key, topic))
+            if owner is not None:
+                self.post_to(owner, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads), size)
+            else:
+                state.lost += 1
+                self._tally.sent += 1
+                self._tally.lost["nobody has the shard"] += 1
         if not state.every:
             self.unheard += 1
 
@@ -320,6 +331,7 @@ class Publishing:
         every: dict[NodeId, Link] = {}
         patient: set[Link] = set()
         grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
+        shared: dict[str, tuple[int, dict[int, NodeId]]] = {}
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
@@ -329,15 +341,26 @@ class Publishing:
                 patient.add(peer.link)
             if terms.group is None:
                 links[node] = peer.link
+            elif terms.share:
+                of, *shards = terms.share
+                shared.setdefault(terms.group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
                 grouped.setdefault(terms.group, []).append((node, terms))
         state.links = tuple(links.values())
         state.grouped = tuple(grouped.values())
+        state.shared = shared
         state.every = tuple(every.values())
         state.patient = frozenset(patient)
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.version = self._ways_version
         return state
+
+    def shard_of(self, of: int, key: str | None, topic: str) -> int:
+        """Return the shard of this node's events with a key, or else on a topic, in a group that has ``of`` shards."""
+        known = self._shards.get(of)
+        if known is None:
+            known = self._shards[of] = ShardMap(range(of))
+        return known.shard_of(key, self._mesh.node, topic)
 
     # -- subscribers that ask for a pause -------------------------------------------------------------------
 
@@ -381,8 +404,3 @@ class Publishing:
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
     """Return what an event weighs besides its payload, in bytes."""
     return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))
-
-
-def stable_hash(text: str) -> int:
-    """Return 64 bits that are the same in every process, unlike ``hash``."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,15 +16,16 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
+from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.events import check_run_untrusted
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
-from iris.patterns.publishing import Publishing, stable_hash
+from iris.patterns.publishing import Publishing
 from iris.patterns.retention import Retention, check_retained_untrusted
+from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.topics import Matcher, check_pattern
 from iris.patterns.values import Sender
@@ -120,6 +122,7 @@ class PubSub:
         overflow: Overflow = "drop_oldest",
         durable: bool = False,
         allow: Iterable[str] | None = None,
+        share: Share | None = None,
         max_events: int | None = None,
         max_bytes: int | None = None,
     ) -> AsyncIterator[Subscription]:
@@ -127,6 +130,10 @@ class PubSub:
         check_pattern(pattern)
         if group is not None:
             check_name(group, "group")
+        if share is not None:
+            check_share(share)
+            if group is None or not durable:
+                raise ConfigError("only a durable group divides its events by shard: give group and durable=True")
         certificate = self._mesh.identity.certificate
         if not certificate.rights.may_subscribe(pattern):
             raise NotAllowed(
@@ -141,10 +148,12 @@ class PubSub:
             max_events=max_events or self._config.subscription_messages,
             max_bytes=max_bytes or self._config.subscription_bytes,
             confirm=self._send_confirmations,
+            delay=self._send_delay,
             hold=partial(self._send_hold, pattern),
             report=self._reports.note,
         )
-        terms = Terms(pattern, group, durable, patient=overflow == "wait")
+        shards = () if share is None else (share.of, *share.shards)
+        terms = Terms(pattern, group, durable, overflow == "wait", shards)
         self._every[subscription] = terms
         self._subscriptions.add(pattern, subscription)
         try:
@@ -282,6 +291,11 @@ class PubSub:
                     self._mesh.post(node, (kinds.CONFIRMED, part), 9 * len(part), CONTROL_RESERVE)
                 except NotSent:
                     break  # this publisher is gone, or will ask again
+
+    def _send_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        for node in publishers:
+            with contextlib.suppress(NotSent):  # this publisher is gone
+                self._mesh.post(node, (kinds.CONFIRM_DELAYED, reason), len(reason), CONTROL_RESERVE)
 
     def _send_hold(self, pattern: str, held: bool) -> None:
         """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast, final
 
 import trio
@@ -95,6 +95,7 @@ class Subscription:
         max_events: int,
         max_bytes: int,
         confirm: Callable[[Mapping[NodeId, Sequence[int]]], None],
+        delay: Callable[[Iterable[NodeId], str], None],
         hold: Callable[[bool], None],
         report: Callable[[NodeId, str, int, int], None],
     ) -> None:
@@ -108,6 +109,7 @@ class Subscription:
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._confirm = confirm
+        self._delay = delay
         self._hold = hold
         self._report = report
         self._holding = False
@@ -415,6 +417,15 @@ class Subscription:
                 else:
                     known += (number, number)
         await self.confirm_ranges(ranges)
+
+    def explain_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        """Tell publishers why their events are not confirmed for now: ``publish`` says so when its time is over.
+
+        Args:
+            publishers: nodes.
+            reason: what follows "node X says: ", up to 256 characters.
+        """
+        self._delay(publishers, reason)
 
     async def confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         """As ``confirm``, with the numbers by publisher: first and last of each range."""

@@ -15,6 +15,7 @@ from iris._node import Node
 from iris.kernel.background import open_background
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name
+from iris.patterns.shards import Share, check_share
 from iris.patterns.topics import check_pattern
 from iris.spark_bridge.gathering import gathering_service
 from iris.spark_bridge.group import GroupLimits
@@ -22,7 +23,9 @@ from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.lmdb_store import open_store
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.operations import Operations
+from iris.spark_bridge.place import Place
 from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import Staging
 from iris.spark_bridge.store import Store
 
@@ -39,6 +42,7 @@ async def open_bridge(
     clusters: Sequence[str] = (),
     name: str = "bridge",
     shards: Sequence[int] = (0,),
+    of: int | None = None,
     member: str | None = None,
     readers: Collection[str] | None = None,
     group: GroupLimits | None = None,
@@ -60,8 +64,12 @@ async def open_bridge(
             take one that only bridges serve, unless it is for broadcasts.
         name: the bridge's cluster, which readers name.
         shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
+        of: how many shards all members of the bridge have together, if they divide the events of the same topics: each
+            is stored by the member that has its shard, and by nobody while that one is away.  The same for all of
+            them, for as long as their logs live.  None: this member stores all that it subscribes to.
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
-            cluster ``<name>.<member>``, which the node must be allowed to join.  Not needed for a single one.
+            cluster ``<name>.<member>``, which the node must be allowed to join.  With ``of`` it is the member's first
+            shard unless it is given; a single member needs none.
         readers: clusters whose nodes may read; None: every node of the realm.
         group: how long events wait to be written together.
         retention: how long events are kept; for ever by default.
@@ -69,7 +77,9 @@ async def open_bridge(
         entropy: makes the epochs of new shards.
 
     Raises:
-        ConfigError: a topic, a name, a shard or the directory cannot be used.
+        ConfigError: a topic, a name, a shard or the directory cannot be used; or another member of the bridge has the
+            same shard or name, or counts shards otherwise, which may also come to light later and end the block.
+        BridgeUnreachable: the members that are there do not say what they hold.
         StoreBusy: another process has the directory open.
         StoreFull: there is no room to begin with.
         LogDamaged: the directory holds something else, or parts of the log are missing.
@@ -85,12 +95,20 @@ async def open_bridge(
         check_name(cluster, "cluster")
     if not shards or len(set(shards)) != len(shards) or not all(0 <= number <= MAX_SHARD for number in shards):
         raise ConfigError(f"shards are {list(shards)}: use different whole numbers from 0 to {MAX_SHARD}")
+    if of is not None:
+        share = check_share(Share(of, tuple(shards)))
+        member = str(min(shards)) if member is None else member
+    else:
+        share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
+    place = Place(node=node, bridge=name, address=address, shards=shards, of=of)
+    await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     async with _closing(store), AsyncExitStack() as stack:
         bridge = BridgeMember(
             store,
             shards=shards,
+            of=of,
             node=node.id,
             limits=group or GroupLimits(),
             retention=retention or Retention(),
@@ -99,14 +117,25 @@ async def open_bridge(
         intake = Intake(
             store,
             Staging(Path(directory) / "staged"),
-            bridge.sharding,
+            Sharding(shards),  # a batch of Spark's is committed by one member, in one step
             publish=node.publish,
             refresh=bridge.refresh,
             wall_clock=wall_clock,
         )
         operations = Operations(bridge, intake, bridge=name, address=address, readers=readers)
         subscriptions = [
-            (topic, await stack.enter_async_context(node.subscribe(topic, durable=True, overflow="wait")))
+            (
+                topic,
+                await stack.enter_async_context(
+                    node.subscribe(
+                        topic,
+                        durable=True,
+                        overflow="wait",
+                        group=None if share is None else name,
+                        share=share,
+                    )
+                ),
+            )
             for topic in dict.fromkeys(topics)
         ]
         nursery = await stack.enter_async_context(open_background())
@@ -114,6 +143,7 @@ async def open_bridge(
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
             await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+        nursery.start_soon(place.keep)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
         yield bridge

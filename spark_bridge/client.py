@@ -62,6 +62,8 @@ class RemoteShard:
     next: int
     size: int
     timestamp: int
+    of: int
+    """How many shards the bridge has, if its members divide the events; else 0."""
 
 
 @final
@@ -88,7 +90,8 @@ class BridgeClient:
         """Return every shard of every member, by number.
 
         Raises:
-            BridgeUnreachable: not every member answered in time, or there is none.
+            BridgeUnreachable: not every member answered in time, or there is none, or none has one of the shards that
+                members divide.
             RemoteError: two members have a shard of the same number.
         """
         shards = sorted(await self._retry(self._survey), key=lambda shard: shard.number)
@@ -105,11 +108,14 @@ class BridgeClient:
         shards: list[RemoteShard] = []
         async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
             async for answer in answers:
-                shards += [_shard_untrusted(fields) for fields in answer.payload]
+                shards += [shard_untrusted(fields) for fields in answer.payload]
         for error in answers.errors.values():
             raise error
         if answers.missing:
             raise trio.TooSlowError
+        missing = set(range(max((shard.of for shard in shards), default=0))) - {shard.number for shard in shards}
+        if missing:
+            raise trio.TooSlowError(f"shard {min(missing)} has no member: start the one that has its log")
         return shards
 
     async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, tuple[int, int]]:
@@ -335,7 +341,7 @@ def _translate(code: str, message: str) -> IrisError:
     return RemoteError(code, message) if error is None else error(message)
 
 
-def _shard_untrusted(fields: Any) -> RemoteShard:
+def shard_untrusted(fields: Any) -> RemoteShard:
     """Read what a member says of a shard.
 
     Raises:

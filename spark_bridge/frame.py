@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Final, final
 
+from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged
 
 MAGIC: Final = b"IrC1"
@@ -62,7 +62,7 @@ class Chunk:
 def frame_header(data: bytes | memoryview, *, shard: int, epoch: str, first: int, count: int, timestamp: int) -> bytes:
     """Return the bytes that stand before ``data`` in a frame."""
     rest = (bytes.fromhex(epoch), shard, count, first, timestamp, len(data))
-    checksum = zlib.crc32(data, zlib.crc32(FRAME_HEADER.pack(MAGIC, 0, *rest)[8:]))
+    checksum = crc32(data, crc32(FRAME_HEADER.pack(MAGIC, 0, *rest)[8:]))
     return FRAME_HEADER.pack(MAGIC, checksum, *rest)
 
 
@@ -93,7 +93,7 @@ def decode_frames(buffer: bytes | memoryview) -> Iterator[Chunk]:
         end = position + HEADER_SIZE + size
         if magic != MAGIC or end > len(view):
             raise LogDamaged("no whole chunk starts here")
-        if zlib.crc32(view[position + 8 : end]) != checksum:
+        if crc32(view[position + 8 : end]) != checksum:
             raise LogDamaged(f"the checksum of the chunk that claims to start at offset {first} does not fit")
         yield Chunk(
             shard=shard,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Generic, TypeVar, final
 
 from iris.kernel.config import MIB
@@ -57,6 +58,11 @@ class Group(Generic[T]):
         self._bytes = 0
         self._first = 0.0
         self._latest = 0.0
+
+    @property
+    def batches(self) -> Sequence[T]:
+        """What waits."""
+        return self._batches
 
     @property
     def is_empty(self) -> bool:

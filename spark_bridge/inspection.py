@@ -186,10 +186,15 @@ async def trim(client: BridgeClient, shard: int, before: int) -> int:
 
     Raises:
         NotAllowed: this node speaks for another cluster.
-        ConfigError: there is no such shard.
+        ConfigError: there is no such shard, or it ends before that offset.
     """
     for found in await client.shards():
         if found.number == shard:
+            if before > found.next:
+                raise ConfigError(
+                    f"shard {shard} ends at offset {found.next}, and {before} is beyond: give at most {found.next}, "
+                    "which removes all that it holds now"
+                )
             trimmed: int = await client.ask(found.address, "trim", {"shard": found.id, "before": before})
             return trimmed
     raise ConfigError(f"the bridge has no shard {shard}")

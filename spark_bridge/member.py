@@ -36,7 +36,10 @@ _PUBLISHER_MEMORY: Final = 24 * 3600.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatistics:
-    """Counters of a member of a bridge, in events unless said.  received = stored + repeats + stale + waiting."""
+    """Counters of a member of a bridge, in events unless said.
+
+    received = stored + repeats + stale + strays + waiting.
+    """
 
     received: int
     stored: int
@@ -44,9 +47,14 @@ class BridgeStatistics:
     """Known already: a publisher sent them again."""
     stale: int
     """Repeats so late that they could not be judged; neither stored nor confirmed."""
+    strays: int
+    """Of shards that other members have; neither stored nor confirmed.  Not all agree on the number of shards."""
     waiting: int
     missed: int
-    """Lost before they arrived, as their numbering shows.  Only events published without ``confirm``."""
+    """Lost before they arrived, as their numbering shows.  Only events published without ``confirm``.
+
+    A bridge whose members divide the events cannot count them: each sees a part of the numbering.  The publisher does.
+    """
     commits: int
     """Groups written to the disk."""
     refusals: int
@@ -77,13 +85,16 @@ class BridgeMember:
         store: Store,
         *,
         shards: Sequence[int],
+        of: int | None = None,
         node: NodeId,
         limits: GroupLimits,
         retention: Retention,
         wall_clock: Callable[[], float],
     ) -> None:
         self.store: Final = store
-        self.sharding: Final = Sharding(shards)
+        self.sharding: Final = Sharding(shards, of)
+        self.of: Final = of
+        """How many shards the bridge has, if its members divide the events."""
         self._node = node
         self._own = frozenset(shards)
         self._retention = retention
@@ -93,7 +104,7 @@ class BridgeMember:
         self._room = trio.lowlevel.ParkingLot()
         self._news = trio.Event()
         self._states: dict[str, ShardState] = {}
-        self._received = self._stored = self._repeats = self._stale = 0
+        self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = 0
         self.refresh()
 
@@ -107,6 +118,7 @@ class BridgeMember:
             stored=self._stored,
             repeats=self._repeats,
             stale=self._stale,
+            strays=self._strays,
             waiting=self._waiting,
             missed=self._missed,
             commits=self._commits,
@@ -151,7 +163,9 @@ class BridgeMember:
                 async with trio.open_nursery() as receiving:
                     receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``take``
                     for turn, (_, subscription) in enumerate(subscriptions):
-                        wanted = _first_match([pattern for pattern, _ in subscriptions], turn)
+                        # Of several subscriptions of one group each event comes to one, whichever that is.
+                        patterns = [pattern for pattern, _ in subscriptions]
+                        wanted = _first_match(patterns, turn) if self.of is None else None
                         receiving.start_soon(self._receive, subscription, wanted)
             finally:
                 committing.cancel()
@@ -205,9 +219,10 @@ class BridgeMember:
         batches = self._group.take()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
-        parts = self.sharding.split(runs)
+        parts, strays = self.sharding.split(runs)
         appended = await self._append(parts)
         while appended is None:
+            _explain((*batches, *self._group.batches))
             if not retry:
                 return
             await self._retain()
@@ -218,9 +233,11 @@ class BridgeMember:
         self._stored += appended.count
         self._repeats += appended.repeats
         self._stale += count_events(appended.stale)
+        self._strays += count_events(strays)
+        unstored = [*appended.stale, *strays]
         for batch in batches:
             if batch.subscription is not None:
-                await batch.subscription.confirm_ranges(_confirmations(batch.runs, appended.stale))
+                await batch.subscription.confirm_ranges(_confirmations(batch.runs, unstored))
             if batch.stored is not None:
                 batch.stored()
         self.refresh()
@@ -244,9 +261,17 @@ class BridgeMember:
         self.refresh()
 
 
-def _confirmations(runs: Sequence[Arrivals], stale: Sequence[Arrivals]) -> dict[NodeId, list[int]]:
+def _explain(batches: Sequence[_Batch]) -> None:
+    """Tell publishers what their confirmations wait for."""
+    for batch in batches:
+        if batch.subscription is not None:
+            publishers = {NodeId(run.publisher) for run in batch.runs if run.confirm}
+            batch.subscription.explain_delay(publishers, "its log has no room for more events")
+
+
+def _confirmations(runs: Sequence[Arrivals], unstored: Sequence[Arrivals]) -> dict[NodeId, list[int]]:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
-    unknown = {(run.publisher, run.confirm + at) for run in stale for at in range(len(run.payloads))}
+    unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
     ranges: dict[NodeId, list[int]] = {}
     for run in runs:
         if not run.confirm:

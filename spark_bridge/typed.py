@@ -3,10 +3,10 @@
 ``spark.readStream.format("iris").schema("carrier STRING, delay DOUBLE, _topic STRING")`` gives the payload's fields
 ``carrier`` and ``delay``, and the log's column ``topic``.  Columns whose names begin with an underscore are the log's.
 
-Values are JSON in UTF-8, or msgpack where the publisher gave something else than bytes; the latter become JSON first.
-All values of a batch are one text for Arrow's reader: no Python runs for each of them.  Each stands in an object of its
-own, ``{"v": value}``, so a value that is empty, or several values in one, cannot shift the rows: it is an error.  A
-batch with an error is halved until the rows that do not fit stand alone.
+Values are JSON in UTF-8, or msgpack where the publisher gave something else than bytes; the latter become JSON first
+(``iris.spark_bridge.packed``).  All values of a batch are one text for Arrow's reader: no Python runs for each of them.
+Each stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot shift
+the rows: it is an error.  A batch with an error is halved until the rows that do not fit stand alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow.json as pj
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.errors import PayloadUnfit
+from iris.spark_bridge.packed import packed_reader
 from iris.spark_bridge.schema import HEADER_ENCODING, SCHEMA
 
 LOG_COLUMNS: Final[Mapping[str, str]] = {f"_{name}": name for name in SCHEMA.names}
@@ -50,7 +51,7 @@ class TypedColumns:
         """
         names = [name for name in self.schema.names if name not in LOG_COLUMNS and name != self.corrupt]
         kind = pa.struct([self.schema.field(name) for name in names])
-        payloads, unfit = _parse_all(_texts(batch), kind)
+        payloads, unfit = _parse_batch(batch, kind)
         if unfit and self.fail:
             row = unfit[0]
             place = {name: batch.column(name)[row].as_py() for name in ("partition", "offset", "topic")}
@@ -115,18 +116,36 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         )
 
 
-def _texts(batch: pa.RecordBatch) -> pa.Array[Any]:
-    """Return the payloads as JSON."""
+def _parse_batch(batch: pa.RecordBatch, kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
+    """Return the payloads as structs, with null for those that do not fit, and the rows of these."""
     values = batch.column("value")
     headers = cast("pa.ListArray", batch.column("headers"))
     names = cast("pa.StructArray", headers.flatten()).field("key")
-    rows: list[int] = pc.unique(pc.list_parent_indices(headers).filter(pc.equal(names, HEADER_ENCODING))).to_pylist()
-    if not rows:
-        return values
-    texts: list[bytes] = values.to_pylist()
-    for row in rows:
-        texts[row] = _as_json(texts[row])
-    return pa.array(texts, pa.binary())
+    packed = pc.unique(pc.list_parent_indices(headers).filter(pc.equal(names, HEADER_ENCODING)))
+    if not len(packed):
+        return _parse_texts(values, kind)
+    if len(packed) == len(values):
+        return _parse_packed(values, kind)
+    every = pa.array(range(len(values)), packed.type)
+    texts = every.filter(pc.invert(pc.is_in(every, value_set=packed)))
+    first, unfit = _parse_packed(values.take(packed), kind)
+    second, unfit_texts = _parse_texts(values.take(texts), kind)
+    order = pa.concat_arrays([packed, texts])
+    whole = pa.concat_arrays([first, second]).take(pc.sort_indices(order))
+    rows: list[int] = order.take(pa.array(unfit + [len(packed) + row for row in unfit_texts], pa.int64())).to_pylist()
+    return cast("pa.StructArray", whole), sorted(rows)
+
+
+def _parse_packed(values: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
+    reader = packed_reader(kind)
+    lines = reader.to_lines(values)
+    if lines is not None:
+        try:
+            return cast("pa.StructArray", _read_lines(lines, kind, len(values))), []
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass  # a value is out of the range of its column, for one
+    texts = [reader.to_text(value) or _as_json(value) for value in values.to_pylist()]
+    return _parse_texts(pa.array(texts, pa.binary()), kind)
 
 
 def _as_json(value: bytes) -> bytes:
@@ -144,8 +163,7 @@ def _text(value: object) -> str:
     raise ValueError(f"{type(value).__name__} has no place in a column")
 
 
-def _parse_all(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
-    """Return the payloads as structs, with null for those that do not fit, and the rows of these."""
+def _parse_texts(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
     parts: list[pa.Array[Any]] = []
     unfit: list[int] = []
     open_ranges = [(0, len(texts))]
@@ -172,16 +190,20 @@ def _parse(texts: pa.Array[Any], kind: pa.StructType) -> pa.Array[Any]:
     )
     buffer = lines.buffers()[2]  # made here, so it holds these lines and nothing else
     assert buffer is not None
+    return _read_lines(buffer, kind, len(texts))
+
+
+def _read_lines(lines: bytes | pa.Buffer, kind: pa.StructType, count: int) -> pa.Array[Any]:
     table = pj.read_json(
-        pa.BufferReader(buffer),
-        read_options=pj.ReadOptions(use_threads=False, block_size=max(_MIB, buffer.size + 1)),
+        pa.BufferReader(lines),
+        read_options=pj.ReadOptions(use_threads=False, block_size=max(_MIB, len(lines) + 1)),
         parse_options=pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(_WRAP, kind)]),
             newlines_in_values=True,
             unexpected_field_behavior="ignore",
         ),
     )
-    if table.num_rows != len(texts):
+    if table.num_rows != count:
         raise pa.ArrowInvalid("some of the payloads are not one value each")
     column = table.column(_WRAP)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

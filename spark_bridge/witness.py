@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import Final, final
 
+from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged
 
 _META_AT: Final = 16
@@ -61,7 +61,7 @@ class Witness:
             magic, *_, transaction = _META.unpack(page)
             if magic != _MAGIC or (transaction > 1 and transaction % 2 != number):
                 raise LogDamaged("the index is damaged: one of its first two pages is not what was written")
-            pages[transaction] = zlib.crc32(page[:-8])
+            pages[transaction] = crc32(page[:-8])
         return pages
 
     def _check(self) -> None:
@@ -73,7 +73,7 @@ class Witness:
         if len(record) < _RECORD.size:
             return
         transaction, checksum, other, own = _RECORD.unpack(record)
-        if zlib.crc32(record[:-4]) != own:
+        if crc32(record[:-4]) != own:
             return  # torn by the death of the machine
         if transaction > newest:
             raise LogDamaged("the index is older than it was: it is damaged, or was put back from a copy")
@@ -86,7 +86,7 @@ class Witness:
         pages = self._read_pages()
         newest = max(pages)
         record = _RECORD.pack(newest, pages[newest], pages[min(pages)], 0)[:-4]
-        os.pwrite(self._file, record + zlib.crc32(record).to_bytes(4), 0)
+        os.pwrite(self._file, record + crc32(record).to_bytes(4), 0)
 
     def close(self) -> None:
         """Close the files."""

@@ -41,7 +41,7 @@ BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
 RELAY: Final = 0x31  # (origin: bytes, number: int, behind: bytes, body: bytes, signature: bytes): hand it on to those
 RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies lost, number, copies lost, ... handed on
 
-# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient)
+# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)
 INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
 INTEREST_KNOWN: Final = 0x41  # (version: int): the sender publishes accordingly from here on
 EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key: str | None, payloads)
@@ -50,6 +50,7 @@ HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wa
 RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key: str | None, payload): the value it keeps
 RETAINED_WANTED: Final = 0x46  # (pattern: str): send me the values that you keep for topics that match
 EVENTS_LOST: Final = 0x47  # (losses: tuple): topic, dropped, refused, topic, ...: events that subscribers did not get
+CONFIRM_DELAYED: Final = 0x48  # (reason: str): why the sender does not confirm events for now
 
 # Tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends.
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)

@@ -311,7 +311,8 @@ names = st.sampled_from([None, "databases", "nobody", "", "\0", "x" * 300])
 topics = st.sampled_from(["a.b", "a", "*", ">", "", "..", "a.>", "still.here", "x" * 300])
 payloads = st.binary(max_size=4).map(lambda data: wire.join_payload(data, packed=len(data) % 2 == 1))
 headers = st.sampled_from([None, (), ("a",), ("a", "b"), ("a", "b", "a", "c"), (1, 2)])
-terms = st.lists(st.tuples(topics, names, st.booleans()), max_size=3).map(tuple)
+shares = st.lists(small, max_size=3).map(tuple)
+terms = st.lists(st.tuples(topics, names, st.booleans(), st.booleans(), shares), max_size=3).map(tuple)
 
 PLAUSIBLE: dict[int, tuple[st.SearchStrategy[Any], ...]] = {
     kinds.PING: (small,),

@@ -95,7 +95,7 @@ async def test_a_tunnel_whose_peer_breaks_the_rules_ends_with_the_reason_and_not
 
 
 MALFORMED: dict[str, Message] = {
-    "interest": (kinds.INTEREST, 1, False, (("a..b", None, False, False),), ()),
+    "interest": (kinds.INTEREST, 1, False, (("a..b", None, False, False, ()),), ()),
     "terms of the wrong length": (kinds.INTEREST, 1, False, (("a", None, False),), ()),
     "events": (kinds.EVENTS, "t", 0, 0, None, None, None, (b"",)),
     "no events": (kinds.EVENTS, "t", 1, 0, None, None, None, ()),
@@ -104,6 +104,9 @@ MALFORMED: dict[str, Message] = {
     "wish": (kinds.RETAINED_WANTED, 5),
     "losses": (kinds.EVENTS_LOST, ("t", 1)),
     "confirmation": (kinds.CONFIRMED, (2, 1)),
+    "no reason": (kinds.CONFIRM_DELAYED, 5),
+    "a reason that is a novel": (kinds.CONFIRM_DELAYED, "x" * 257),
+    "a reason that controls a terminal": (kinds.CONFIRM_DELAYED, "\x1b[2J"),
     "version": (kinds.INTEREST_KNOWN, None),
 }
 

@@ -125,6 +125,33 @@ async def test_a_subscriber_that_does_not_tell_costs_the_timeout(autojump_clock:
         assert store.payloads == [1, 2]
 
 
+async def test_a_subscriber_that_cannot_store_says_why(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", "c") as fleet, fleet["b"].pubsub.subscribe(">", durable=True) as events:
+        a = fleet["a"]
+        fleet["c"].peer(a).link.post((kinds.CONFIRM_DELAYED, "nobody asked"), 0)
+        async with trio.open_nursery() as nursery:
+
+            async def refuse() -> None:
+                async for event in events:
+                    events.explain_delay([event.publisher], "no room")
+
+            nursery.start_soon(refuse)
+            with pytest.raises(RequestTimeout, match=f"within 1 s; node {fleet['b'].id} says: no room$"):
+                await confirm(a, "t", timeout=1)
+            nursery.cancel_scope.cancel()
+        events.explain_delay([a.id], "no room")
+        async with trio.open_nursery() as nursery:
+
+            async def take() -> None:
+                await events.confirm(await events.receive_batch())
+
+            nursery.start_soon(take)
+            await confirm(a, "t")
+        with pytest.raises(RequestTimeout, match=r"within 1 s$"):  # there was room meanwhile
+            await confirm(a, "t", timeout=1)
+        assert len(a.pubsub.confirming._delays) == 1, "of the one that nobody asked"
+
+
 async def test_many_at_once_are_confirmed_each_for_itself(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b", "c") as fleet:
         async with open_store(fleet["b"]) as one, open_store(fleet["c"]) as two, trio.open_nursery() as nursery:

@@ -20,8 +20,12 @@ A = Terms("a.*", None, False)
 B = Terms("a.*", "workers", False)
 C = Terms("a.>", None, True)
 
-any_terms = st.builds(
-    Terms, st.sampled_from(["a", "a.b", "*", "a.*", ">", "a.>"]), st.sampled_from([None, "g", "h"]), st.booleans()
+patterns = st.sampled_from(["a", "a.b", "*", "a.*", ">", "a.>"])
+any_terms = st.one_of(
+    st.builds(Terms, patterns, st.sampled_from([None, "g", "h"]), st.booleans(), st.booleans(), st.just(())),
+    st.builds(
+        Terms, patterns, st.just("g"), st.just(True), st.booleans(), st.sampled_from([(2, 0), (2, 1), (2, 0, 1)])
+    ),
 )
 
 
@@ -152,14 +156,19 @@ def test_the_terms_of_a_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         (1, False, ("a",), ()),
         (1, False, (("a",),), ()),
         (1, False, (("a", None),), ()),
-        (1, False, (("a", None, 0),), ()),
-        (1, False, (("a", None, False, 1),), ()),
-        (1, False, (("a..b", None, False),), ()),
-        (1, False, (("x" * 300, None, False),), ()),
-        (1, False, (("a", "no group", False),), ()),
-        (1, False, (("a", 1, False),), ()),
-        (1, False, ((b"a", None, False),), ()),
-        (1, False, (), (("a", "", False),)),
+        (1, False, (("a", None, False, False),), ()),
+        (1, False, (("a", None, 0, False, ()),), ()),
+        (1, False, (("a", None, False, 1, ()),), ()),
+        (1, False, (("a..b", None, False, False, ()),), ()),
+        (1, False, (("x" * 300, None, False, False, ()),), ()),
+        (1, False, (("a", "no group", False, False, ()),), ()),
+        (1, False, (("a", 1, False, False, ()),), ()),
+        (1, False, ((b"a", None, False, False, ()),), ()),
+        (1, False, (), (("a", "", False, False, ()),)),
+        (1, False, (("a", "g", True, False, None),), ()),
+        (1, False, (("a", "g", True, False, (2, 2)),), ()),
+        (1, False, (("a", "g", False, False, (2, 1)),), ()),
+        (1, False, (("a", None, True, False, (2, 1)),), ()),
         (True, False, (), ()),
     ],
 )

@@ -151,7 +151,7 @@ async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(tmp_path
 async def test_two_bridges_in_one_directory_are_refused(tmp_path: Path) -> None:
     async with open_network() as network, bridge_node(network, tmp_path):
         with pytest.raises(StoreBusy):
-            async with bridge_node(network, tmp_path):
+            async with bridge_node(network, tmp_path, shards=[1], member="b"):
                 pass
 
 

@@ -140,14 +140,17 @@ async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
                 await node.publish("t", b"%d" % told + bytes(1000), confirm=True, timeout=2)
                 told += 1
 
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(RequestTimeout, match=f"within 2 s; node {member.id} says: its log has no room"):
             await publish_until_refused()
         assert told > 5
         assert len(stored(bridge.store)) == told
         assert bridge.statistics().refusals > 0
+        with pytest.raises(RequestTimeout, match=f"within 1 s; node {member.id} says: its log has no room"):
+            async with node.confirming(timeout=1) as events:
+                await events.publish("t", b"too late")
         async with node.confirming(timeout=30) as events:
             await events.publish("t", b"last")
             await trio.to_thread.run_sync(bridge.store.trim, 0, told // 2 + 2)
-        left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-1]]
+        left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-2]]
         assert left == list(range(left[0], told + 1)), "the one that was refused was kept, and is stored once"
-        assert stored(bridge.store)[-1] == b"last"
+        assert stored(bridge.store)[-2:] == [b"too late", b"last"]

@@ -75,7 +75,7 @@ def payloads(chunks: Sequence[Chunk]) -> list[bytes]:
 
 def stored(store: Store, shard: int = 0) -> list[bytes]:
     """Return the payloads of every event of a shard."""
-    state = store.shards()[shard]
+    (state,) = (state for state in store.shards() if state.number == shard)
     found: list[bytes] = []
     at = state.earliest
     while at < state.next:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -36,6 +36,7 @@ class Desk:
         allow: frozenset[str] | None = None,
     ) -> None:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
+        self.delayed: list[tuple[NodeId, str]] = []
         self.holds: list[bool] = []
         self.reported: Counter[str] = Counter()
         self.subscription = Subscription(
@@ -47,6 +48,7 @@ class Desk:
             max_events=max_events,
             max_bytes=max_bytes,
             confirm=self.confirm,
+            delay=self.delay,
             hold=self.holds.append,
             report=self.report,
         )
@@ -54,6 +56,9 @@ class Desk:
 
     def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         self.confirmed += [(node, tuple(numbers)) for node, numbers in ranges.items()]
+
+    def delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        self.delayed += [(node, reason) for node in publishers]
 
     def report(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
         self.reported["dropped"] += dropped

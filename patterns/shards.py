@@ -1,0 +1,95 @@
+"""Shards: which part of a group's events goes where, whoever asks and whoever is there.
+
+A group that stores events must not let them go to whichever member happens to be alive: one that is repeated after a
+loss would be stored by two.  So such a group has a fixed number of shards, each event belongs to one of them for ever,
+and each member says which shards are its own.  While nobody has a shard, its events wait or are lost; they never go
+to another one.
+
+Rendezvous hashing: when the number of shards grows, only what belongs to the new ones moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
+
+from iris.kernel.errors import ConfigError
+
+MAX_SHARDS: Final = 512
+"""Of one group.  A key that is new costs one hash of 1 us for each."""
+
+_REMEMBERED: Final = 65536
+
+
+class Share(NamedTuple):
+    """The part of a durable group's events that one subscriber takes, see ``Node.subscribe``.
+
+    Each event belongs to one shard, by its key or else by its publisher and topic, and goes to who has that shard and
+    to nobody else: while nobody does, a confirmed event waits and another one is lost, counted by its publisher.
+    """
+
+    of: int
+    """How many shards the group has, 1 to 512; the same for every member."""
+    shards: tuple[int, ...]
+    """Those of this subscriber, from 0 on."""
+
+
+def is_share(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, is the number of shards and then different ones of them."""
+    if type(value) is not tuple or not 2 <= len(value) <= MAX_SHARDS + 1:
+        return False
+    if any(type(number) is not int for number in value):
+        return False
+    of, *shards = value
+    return 0 < of <= MAX_SHARDS and len(set(shards)) == len(shards) and min(shards) >= 0 and max(shards) < of
+
+
+def check_share(share: Share) -> Share:
+    """Return ``share``.
+
+    Raises:
+        ConfigError: the shards are none, stand twice, or are not below the number of shards.
+    """
+    if not is_share((share.of, *share.shards)):
+        raise ConfigError(
+            f"shards {list(share.shards)} of {share.of}: use different whole numbers from 0 on and below the number of "
+            f"all shards, which is 1 to {MAX_SHARDS}"
+        )
+    return share
+
+
+@final
+class ShardMap:
+    """Assigns events to shards.
+
+    An event with a key goes where all events of that key go, whoever publishes them.  One without goes where those of
+    its publisher and topic go.
+
+    Args:
+        shards: their numbers, at least one.
+    """
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self._shards: Final = tuple(shards)
+        self._known: dict[str, int] = {}
+
+    @property
+    def only(self) -> int | None:
+        """The shard of every event, if there is one alone."""
+        return self._shards[0] if len(self._shards) == 1 else None
+
+    def shard_of(self, key: str | None, publisher: str, topic: str) -> int:
+        """Return the shard of one event."""
+        name = f"t{publisher}.{topic}" if key is None else f"k{key}"
+        shard = self._known.get(name)
+        if shard is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            shard = self._known[name] = max(self._shards, key=lambda number: stable_hash(f"{name}\0{number}"))
+        return shard
+
+
+def stable_hash(text: str) -> int:
+    """Return 64 bits that are the same in every process, unlike ``hash``."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
