@@ -84,7 +84,7 @@ def bridge(
     if directory is None:
         raise click.UsageError("a bridge keeps its log in a directory: give --data")
     with needing_spark():
-        from iris.spark_bridge.bridge import open_bridge
+        from iris.spark_bridge.bridge import BRIDGE_CONFIG, open_bridge
         from iris.spark_bridge.retention import Retention
     retention = Retention(
         max_age=None if keep_hours is None else keep_hours * HOUR,
@@ -94,7 +94,7 @@ def bridge(
 
     async def store() -> None:
         async with (
-            connection.open(name) as node,
+            connection.open(name, BRIDGE_CONFIG) as node,
             open_bridge(
                 node,
                 topics=topics,

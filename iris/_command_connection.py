@@ -40,7 +40,7 @@ class Connection:
     dial_only: bool = False
 
     @contextlib.asynccontextmanager
-    async def open(self, name: str | None = None) -> AsyncGenerator[iris.Node]:
+    async def open(self, name: str | None = None, config: iris.Config | None = None) -> AsyncGenerator[iris.Node]:
         """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential.
 
         With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
@@ -54,6 +54,7 @@ class Connection:
                 listen=self.listen,
                 site=self.site,
                 dial_only=self.dial_only,
+                config=config,
             ) as node,
         ):
             _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")

@@ -168,7 +168,7 @@ async def test_a_bridge_that_would_take_anothers_place_is_refused(
             assert first.statistics().stored == 1
 
 
-async def test_of_two_that_start_at_once_the_one_with_the_smaller_id_stays(tmp_path: Path) -> None:
+async def test_of_two_that_start_at_once_at_least_one_gives_way(tmp_path: Path) -> None:
     ended: list[str] = []
     async with (
         open_network() as network,
@@ -181,8 +181,7 @@ async def test_of_two_that_start_at_once_the_one_with_the_smaller_id_stays(tmp_p
             try:
                 async with open_bridge(node, topics=["t"], directory=tmp_path / node.id):
                     await trio.sleep_forever()
-            except ConfigError as error:
-                assert "is at node" in str(error)
+            except ConfigError:
                 ended.append(node.id)
                 nursery.cancel_scope.cancel()
 
@@ -190,9 +189,8 @@ async def test_of_two_that_start_at_once_the_one_with_the_smaller_id_stays(tmp_p
         nursery.start_soon(serve, other)
         with trio.fail_after(20):
             await trio.sleep_forever()
-    # One that saw the other before it joined gives way too, whatever its id is.
-    assert ended
-    assert set(ended) <= {one.id, other.id}
+    # Which of them it is also depends on who looked when: one that sees the other before it joins gives way.
+    assert len(ended) in (1, 2)
 
 
 async def test_bridges_that_meet_when_a_network_is_whole_again_are_not_both_kept(tmp_path: Path) -> None:
@@ -203,12 +201,16 @@ async def test_bridges_that_meet_when_a_network_is_whole_again_are_not_both_kept
     ):
         network.memory.partition("a", "b")
         smaller, greater = sorted((one, other), key=lambda node: node.id)
+
+        async def serve_and_meet() -> None:
+            async with open_bridge(greater, topics=["t"], directory=tmp_path / "greater"):
+                network.memory.heal()
+                with trio.fail_after(60):
+                    await trio.sleep_forever()
+
         async with open_bridge(smaller, topics=["t"], directory=tmp_path / "smaller"):
             with pytest.raises(ConfigError, match=f"shard 0 of bridge 'bridge' is at node {smaller.id} already"):
-                async with open_bridge(greater, topics=["t"], directory=tmp_path / "greater"):
-                    network.memory.heal()
-                    with trio.fail_after(60):
-                        await trio.sleep_forever()
+                await serve_and_meet()
 
 
 async def test_another_service_under_the_bridges_name_is_told_from_a_member(tmp_path: Path) -> None:
