@@ -62,6 +62,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, dict[str, 
 
     @contextlib.asynccontextmanager
     async def open_node(name: str | None = None, **options: Any) -> AsyncGenerator[iris.Node]:
+        options.pop("config", None)  # a verb's own
         calls.append((name, options))
         raise iris.ConfigError("refused")
         yield  # what makes it a generator
@@ -98,6 +99,7 @@ def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[s
                 "seeds": ("tcp://192.0.2.1:1", "tcp://192.0.2.2:2"),
                 "listen": ("tcp://127.0.0.1:0", "ipc:///x"),
                 "site": "berlin",
+                "dial_only": False,
             },
         )
     ]
@@ -117,7 +119,7 @@ def test_in_the_local_realm_a_member_speaks_for_its_cluster(
     arguments: list[str], name: str | None, opened: list[tuple[str | None, dict[str, Any]]]
 ) -> None:
     assert run_command(arguments) == 2
-    assert opened == [(name, {"credential": None, "seeds": (), "listen": (), "site": None})]
+    assert opened == [(name, {"credential": None, "seeds": (), "listen": (), "site": None, "dial_only": False})]
 
 
 def test_a_credential_of_the_environment_is_used_unless_another_is_given(

@@ -255,6 +255,16 @@ async def test_only_the_bridges_own_nodes_may_trim(tmp_path: Path) -> None:
         assert node.name == "reader"
 
 
+async def test_nothing_beyond_the_end_is_trimmed(tmp_path: Path) -> None:
+    async with open_network() as network, bridge_node(network, tmp_path), network.open_node("bridge") as owner:
+        client = BridgeClient(owner, "bridge", patience=5)
+        await owner.publish("a.b", b"x", confirm=True)
+        (shard,) = await client.shards()
+        with pytest.raises(RemoteError, match="before is 2: shard .* ends at 1"):
+            await client.ask("bridge", "trim", {"shard": shard.id, "before": 2})
+        assert await client.ask("bridge", "trim", {"shard": shard.id, "before": 1}) == 1
+
+
 async def test_readers_that_are_not_named_are_refused(tmp_path: Path) -> None:
     async with bridge_and_reader(tmp_path, readers=["analysts"]) as (_, _, client):
         with pytest.raises(Exception, match="may not read"):

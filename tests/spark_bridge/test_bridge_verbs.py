@@ -94,6 +94,8 @@ def test_replay_begins_where_it_is_told(iris_bridge: Verb) -> None:
         (("replay", "--start", '{"7": 5}'), "names the shard 7"),
         (("status", "--name", "archive", "--timeout", "0.5"), "iris bridge --name archive"),
         (("trim", "--shard", "7", "--before", "1"), "no shard 7"),
+        (("trim", "--shard", "0", "--before", "999"), "shard 0 ends at offset 20, and 999 is beyond: give at most 20"),
+        (("--topic", "x", "--data", "not-there", "--shard", "3", "--of", "3"), "below the number of all shards"),
         (("verify", "--data", "/nowhere"), "no log in /nowhere"),
         (("--data", "not-there"), "give --topic"),
         (("--topic", "x"), "give --data"),
