@@ -235,7 +235,7 @@ class BridgeMember:
         self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
         unstored = [*appended.stale, *strays]
-        # All that a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
+        # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[Arrivals]] = {}
         for batch in batches:
             if batch.subscription is not None:

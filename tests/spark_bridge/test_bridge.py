@@ -260,7 +260,7 @@ async def test_nothing_beyond_the_end_is_trimmed(tmp_path: Path) -> None:
         client = BridgeClient(owner, "bridge", patience=5)
         await owner.publish("a.b", b"x", confirm=True)
         (shard,) = await client.shards()
-        with pytest.raises(RemoteError, match="before is 2: shard .* ends at 1"):
+        with pytest.raises(RemoteError, match=r"before is 2: shard .* ends at 1"):
             await client.ask("bridge", "trim", {"shard": shard.id, "before": 2})
         assert await client.ask("bridge", "trim", {"shard": shard.id, "before": 1}) == 1
 
