@@ -20,54 +20,22 @@ from iris.cluster.balancer import Balancer
 from iris.cluster.doubts import Doubts
 from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
 from iris.cluster.gossip import encode_update
+from iris.cluster.linking import Linking
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
-from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.roster import Change, Member, Roster
 from iris.cluster.swim import KINDS, Swim
-from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.watch import Watch
 from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
-from iris.kernel.transport import Refused
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 
-_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
-
-_COURTESY: Final = 0.5
-"""Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
-
-_COURTESY_TO_DIALLERS: Final = 5.0
-"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
-
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
-
-_HELD_BACK: Final = 64
-"""Messages of the machine kept for a node that is being linked."""
-
-
-@final
-class _Linking:
-    """A node that is being linked.
-
-    Attributes:
-        messages: of the machine, for when it is linked.
-        hurry: set when there is something for it, or when it is linked.
-        linked: set when it is linked.
-    """
-
-    __slots__ = ("hurry", "linked", "messages")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.hurry = trio.Event()
-        self.linked = trio.Event()
 
 
 @final
@@ -104,7 +72,15 @@ class Membership:
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
         """Returns the members that a cluster has at other sites, linked or not."""
         self._closed_routes: set[NodeId] = set()
-        self._linking: dict[NodeId, _Linking] = {}
+        self._linking = Linking(
+            mesh,
+            nursery,
+            record=lambda node: self._records.get(node) or swim.record(node),
+            is_alive=self._records.__contains__,
+            refused=self._refused,
+            failed=self._cannot_link,
+        )
+        mesh.redialling.refused = self._refused
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
@@ -277,7 +253,7 @@ class Membership:
         doubts = Doubts(patience)
         while True:
             nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
-            owing = {node: self._frames_from(node) for node in nodes if node in self._mesh.peers}
+            owing = {node: self._linking.frames_from(node) for node in nodes if node in self._mesh.peers}
             for node in doubts.look(trio.current_time(), owing):
                 self._perform(self._swim.doubt(node, trio.current_time()))
                 self._wakeup.wake()
@@ -288,10 +264,6 @@ class Membership:
                     balancer.on_work = self._work.wake
                 await self._work.wait()
 
-    def _frames_from(self, node: NodeId) -> int:
-        session = self._mesh.peers[node].session
-        return 0 if session is None else session.statistics().received_frames
-
     def _receive(self, peer: Peer, message: Message) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
@@ -299,6 +271,15 @@ class Membership:
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
         if self._swim.deadline < before:
             self._wakeup.wake()
+
+    def _refused(self, node: NodeId) -> None:
+        """Nobody listens at the node's address any more: evidence for the machine."""
+        if node not in self._foreign:
+            self._perform(self._swim.refused(node, trio.current_time()))
+            self._wakeup.wake()
+
+    def _cannot_link(self, error: str) -> None:
+        self.rejected[f"cannot link: {error}"] += 1
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -329,10 +310,7 @@ class Membership:
             except NotSent:
                 self.rejected["no room on the link"] += 1
             return
-        linking = self._link_to(node)
-        if len(linking.messages) < _HELD_BACK:
-            linking.messages.append(message)
-        linking.hurry.set()
+        self._linking.hold(node, message)
 
     # -- who can be asked -----------------------------------------------------------------------------------
 
@@ -344,12 +322,18 @@ class Membership:
             self._closed_routes.discard(node)
             self._remove(node)
             # Who leaves says goodbye on each link itself, after all else that it had to say.
-            if changed.state is MemberState.DEAD and self._mesh.peer(node) is not None:
-                self._nursery.start_soon(self._drop, node)
+            if changed.state is MemberState.DEAD:
+                self._linking.dead(node)
+            else:
+                self._linking.cleared(node)
         else:
             self._records[node] = changed.record
+            if changed.state is MemberState.SUSPECT:
+                self._linking.suspected(node)
+            else:
+                self._linking.cleared(node)
             if self._mesh.peer(node) is None:
-                self._link_to(node)
+                self._linking.begin(node)
             else:
                 self._place(node)
         self._changed.unpark_all()
@@ -359,11 +343,6 @@ class Membership:
             for watch in self._watches:
                 if watch.cluster == change.cluster:
                     watch.add(change)
-
-    async def _drop(self, node: NodeId) -> None:
-        """End the link to a dead node, outside the loop that reads its messages."""
-        if node not in self._records:
-            self._mesh.drop(node, "it is dead")
 
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""
@@ -403,51 +382,6 @@ class Membership:
                 listener(route.node)
         self._changed.unpark_all()
 
-    # -- links to everybody ---------------------------------------------------------------------------------
-
-    def _link_to(self, node: NodeId) -> _Linking:
-        linking = self._linking.get(node)
-        if linking is None:
-            linking = self._linking[node] = _Linking()
-            self._nursery.start_soon(self._link, node, linking)
-        return linking
-
-    async def _link(self, node: NodeId, linking: _Linking) -> None:
-        """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
-
-        The machine tries the dead again at its own pace.
-        """
-        try:
-            await self._be_courteous(node, linking)
-            for attempt in range(1_000_000):
-                record = self._records.get(node) or self._swim.record(node)
-                if record is None or self._mesh.peer(node) is not None:
-                    return
-                through_others = (via_url(node),) if self._mesh.dial_only else ()
-                try:
-                    await self._mesh.connect(dict.fromkeys((*record.addresses, *through_others)), expected=node)
-                except Refused:
-                    self._perform(self._swim.refused(node, trio.current_time()))
-                    self._wakeup.wake()
-                except (NotSent, AuthenticationError, ConfigError) as error:
-                    self.rejected[f"cannot link: {type(error).__name__}"] += 1
-                if node not in self._records:
-                    return
-                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
-        finally:
-            self._linking.pop(node, None)
-
-    async def _be_courteous(self, node: NodeId, linking: _Linking) -> None:
-        """Leave it to a node to dial this one for a while, if it is the one to do it."""
-        record = self._records.get(node) or self._swim.record(node)
-        dials = record is not None and any(map(is_via_url, record.addresses))
-        if dials and any(map(is_two_way, self._mesh.advertised)):
-            with trio.move_on_after(_COURTESY_TO_DIALLERS):
-                await linking.linked.wait()
-        elif self._mesh.node > node if dials == self._mesh.dial_only else dials:
-            with trio.move_on_after(_COURTESY):
-                await linking.hurry.wait()
-
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_up(self, peer: Peer) -> None:
@@ -459,12 +393,8 @@ class Membership:
         if peer.foreign:
             return
         self._send(peer.node, (kinds.GOSSIP, (encode_update(self._swim.own),)))
-        linking = self._linking.get(peer.node)
-        if linking is not None:
-            for message in linking.messages:
-                self._send(peer.node, message)
-            linking.hurry.set()
-            linking.linked.set()
+        for message in self._linking.linked(peer.node):
+            self._send(peer.node, message)
         if peer.node in self._records:
             self._place(peer.node)
         self._changed.unpark_all()
@@ -475,11 +405,11 @@ class Membership:
             self._route(Route(node=peer.node, open=True))
 
     def peer_refused(self, node: NodeId) -> None:
-        """The connection broke: evidence for the machine, which closes the route at once."""
+        """The connection broke: the machine closes the route at once."""
         if node in self._foreign:
             self._route(Route(node=node, open=False))
             return
-        self._perform(self._swim.refused(node, trio.current_time()))
+        self._perform(self._swim.broken(node, trio.current_time()))
         self._wakeup.wake()
 
     def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
@@ -488,5 +418,5 @@ class Membership:
         if self._foreign.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)
         if peer.node in self._records and not self._mesh.closing:
-            self._link_to(peer.node)
+            self._linking.begin(peer.node)
         self._changed.unpark_all()

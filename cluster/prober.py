@@ -5,8 +5,8 @@ Rules of this file:
 - Each interval one member is probed.  One whose direct way is broken is also pinged each interval, so that its route
   opens again, and one that reported a long queue; a dead one is tried now and then, so that a partition ends by
   itself.
-- A failed probe makes this node a witness.  A broken link does so only if it stays broken for a moment: links are
-  redialled, and a host that merely dropped one is not accused.
+- A failed probe makes this node a witness.  So does a refused connection, if there is no answer for a moment either.
+  A broken link closes the route and accuses nobody: it is dialled again, and a node that has too much to do drops some.
 - Answers prove the way there and back; only they open a route that own evidence has closed.
 """
 
@@ -108,8 +108,17 @@ class Prober:
         if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
             self._start(member)
 
+    def broken(self, node: NodeId) -> None:
+        """The link to this node broke."""
+        member = self._ground.view.find(node)
+        if member is not None and member.live and member.unreachable != "refused":
+            self._mark(member, "broken")
+            self._start(member, alone=True)
+            sequence = self._sequence
+            self._ground.timers.at(self._ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
+
     def refused(self, node: NodeId) -> None:
-        """The link to this node broke, or a connection to it was refused."""
+        """A connection to this node was refused."""
         ground = self._ground
         for sequence, (asker, asked, target) in list(self._relays.items()):
             if target == node:

@@ -10,6 +10,7 @@ import trio
 from iris.cluster.peer import Peer
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
+from iris.kernel.transport import Refused
 
 PAUSES: Final = (0.0, 0.02, 0.1, 0.5)
 """Pauses before each attempt to reach a peer whose connection broke.  The first one meets a refused port within a
@@ -46,6 +47,9 @@ class Redialling:
         self._under_way: set[NodeId] = set()
         self.pauses: Callable[[Peer], Iterable[float]] = pauses_of
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
+        self.refused: Callable[[NodeId], None] = lambda _: None
+        """Called with a peer at whose address nobody listens any more, or somebody else.  A connection that breaks is
+        no such evidence: a node that has too much to do, or holds the other end dead, closes some."""
 
     def begin(self, peer: Peer) -> bool:
         """Reach a peer again; tell whether that is new."""
@@ -66,12 +70,16 @@ class Redialling:
                 try:
                     await self._connect(peer)
                 except AuthenticationError as error:
+                    self.refused(peer.node)
                     self._under_way.discard(peer.node)
                     self._drop(peer.node, f"somebody else answers at its address: {error}")
                     return
+                except Refused:
+                    self.refused(peer.node)
                 except (NotSent, ConfigError):
                     continue
-                return
+                else:
+                    return
         finally:
             self._under_way.discard(peer.node)
         self._drop(peer.node, "it cannot be reached any more")

@@ -231,8 +231,17 @@ class Swim:
             self._own.leave()
         return self._flush()
 
+    def broken(self, node: NodeId, now: float) -> list[Effect]:
+        """The link to ``node`` broke, and neither side meant it to.
+
+        Its route closes at once, until an answer to a probe shows that the way is there again.
+        """
+        self._advance(now)
+        self._prober.broken(node)
+        return self._flush()
+
     def refused(self, node: NodeId, now: float) -> list[Effect]:
-        """The link to ``node`` broke, or connecting to it was refused, and neither side meant it to.
+        """Connecting to ``node`` was refused: nobody listens there.
 
         Its route closes at once.  If a probe sent now is not answered within 50 ms this node becomes a witness.
         """

@@ -11,7 +11,7 @@ from iris.cluster.site_ways import Carrier, is_site_url
 from iris.cluster.via_ways import is_via_url
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import Entropy
-from iris.kernel.transport import Outgoing, Transport
+from iris.kernel.transport import Outgoing, Refused, Transport
 
 
 @final
@@ -77,7 +77,8 @@ class Ways:
                     raise NotSent(f"nothing leads from here to {url}")
                 return await carrier.dial(url, note)
         if is_reverse_url(url):
-            raise NotSent(f"{url} can only dial out, and is not dialled")
+            # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
+            raise Refused(f"{url} can only dial out, and is not dialled")
         if self._tokens is None:
             return await self._transport.dial(url, note)
         if not is_two_way(url):

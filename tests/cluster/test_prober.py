@@ -241,3 +241,33 @@ def test_those_heard_lately_are_asked_for_help_first() -> None:
     asked = {s.node for _, e in run(swim, 0.26) for s in sends([e], kinds.PROBE_REQUEST)}
     assert len(asked) == 3
     assert asked <= {node(number) for number in (1, 5, 6, 7)}
+
+
+def test_a_link_that_only_broke_closes_the_route_and_accuses_nobody() -> None:
+    swim = knowing(1, 2, 3)
+    effects = swim.broken(node(1), 1.0)
+    assert [e for e in effects if isinstance(e, Route)] == [Route(node=node(1), open=False, evidence="broken")]
+    (ping,) = sends(effects, kinds.PROBE)
+    later = [e for _, e in run(swim, 1.2)]
+    assert [s.message[1] for s in sends(later, kinds.PROBE) if s.node == node(1)] == [ping.message[1]], "once more"
+    assert changes(later) == []
+    again = swim.broken(node(1), 1.2)
+    (ping,) = sends(again, kinds.PROBE)
+    assert Route(node=node(1), open=True) in swim.receive((kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.21)
+
+
+def test_a_link_that_broke_and_is_then_refused_is_evidence_from_the_refusal_on() -> None:
+    swim = knowing(1, 2, 3)
+    swim.broken(node(1), 1.0)
+    run(swim, 1.1)
+    swim.refused(node(1), 1.1)
+    suspected = [t for t, e in run(swim, 1.2) if isinstance(e, Changed)]
+    assert len(suspected) == 1
+    assert near(suspected[0], 1.15)
+
+
+def test_a_broken_link_to_the_unknown_or_the_dead_changes_nothing() -> None:
+    swim = knowing(1)
+    assert swim.broken(node(9), 0.0) == []
+    gossip(swim, record(1, incarnation=2, leaving=True))
+    assert swim.broken(node(1), 0.0) == []

@@ -181,3 +181,18 @@ def test_attempts_that_were_fruitless_are_not_made_again() -> None:
     assert list(pauses_of(peer)) == []
     peer.fruitless = len(PAUSES) - 1
     assert list(pauses_of(peer)) == [PAUSES[-1]]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "evidence"),
+    [(Refused("nobody"), 1), (AuthenticationError("another"), 1), (NotSent("no answer"), 0), (None, 0)],
+)
+async def test_only_an_address_where_nobody_or_another_listens_speaks_against_a_peer(
+    autojump_clock: MockClock, outcome: Exception | None, evidence: int
+) -> None:
+    async with open_line(outcome, None) as line:
+        refused: list[NodeId] = []
+        line.redialling.refused = refused.append
+        line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert refused == [line.peer.node] * evidence

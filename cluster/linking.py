@@ -1,0 +1,183 @@
+"""Links to everybody: who is dialled by whom, what waits for a link, and for how long a dead member keeps one.
+
+Of two nodes that hear of each other one dials, by the order of their ids; the other one waits a moment for it, unless
+it has something to say.  A member that is declared dead but was heard since it fell under suspicion is most likely
+slow: it will refute, and a link costs both ends milliseconds of work.  Dropping the links of slow nodes would make
+them slower yet, and a loaded machine would never come to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.records import NodeRecord
+from iris.cluster.reverse_ways import is_two_way
+from iris.cluster.via_ways import is_via_url, via_url
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.ids import NodeId
+from iris.kernel.transport import Refused
+from iris.kernel.wire import Message
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
+
+_COURTESY: Final = 0.5
+"""Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
+
+_COURTESY_TO_DIALLERS: Final = 5.0
+"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
+
+_HELD_BACK: Final = 64
+"""Messages of the machine kept for a node that is being linked."""
+
+_REPRIEVE: Final = 5.0
+"""Seconds that a dead member which was heard under suspicion keeps its link.  An accusation and its refutation take
+less even where each process waits a second for its turn."""
+
+
+@final
+class _Wait:
+    """A node that is being linked.
+
+    Attributes:
+        messages: of the machine, for when it is linked.
+        hurry: set when there is something for it, or when it is linked.
+        linked: set when it is linked.
+    """
+
+    __slots__ = ("hurry", "linked", "messages")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.hurry = trio.Event()
+        self.linked = trio.Event()
+
+
+@final
+class Linking:
+    """Keeps a link to each node that is alive.
+
+    Args:
+        mesh: the links.
+        nursery: for the tasks that dial.
+        record: returns the record of a node, alive or dead, if it is known.
+        is_alive: tells whether a node is held alive, or only suspected.
+        refused: called with a node whose address refuses connections.
+        failed: called with the name of each error that an attempt ended with.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        nursery: trio.Nursery,
+        *,
+        record: Callable[[NodeId], NodeRecord | None],
+        is_alive: Callable[[NodeId], bool],
+        refused: Callable[[NodeId], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._mesh = mesh
+        self._nursery = nursery
+        self._record = record
+        self._is_alive = is_alive
+        self._refused = refused
+        self._failed = failed
+        self._waits: dict[NodeId, _Wait] = {}
+        self._suspected: dict[NodeId, int] = {}
+
+    def begin(self, node: NodeId) -> None:
+        """Link to a node, unless that is under way."""
+        self._wait(node)
+
+    def hold(self, node: NodeId, message: Message) -> None:
+        """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself."""
+        wait = self._wait(node)
+        if len(wait.messages) < _HELD_BACK:
+            wait.messages.append(message)
+        wait.hurry.set()
+
+    def linked(self, node: NodeId) -> list[Message]:
+        """Note that a node is linked; return what was held for it."""
+        wait = self._waits.get(node)
+        if wait is None:
+            return []
+        wait.hurry.set()
+        wait.linked.set()
+        messages, wait.messages = wait.messages, []
+        return messages
+
+    def frames_from(self, node: NodeId) -> int:
+        """Return how many frames have come from a linked node under its present session."""
+        session = self._mesh.peers[node].session
+        return 0 if session is None else session.statistics().received_frames
+
+    def suspected(self, node: NodeId) -> None:
+        """Note that a node is under suspicion; what it sends from the first time on counts."""
+        if node in self._mesh.peers:
+            self._suspected.setdefault(node, self.frames_from(node))
+
+    def cleared(self, node: NodeId) -> None:
+        """Note that a node is under suspicion no more."""
+        self._suspected.pop(node, None)
+
+    def dead(self, node: NodeId) -> None:
+        """End the link to a dead node, if there is one: at once, or when it had time to refute."""
+        before = self._suspected.pop(node, None)
+        if node in self._mesh.peers:
+            heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
+            self._nursery.start_soon(self._drop, node, _REPRIEVE if heard else 0.0)
+
+    async def _drop(self, node: NodeId, patience: float) -> None:
+        # Also without patience outside the loop that reads its messages.
+        if patience:
+            await trio.sleep(patience)
+        if not self._is_alive(node):
+            self._mesh.drop(node, "it is dead")
+
+    # -- dialling -------------------------------------------------------------------------------------------
+
+    def _wait(self, node: NodeId) -> _Wait:
+        wait = self._waits.get(node)
+        if wait is None:
+            wait = self._waits[node] = _Wait()
+            self._nursery.start_soon(self._link, node, wait)
+        return wait
+
+    async def _link(self, node: NodeId, wait: _Wait) -> None:
+        """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
+
+        The machine tries the dead again at its own pace.
+        """
+        try:
+            await self._be_courteous(node, wait)
+            for attempt in range(1_000_000):
+                record = self._record(node)
+                if record is None or self._mesh.peer(node) is not None:
+                    return
+                through_others = (via_url(node),) if self._mesh.dial_only else ()
+                try:
+                    await self._mesh.connect(dict.fromkeys((*record.addresses, *through_others)), expected=node)
+                except Refused:
+                    self._refused(node)
+                except (NotSent, AuthenticationError, ConfigError) as error:
+                    self._failed(type(error).__name__)
+                if not self._is_alive(node):
+                    return
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+        finally:
+            self._waits.pop(node, None)
+
+    async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:
+        """Leave it to a node to dial this one for a while, if it is the one to do it."""
+        record = self._record(node)
+        dials = record is not None and any(map(is_via_url, record.addresses))
+        if dials and any(map(is_two_way, self._mesh.advertised)):
+            with trio.move_on_after(_COURTESY_TO_DIALLERS):
+                await wait.linked.wait()
+        elif self._mesh.node > node if dials == self._mesh.dial_only else dials:
+            with trio.move_on_after(_COURTESY):
+                await wait.hurry.wait()
