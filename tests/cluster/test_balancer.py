@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.membership import balancing
 from iris.cluster.balancer import Balancer
 from iris.kernel.ids import NodeId
 from tests.support.membership import node
@@ -99,6 +100,86 @@ def test_a_member_that_always_failed_is_tried_again_after_some_200_draws() -> No
     answer(two, node(1), 0.01, times=50)
     answer(two, node(0), 3600.0, ok=False, times=100)
     assert picks(two, 200)[node(0)] >= 1
+
+
+@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 1), (0.7, 10)])
+def test_each_of_ten_gets_its_share_of_the_capacity_if_one_is_ten_times_slower(load: float, callers: int) -> None:
+    seen = balancing.offered(1, load=load, callers=callers, seconds=10.0)
+    without = balancing.offered(1, load=load, callers=callers, seconds=10.0, one_slow=False)
+    assert 0.8 < seen.slow_share < 1.2
+    assert 0.8 < seen.least_share < seen.greatest_share < 1.2
+    assert seen.p99 < 1.5 * without.p99
+
+
+def shares(members: Balancer, seconds: float, *, rate: float, since: float, failing: bool = False) -> Counter[NodeId]:
+    """Have requests come at a rate, each answered after 10 ms; member 0 fails if told so."""
+    seen: Counter[NodeId] = Counter()
+    for number in range(int(seconds * rate)):
+        now = since + number / rate
+        member = members.pick(now=now)
+        assert member is not None
+        seen[member] += 1
+        members.started(member)
+        ok = not (failing and member == node(0))
+        members.finished(member, 0.01, ok=ok, answered=ok, now=now + 0.01)
+    return seen
+
+
+def stand_still(members: Balancer, *, requests: int, timeout: float) -> None:
+    """Have a member leave requests unanswered that came at once."""
+    for _ in range(requests):
+        members.started(node(0))
+    for _ in range(requests):
+        members.finished(node(0), timeout, ok=False, answered=False, now=timeout)
+
+
+@pytest.mark.parametrize("requests", [1, 3, 20])
+@pytest.mark.parametrize("rate", [1.0, 10.0, 1000.0])
+def test_a_member_that_hung_has_its_share_again_as_soon_as_its_route_is_open(requests: int, rate: float) -> None:
+    five = balancer(5)
+    for number in range(5):
+        answer(five, node(number), 0.01, times=50)
+    five.suspend(node(0))
+    stand_still(five, requests=requests, timeout=5.0)
+    five.resume(node(0))
+    seen = shares(five, 300 / rate, rate=rate, since=10.0)
+    assert 30 < seen[node(0)] < 90
+
+
+@pytest.mark.parametrize("requests", [1, 3, 20])
+@pytest.mark.parametrize("rate", [1.0, 10.0, 1000.0])
+def test_a_member_that_hung_unnoticed_has_its_share_again_after_seconds(requests: int, rate: float) -> None:
+    five = balancer(5)
+    for number in range(5):
+        answer(five, node(number), 0.01, times=50)
+    stand_still(five, requests=requests, timeout=0.5)
+    shares(five, 3.0, rate=rate, since=0.5)
+    seen = shares(five, 300 / rate, rate=rate, since=3.5)
+    assert 30 < seen[node(0)] < 90
+
+
+def test_a_member_that_fails_and_fails_is_tried_ever_more_rarely() -> None:
+    two = balancer(2)
+    stand_still(two, requests=4, timeout=0.5)
+    first = shares(two, 60.0, rate=2.0, since=0.5, failing=True)[node(0)]
+    later = shares(two, 600.0, rate=2.0, since=60.5, failing=True)[node(0)]
+    assert 4 <= first <= 8
+    assert 20 <= later <= 45, "of 1,200 requests"
+
+
+def test_a_trial_that_was_never_sent_is_made_up_for() -> None:
+    two = balancer(2)
+    stand_still(two, requests=4, timeout=0.5)
+    assert [two.pick(now=2.0), two.pick(now=2.1)] == [node(0), node(1)]
+    assert two.pick(now=3.5) == node(0)
+
+
+def test_a_trial_that_takes_long_is_the_only_one() -> None:
+    two = balancer(2)
+    stand_still(two, requests=4, timeout=0.5)
+    assert two.pick(now=2.0) == node(0)
+    two.started(node(0))
+    assert {two.pick(now=2.0 + number) for number in range(1, 20)} == {node(1)}
 
 
 def test_a_suspended_member_gets_nothing_until_it_is_resumed() -> None:

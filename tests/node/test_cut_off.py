@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 import iris
+from iris.kernel.ids import NodeId
+from iris.kernel.memory import MemoryTransport
 from tests.support.stages import Stage, open_stage
 
 
@@ -50,6 +54,38 @@ async def test_a_preferred_member_that_nobody_knows_is_no_error(autojump_clock: 
         shop = await stage.node("shop")
         await shop.wait_for("store")
         assert await shop.request("store", prefer=shop.id) == "one"
+
+
+@pytest.mark.parametrize(("rate", "hung"), [(5.0, 1.5), (50.0, 1.5), (50.0, 2.5)])
+async def test_a_member_that_hung_has_its_share_again_seconds_after_it_runs(
+    autojump_clock: MockClock, rate: float, hung: float
+) -> None:
+    async with open_stage() as stage:
+        nodes = await open_members(stage, *(f"m{number}" for number in range(4)))
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=4)
+        answers: list[object] = []
+
+        async def call(prefer: NodeId | None) -> None:
+            with contextlib.suppress(iris.RequestTimeout, iris.Unknown):
+                answers.append(await shop.request("store", timeout=1.0, prefer=prefer))
+
+        async def calls(seconds: float, prefer: NodeId | None = None) -> Counter[object]:
+            answers.clear()
+            async with trio.open_nursery() as nursery:
+                for _ in range(int(seconds * rate)):
+                    nursery.start_soon(call, prefer)
+                    await trio.sleep(1 / rate)
+            return Counter(answers)
+
+        await calls(5)
+        standing = cast("MemoryTransport", nodes["m0"].parts.mesh._transport)
+        standing.pause()
+        await calls(hung, prefer=nodes["m0"].id)
+        standing.resume()
+        await calls(2)
+        seen = await calls(100 / rate)
+        assert 10 <= seen["m0"] <= 45
 
 
 @pytest.mark.parametrize("seed", range(4))
