@@ -84,6 +84,8 @@ class Membership:
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
+        self._nap = trio.CancelScope()
+        """What ``run`` waits in until something is due."""
         self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._synchronized = False
@@ -227,6 +229,11 @@ class Membership:
             ):
                 await self._changed.park()
 
+    @property
+    def settled(self) -> bool:
+        """Whether this node has told everything that it had to tell."""
+        return self._swim.settled
+
     def leave(self) -> None:
         """Tell everybody that this node goes."""
         self._serving.clear()
@@ -244,7 +251,7 @@ class Membership:
                 self._perform(self._swim.expire(now))
                 await trio.lowlevel.checkpoint()
             else:
-                with trio.move_on_at(self._swim.deadline):
+                with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
                     await self._wakeup.wait()
 
     async def _look_for_silence(self) -> None:
@@ -267,10 +274,10 @@ class Membership:
     def _receive(self, peer: Peer, message: Message) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
-        before = self._swim.deadline
+        self._swim.queue_delay = self.queue_delay()
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
-        if self._swim.deadline < before:
-            self._wakeup.wake()
+        # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
+        self._nap.deadline = self._swim.deadline
 
     def _refused(self, node: NodeId) -> None:
         """Nobody listens at the node's address any more: evidence for the machine."""

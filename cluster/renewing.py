@@ -13,6 +13,9 @@ from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Outgoing
 
+_LOOK: Final = 1.0
+"""Seconds between looks at the ages of sessions; they live for minutes."""
+
 
 class Owner(Host, Protocol):
     """What renewing needs of its mesh."""
@@ -45,7 +48,7 @@ class Renewing:
         """Look after the sessions; run it in one task."""
         config = self._mesh.config
         while True:
-            await trio.sleep(min(1.0, config.session_lifetime / 10))
+            await trio.sleep(min(_LOOK, config.session_lifetime / 10))
             now = trio.current_time()
             for index, entry in list(self._sessions.items()):
                 session, peer = entry.session, entry.peer

@@ -92,6 +92,8 @@ class TunnelTable:
         self._config = config
         self._accept = accept
         self._clock = clock
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called with each end that is made."""
         self._peers: dict[NodeId, _Peer] = {}
         self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
         self._opened = self._accepted = self._refused = 0
@@ -205,6 +207,7 @@ class TunnelTable:
         return peer
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEnd:
+        self.on_begun()
         return TunnelEnd(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
 
     def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:

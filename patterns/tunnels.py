@@ -24,6 +24,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.ids import NodeId
+from iris.kernel.wakeup import Wakeup
 from iris.patterns.directory import Directory, Picker
 from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
 from iris.patterns.serving import Serving, refusal_text
@@ -72,9 +73,14 @@ class Tunnels:
 
     async def run(self) -> None:
         """Let the tunnels look at the time, until cancelled."""
+        begun = Wakeup()
+        self._table.on_begun = begun.wake
         while True:
             self._table.expire()
-            await trio.sleep(self._config.tunnel_retry / 2)
+            if len(self._table):
+                await trio.sleep(self._config.tunnel_retry / 2)
+            else:  # a node without tunnels is not woken up for them
+                await begun.wait()
 
     # -- opening --------------------------------------------------------------------------------------------
 
