@@ -24,11 +24,14 @@ from typing import Final, final
 import trio
 
 import iris
+from iris.kernel.wakeup import Wakeup
 
 _CLUSTER: Final = "swarm"
 _PATIENCE: Final = 600.0
-_SETTLE: Final = 5.0
-"""Seconds between everybody seeing everybody and the first measurement, and between two kills."""
+_SETTLED: Final = "settled"
+"""Noted when a node has told everything that has changed as often as it is told."""
+
+_NO_CHANGES: Final = ("up", "complete", "routed out")
 
 _TOGETHER: Final = 4
 """Processes that start at a time: starting is mostly the work of Python, and the machine may have other work."""
@@ -51,15 +54,26 @@ async def serve(log: Path, members: int) -> None:
             trio.open_nursery() as nursery,
         ):
             note("up", node.id)
-            node._membership.on_suspected(lambda other: note("routed out", other))
+            node.parts.membership.on_suspected(lambda other: note("routed out", other))
 
             async def count() -> None:
                 await node.wait_for(_CLUSTER, members=members, timeout=_PATIENCE)
                 note("complete", node.id)
 
+            news = Wakeup()
+
+            async def tell_when_settled() -> None:
+                while True:
+                    await news.wait()
+                    while not node.parts.membership.settled:  # noqa: ASYNC110 -- the machine tells nobody when it is
+                        await trio.sleep(node.parts.config.gossip_interval)
+                    note(_SETTLED, node.id)
+
             nursery.start_soon(count)
+            nursery.start_soon(tell_when_settled)
             async for change in changes:
                 note(change.kind, change.member.node)
+                news.wake()
 
 
 @final
@@ -113,6 +127,15 @@ class Swarm:
             if time.monotonic() > until:
                 raise SystemExit(f"{what}: {len(waiting)} processes did not get there")
             time.sleep(0.2)
+
+    def wait_settled(self) -> None:
+        """Wait until nobody has anything to tell any more."""
+
+        def settled(number: int) -> bool:
+            kinds = [what for _, what, _ in self.notes(number) if what not in _NO_CHANGES]
+            return bool(kinds) and kinds[-1] == _SETTLED
+
+        self.wait(_SETTLED, settled)
 
     def first(self, number: int, what: str, node: str, since: float) -> float:
         """Return after how many seconds a process noted something first; infinite if it did not."""
@@ -183,7 +206,7 @@ def measure(size: int, kills: int, idle: float) -> None:
             f"{size} processes: all up after {max(ups) - began:.1f} s, "
             f"all see all {max(complete) - max(ups):.2f} s after the last one"
         )
-        time.sleep(_SETTLE)
+        swarm.wait_settled()
         shares, memory = swarm.costs(idle)
         print(f"idle for {idle:g} s, load of the machine {os.getloadavg()[0]:.1f}:")
         print(f"  core: {statistics.mean(shares):.2%} mean, {max(shares):.2%} worst")
@@ -193,7 +216,7 @@ def measure(size: int, kills: int, idle: float) -> None:
         for number in random.Random(1).sample(sorted(swarm.processes), min(kills, size - 2)):
             for all_times, times in zip((routed, dead), swarm.kill(number), strict=True):
                 all_times.extend(times)
-            time.sleep(_SETTLE)
+            swarm.wait_settled()
         if routed:
             for what, times in (("routed out", sorted(routed)), ("dead", sorted(dead))):
                 cells = f"{_at(times, 0.5):.3f} p50, {_at(times, 0.99):.3f} p99, {times[-1]:.3f} s worst"

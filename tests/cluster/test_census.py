@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -238,5 +239,6 @@ def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
     assert member is not None
     swim._ground.view.bury(member, MemberState.DEAD, 0.0)
     effects = swim.receive((kinds.STATE, True, (encode_update(record(2)),)), node(1), 0.0)
-    accusations = [update for send in sends(effects, kinds.GOSSIP) for update in send.message[-1]]
+    gossip = [cast("tuple[object, ...]", send.message[-1]) for send in sends(effects, kinds.GOSSIP)]
+    accusations = [update for updates in gossip for update in updates]
     assert accusations == [(3, bytes.fromhex(node(2)), 1)], "who holds it alive is told that it is held dead here"
