@@ -10,13 +10,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+import iris
+import iris.testing
 from iris.cluster.mesh import Mesh
 from iris.cluster.reverse_ways import ReverseWay, is_two_way, reverse_url, token_untrusted
 from iris.cluster.via_ways import ViaWay, parse_via_url, via_url
 from iris.cluster.ways import Ways
-from iris.kernel import kinds
+from iris.kernel import kinds, wire
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId
+from iris.kernel.memory import MemoryNetwork, MemoryTransport, _Arrival
 from iris.kernel.transport import Transport
 from tests.support.stages import Stage, open_stage
 
@@ -209,3 +212,50 @@ async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: 
         await trio.sleep(1)
         used.append(names[helper_of(one, two)])
         assert sorted(used) == ["left", "right"]
+
+
+# -- strangers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["while it is linked", "when it is gone"])
+async def test_who_repeats_what_such_a_node_has_said_gains_nothing_and_is_sent_away(
+    gone: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bytes] = []
+
+    def listen(transport: MemoryTransport, arrival: _Arrival) -> None:
+        if arrival.frame[0] == wire.HANDSHAKE_INIT:
+            said.append(arrival.frame)
+        deliver(transport, arrival)
+
+    deliver = MemoryTransport.deliver
+    monkeypatch.setattr(MemoryTransport, "deliver", listen)
+    async with iris.testing.open_network() as network, network.open_node("office", host="office") as office:
+        memory = network.memory
+        async with network.open_node("home", dial_only=True) as home:
+            assert office.id in home.parts.mesh.peers
+            first = said[-1]
+            if not gone:
+                await repeat(memory, first, office)
+                assert home.id in office.parts.mesh.peers
+                assert office.id in home.parts.mesh.peers
+        if gone:
+            await repeat(memory, first, office)
+            assert office.parts.mesh.peers == {}
+
+
+async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None:
+    """Send a first frame a hundred times, and wait for whoever answers by the token in it."""
+    stranger = memory.transport("stranger")
+    way = await stranger.dial("mem://office", lambda: None)
+    for _ in range(100):
+        while not way.send_nowait(frame):
+            await way.wait_writable()
+    await trio.sleep(0.1)
+    assert len(memory.accepting) <= 1, "one waits for a token; who comes after it is refused"
+    assert len(office.parts.mesh._handshakes) <= office.parts.config.half_open_per_address
+    await trio.sleep(2 * office.parts.config.handshake_timeout)
+    assert memory.accepting == {}
+    assert len(office.parts.mesh._handshakes) == 0
+    assert way.closed, "no genuine frame has come by this connection"
+    stranger.close()
