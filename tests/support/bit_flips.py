@@ -1,6 +1,6 @@
 """Flipped bits: a log with one bit changed either reads as before or says that it is damaged.
 
-``python -m tests.support.bit_flips 10000`` runs many cases and prints what they showed.  Each runs in a process of its
+``python -m tests.support.bit_flips 10000 SEED`` runs many cases and prints what they showed.  Each runs in a process of its
 own (by fork, before any thread exists), because a library may stop the process when its file is damaged: that, too, is
 no silent loss.
 """
@@ -93,6 +93,6 @@ def flip_bits(cases: int, seed: int = 0) -> collections.Counter[str]:
 
 
 if __name__ == "__main__":
-    found = flip_bits(int(sys.argv[1]))
+    found = flip_bits(*map(int, sys.argv[1:3]))
     sys.stdout.write(f"{sum(found.values())} flipped bits: {dict(found)}\n")
     sys.exit(bool(set(found) - {SAME, REPORTED, STOPPED}))
