@@ -33,12 +33,10 @@ from iris.cluster.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.nng import NngTransport
+from iris.kernel.reception import GREETING
 from iris.security.credential import Credential
 from iris.security.credential_file import load_credential, save_credential
 from iris.security.keyring import create_realm, issue_cluster
-
-HELLO: Final = b"\0SP\0\0\x50\0\0"
-"""What the PUSH of nng says first."""
 
 _SLOW_FRAME: Final = 1024 * 1024
 _DRIP: Final = 0.5
@@ -103,18 +101,19 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None
         stream = trio.socket.socket()
         with stream:
             await stream.bind((f"127.9.{number % addresses // 250}.{1 + number % addresses % 250}", 0))
-            await stream.connect(("127.0.0.1", port))
             began = trio.current_time()
             stays.append(None)
             place = len(stays) - 1
-            with trio.move_on_after(_PATIENCE) as scope, contextlib.suppress(OSError):
+            with trio.move_on_after(_PATIENCE) as scope:
                 async with trio.open_nursery() as nursery:
-                    if greeting:
+                    with contextlib.suppress(OSError):  # it was sent away in the middle of a word
+                        await stream.connect(("127.0.0.1", port))
+                        began = trio.current_time()
                         await stream.send(greeting)
-                    if drip:
-                        nursery.start_soon(dribble, stream)
-                    while await stream.recv(64):
-                        pass
+                        if drip:
+                            nursery.start_soon(dribble, stream)
+                        while await stream.recv(64):
+                            pass
                     nursery.cancel_scope.cancel()
             if not scope.cancelled_caught:
                 stays[place] = trio.current_time() - began
@@ -127,10 +126,10 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None
 
     async with trio.open_nursery() as nursery:
         for number in range(half_open):
-            nursery.start_soon(knock, number, HELLO if number % 2 else b"", False)
+            nursery.start_soon(knock, number, GREETING if number % 2 else b"", False)
         for number in range(slow):
-            nursery.start_soon(knock, number, HELLO + struct.pack(">Q", _SLOW_FRAME), True)
-        nursery.start_soon(knock, 0, HELLO + struct.pack(">Q", 8 << 30), True)
+            nursery.start_soon(knock, number, GREETING + struct.pack(">Q", _SLOW_FRAME), True)
+        nursery.start_soon(knock, 0, GREETING + struct.pack(">Q", 8 << 30), True)
     print(json.dumps(stays))
 
 

@@ -30,7 +30,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotS
 from iris.kernel.ids import Entropy, NodeId, is_node_id
 from iris.kernel.transport import Outgoing
 from iris.security.admission import Admission
-from iris.security.handshake import Established, Initiator, Responder
+from iris.security.handshake import EPHEMERAL, Established, Initiator, Responder
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
@@ -115,9 +115,11 @@ class _Responding:
     claimed: NodeId
     addresses: tuple[str, ...]
     tag: str
+    host: str | None
     done: trio.Event
     scope: trio.CancelScope
     outgoing: Outgoing | None = None
+    """The connection by which the response went."""
 
 
 @final
@@ -233,7 +235,8 @@ class Handshakes:
         """
         host = self._host
         now, address = trio.current_time(), self._inbound.address()
-        if not self._admission.may_begin(address, now):
+        admission, ephemeral = self._admission, frame[EPHEMERAL]
+        if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
             return
         index = self._new_index()
         responder = Responder(
@@ -245,10 +248,14 @@ class Handshakes:
             if own is not None and not own.done.is_set():
                 own.fail(NotSent(f"{own.addresses[0]} is the address of this node itself"))
             return
-        for other in self._admission.open(index, address, now):
+        admission.remember(ephemeral)
+        for other in admission.open(index, address, now):
+            admission.dialled(other)
             self._responding.pop(other).scope.cancel()
         scope = trio.CancelScope(deadline=now + self._config.handshake_timeout)
-        waiting = self._responding[index] = _Responding(responder, claimed, addresses, tag, trio.Event(), scope)
+        waiting = self._responding[index] = _Responding(
+            responder, claimed, addresses, tag, address, trio.Event(), scope
+        )
         self._nursery.start_soon(self._respond, index, waiting)
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
@@ -261,11 +268,12 @@ class Handshakes:
                 outgoing = self._host.outgoing_to(waiting.claimed)
                 told = waiting.addresses[0] if waiting.addresses else ""
                 if outgoing is None or (is_reverse_url(told) and self._ways.returning(outgoing) != told):
-                    outgoing = dialled = await self._ways.answer(waiting.addresses)
-                waiting.outgoing = outgoing
+                    outgoing = dialled = await self._dial_back(index, waiting)
                 own = await self._host.own_urls(told) if is_site_url(told) else self._host.advertised
                 hello = _hello(self._host.identity.node_id, own, self._host.tag)
-                await self._send(outgoing, waiting.responder.respond(hello, wall_now=self._wall_clock()))
+                response = waiting.responder.respond(hello, wall_now=self._wall_clock())
+                waiting.outgoing = outgoing
+                await self._send(outgoing, response)
                 await waiting.done.wait()
             except (NotSent, ConfigError):
                 refusals["handshake without a way back"] += 1
@@ -276,6 +284,16 @@ class Handshakes:
         self._forget(index, waiting)
         if dialled is not None and not waiting.done.is_set():
             self._ways.close(dialled)
+
+    async def _dial_back(self, index: int, waiting: _Responding) -> Outgoing:
+        """Connect to where somebody says that he is, of whom nothing is known but that he has a first frame."""
+        if self._responding.get(index) is waiting:  # else it had to go before it could begin
+            for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
+                self._responding[other].scope.cancel()
+        try:
+            return await self._ways.answer(waiting.addresses)
+        finally:
+            self._admission.dialled(index)
 
     def _forget(self, index: int, waiting: _Responding) -> None:
         """Take a handshake off the books, unless that has been done and the index is another one's by now."""

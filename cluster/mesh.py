@@ -319,7 +319,7 @@ class Mesh:
             body = session.open_untrusted(frame)
             if not entry.begun:
                 entry.begin(self._sessions.values())
-            if self._inbound.strangers:
+            if self._inbound.strangers or self._inbound.rivals:
                 self._inbound.genuine(peer.node)
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames

@@ -4,9 +4,15 @@ Use, for each first handshake frame and each connection that others open::
 
     if not admission.may_begin(address, now):  # too many from there: drop the frame
         return
+    if not admission.is_fresh(ephemeral):  # so often no honest node sends the same frame: drop it
+        return
     hello = responder.receive_first_untrusted(frame)  # the sender knows the gate secret
+    admission.remember(ephemeral)
     for index in admission.open(responder.index, address, now):
         ...  # forget this other handshake: it was the oldest, and there are too many
+    for index in admission.dial_back(responder.index, address, now):  # if there is no connection to answer by
+        ...  # forget this other handshake, likewise: it is still being dialled
+    admission.dialled(responder.index)  # a connection was made, or could not be
     admission.close(responder.index)  # when it is finished, has failed, or has taken too long
 
     for other in connections.open(connection, address, now):
@@ -18,11 +24,15 @@ Use, for each first handshake frame and each connection that others open::
 
 and at ``deadline``, ``connections.expire(now)`` returns the connections that have taken too long and are to be closed.
 
-Where there are too many, the oldest makes place for the newest, because honest handshakes last milliseconds: to keep
-a node from being reached, an attacker would have to come thousands of times a second, not once in five.
+Where there are too many, the oldest makes place for the newest: see ``iris.kernel.places``.
 
 An address is what strangers cannot choose freely: ``address_key`` makes it of an IP address.  None stands for peers
 that the operating system vouches for (ipc sockets in a directory of this user): they share only the limit in all.
+
+Whoever has listened to the network can send first frames again, and each is good for a dial to where its sender once
+was.  So each is taken as often as honest nodes send one and no more, for as long as it is remembered; and dials on
+behalf of strangers have places of their own, far fewer than a transport can make dials, so that neither this node's own
+dials nor those for honest strangers wait behind addresses where nobody is.
 
 The rate of an address counts handshakes that were begun, which cost a node half a millisecond.  Junk is not counted
 there, or one who knows nothing could keep out the honest ones behind his address; it costs 15 us, and its connection.
@@ -33,98 +43,25 @@ Every table here is bounded.  What is refused is counted by reason.
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Hashable
 from typing import Final, Generic, TypeVar, final
 
 from iris.kernel.config import Config
+from iris.kernel.places import Places
 
 MAX_ADDRESSES: Final = 4096
 """Addresses whose rate is remembered, 200 bytes each.  Beyond it the one heard of longest ago is forgotten, which
 gives it a fresh burst: with so many addresses an attacker gains nothing from that."""
 
+FIRST_FRAMES: Final = 3
+"""How often an honest node sends the same first frame: it cannot know which of them were dropped.  A replay that comes
+before the last of these does no harm, for its answer goes to that node all the same."""
+
+MAX_EPHEMERALS: Final = 8192
+"""First frames that are remembered, 200 bytes each.  Beyond it the one that was heard of longest ago is forgotten."""
+
 K = TypeVar("K", bound=Hashable)
-
-
-def address_key(host: str) -> str:
-    """Return whose limits count for an IP address: itself, or for IPv6 its network of 64 bits, which one owner has."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host[:64]
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    return str(address)
-
-
-@final
-class _Places(Generic[K]):
-    """A bounded number of places for strangers, each for a bounded time."""
-
-    __slots__ = ("_by_address", "_limit", "_per_address", "_taken", "_timeout")
-
-    def __init__(self, *, limit: int, per_address: int, timeout: float) -> None:
-        self._limit = limit
-        self._per_address = per_address
-        self._timeout = timeout
-        # both in order of arrival, which is the order of deadlines
-        self._taken: OrderedDict[K, tuple[str | None, float]] = OrderedDict()
-        self._by_address: dict[str, OrderedDict[K, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    def keys(self) -> Collection[K]:
-        """Return who has a place, as a view."""
-        return self._taken.keys()
-
-    def take(self, key: K, address: str | None, now: float) -> list[K]:
-        """Give a place to ``key``; return who loses his."""
-        self.leave(key)
-        losers: list[K] = []
-        if address is not None:
-            neighbours = self._by_address.get(address)
-            if neighbours is not None and len(neighbours) >= self._per_address:
-                losers.append(next(iter(neighbours)))
-                self.leave(losers[-1])
-            self._by_address.setdefault(address, OrderedDict())[key] = None
-        self._taken[key] = (address, now + self._timeout)
-        if len(self._taken) > self._limit:
-            losers.append(next(iter(self._taken)))
-            self.leave(losers[-1])
-        return losers
-
-    def leave(self, key: K) -> bool:
-        """Take back the place of ``key``; tell whether it had one."""
-        place = self._taken.pop(key, None)
-        if place is None:
-            return False
-        address, _ = place
-        if address is not None:
-            neighbours = self._by_address[address]
-            del neighbours[key]
-            if not neighbours:
-                del self._by_address[address]
-        return True
-
-    @property
-    def deadline(self) -> float:
-        for _, deadline in self._taken.values():
-            return deadline
-        return math.inf
-
-    def expire(self, now: float) -> list[K]:
-        """Take back the places that have been taken for too long; return whose they were."""
-        expired: list[K] = []
-        while self.deadline <= now:
-            key = next(iter(self._taken))
-            self.leave(key)
-            expired.append(key)
-        return expired
 
 
 @final
@@ -144,23 +81,53 @@ class Admission:
         refusals: where first frames and handshakes that are refused or dropped are counted, by reason.
     """
 
-    __slots__ = ("_buckets", "_burst", "_handshakes", "_rate", "_refusals")
+    __slots__ = ("_buckets", "_burst", "_dials", "_ephemerals", "_handshakes", "_rate", "_refusals")
 
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
         self._rate = config.handshake_rate
         self._burst = config.handshake_burst
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._handshakes: _Places[int] = _Places(
+        self._handshakes: Places[int] = Places(
             limit=config.half_open_handshakes,
             per_address=config.half_open_per_address,
             timeout=config.handshake_timeout,
         )
+        self._dials: Places[int] = Places(
+            limit=config.dial_backs,
+            per_address=max(1, config.half_open_per_address // 2),
+            timeout=config.handshake_timeout,
+        )
+        self._ephemerals: OrderedDict[bytes, int] = OrderedDict()
         self._refusals = refusals
 
     @property
     def half_open(self) -> int:
         """Handshakes under way."""
         return len(self._handshakes)
+
+    @property
+    def dialling(self) -> int:
+        """Handshakes for which a connection is being made."""
+        return len(self._dials)
+
+    def is_fresh(self, ephemeral: bytes) -> bool:
+        """Tell whether a first frame with this ephemeral key was taken less often than honest nodes send one.
+
+        It needs no decryption: only keys out of genuine frames are remembered, so what has one of them is a replay, or
+        junk.
+        """
+        taken = self._ephemerals.get(ephemeral, 0)
+        if taken < FIRST_FRAMES:
+            return True
+        self._ephemerals.move_to_end(ephemeral)
+        self._refusals["first frame that was sent too often"] += 1
+        return False
+
+    def remember(self, ephemeral: bytes) -> None:
+        """Count a genuine first frame by its ephemeral key."""
+        self._ephemerals[ephemeral] = self._ephemerals.pop(ephemeral, 0) + 1
+        if len(self._ephemerals) > MAX_EPHEMERALS:
+            self._ephemerals.popitem(last=False)
 
     def may_begin(self, address: str | None, now: float) -> bool:
         """Tell whether a first frame from ``address`` may be looked at."""
@@ -197,6 +164,22 @@ class Admission:
     def close(self, index: int) -> None:
         """Count a handshake as over, whatever its outcome.  One that is not under way is passed over."""
         self._handshakes.leave(index)
+        self._dials.leave(index)
+
+    def dial_back(self, index: int, address: str | None, now: float) -> list[int]:
+        """Count a dial on behalf of a stranger as under way.
+
+        Returns:
+            Those handshakes, with older dials, that are to be forgotten for it.
+        """
+        dropped = self._dials.take(index, address, now)
+        if dropped:
+            self._refusals["too many dials for strangers"] += len(dropped)
+        return dropped
+
+    def dialled(self, index: int) -> None:
+        """Count a dial as over, whatever its outcome.  One that is not under way is passed over."""
+        self._dials.leave(index)
 
 
 @final
@@ -217,7 +200,7 @@ class Connections(Generic[K]):
     __slots__ = ("_refusals", "_strangers", "waiting")
 
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
-        self._strangers: _Places[K] = _Places(
+        self._strangers: Places[K] = Places(
             limit=config.half_open_handshakes,
             per_address=max(1, config.half_open_per_address * 3 // 4),
             timeout=config.handshake_timeout,

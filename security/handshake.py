@@ -59,12 +59,15 @@ from iris.kernel.wire import (
 from iris.security.certificate import MAX_SIGNED, check_validity
 from iris.security.forks import poison_after_fork
 from iris.security.identity import NodeIdentity, PeerIdentity, verify_peer_untrusted
-from iris.security.noise import HandshakeState
+from iris.security.noise import DHLEN, HandshakeState
 from iris.security.secret import Secret
 from iris.security.session import Session
 from iris.security.suite import Suite, preferred_suite
 
 _DEFAULTS: Final = Config()
+
+EPHEMERAL: Final = slice(HEADER_SIZE + 1, HEADER_SIZE + 1 + DHLEN)
+"""Where the ephemeral key of the initiator stands in a first frame."""
 
 MAX_HELLO: Final = 4096
 """Bytes of a hello: some dozens of addresses."""
@@ -244,7 +247,7 @@ class Initiator(_Side):
         _check_hello(hello)
         self._suite = suite
         self._expected = expected
-        self._decapsulation_key = MLKEM768PrivateKey.from_seed_bytes(entropy(_KEM_SEED_SIZE))
+        self._decapsulation_key = MLKEM768PrivateKey.from_seed_bytes(Secret(entropy(_KEM_SEED_SIZE)))
         encapsulation_key = self._decapsulation_key.public_key().public_bytes_raw()
         header = HEADER.pack(HANDSHAKE_INIT, VERSION, 0, 0, index)
         self.frame = header + bytes((suite,)) + noise.write_message(encapsulation_key + hello)
@@ -356,9 +359,12 @@ class Responder(_Side):
         """Read the last frame and finish.  ``hello`` of the result is that of the first frame, now authentic.
 
         Raises:
-            AuthenticationError: not the last frame of this handshake, or from somebody who is not to be talked to.
-            LocalProtocolError: the handshake has not come so far, or is over.
+            AuthenticationError: not the last frame of this handshake, or from somebody who is not to be talked to; or
+                none can be genuine yet, because there was no response.
+            LocalProtocolError: the handshake is over.
         """
+        if not self.over and (self._noise is None or self._encapsulation_key is not None):
+            raise AuthenticationError("handshake: a last frame before there was a response")
         noise = self._take_noise()
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_FINISH, self._index)
         if remote_index != self._remote_index:

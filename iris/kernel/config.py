@@ -53,12 +53,21 @@ class Config:
     half_open_per_address: int = 32
     """Of each of these, how many may come from one address: one attacker cannot take all places."""
 
+    dial_backs: int = 64
+    """Dials at one time to where strangers say that they are, to answer them; half of ``half_open_per_address`` for one
+    address.  A quarter of the dials that a transport makes at one time, so that this node's own ones go on.  Beyond it
+    the oldest one is dropped and counted: an honest one is over within milliseconds."""
+
     handshake_rate: float = 50.0
     """First frames per second from one address in the long run.  At 20 us for junk and 0.5 ms for an insider's, one
     address can take at most 2.5 % of this node's time."""
 
     handshake_burst: int = 100
     """First frames from one address that are taken at once: a machine full of nodes that start together."""
+
+    frame_timeout: float = 10.0
+    """Of several connections of one peer, those by which no whole frame has come for so long are closed, but for the
+    one by which the last one came."""
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5

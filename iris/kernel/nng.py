@@ -9,13 +9,17 @@ moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
 
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
-trio; a process that has opened a socket must not fork and go on using it; nothing is sent by a connection that has
-broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then.
+trio; connections by TCP are accepted by ``iris.kernel.reception``, and reach nng when they have greeted, each through a
+listener of its own, which tells whose descriptor became which pipe; a process that has opened a socket must not fork
+and go on using it; nothing is sent by a connection that has broken, because PUSH in nng 1.11 may keep a pointer to it,
+in memory that is freed by then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import threading
 from collections import deque
@@ -29,6 +33,7 @@ from pynng.sockaddr import IPCAddr
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.reception import Reception
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
@@ -46,8 +51,12 @@ _AGAIN: Final = pynng.lib.NNG_EAGAIN
 _CLOSED: Final = pynng.lib.NNG_ECLOSED
 
 _UNSEEN: Final = 12
-"""Changes that the trio thread may not have seen yet when one more connection is let in.  Nothing is read from those
-beyond it, so that a flood cannot make nng hold a frame for each of its connections before they are looked at."""
+"""Changes that the trio thread may not have seen yet when one more connection by ``ws`` is let in.  Nothing is read
+from those beyond it, so that a flood cannot make nng hold a frame for each before anybody looks at them."""
+
+_UNTOLD: Final = 4096
+"""Changes that the trio thread may not have been told of, because it was busy for long, when one more connection is let
+in.  100 bytes each."""
 
 _DIALS: Final = 256
 """Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
@@ -79,12 +88,16 @@ def check_url(url: str) -> str:
     return url
 
 
+_UNKNOWN: Final = "unknown"
+"""The host of connections that broke too early to tell; all such share their limits."""
+
+
 def _host_of(pipe: pynng.Pipe) -> str | None:
     """Return the host at the other end of a connection, None if it is this one, by ipc."""
     try:
         address = pipe.remote_address
     except pynng.NNGException:
-        return "unknown"  # it broke already; all such share their limits
+        return _UNKNOWN  # it broke already
     return None if isinstance(address, IPCAddr) else str(address).rpartition(":")[0].strip("[]")
 
 
@@ -122,6 +135,12 @@ class NngTransport:
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
         self._pipes: dict[int, pynng.Pipe] = {}
+        self._reception: Reception | None = None  # made on first need: it has descriptors and a thread
+        self._doors: dict[int, tuple[pynng.CData, str]] = {}
+        """Of each connection that came by TCP: the listener that it came through, and its host."""
+        self._entrances: dict[int, int] = {}
+        """Of each pipe that came by TCP: the number of that listener."""
+        self._entered: deque[int] = deque()
         self._changes: deque[tuple[int, pynng.Pipe | None, str | None, int]] = deque()
         self._refused = self._refused_told = 0
         self._dials = trio.CapacityLimiter(_DIALS)
@@ -135,6 +154,8 @@ class NngTransport:
         return tuple([self._listen(check_url(url)) for url in urls])
 
     def _listen(self, url: str) -> str:
+        if url.startswith("tcp://"):
+            return self._listen_tcp(url)
         try:
             listener = self._pull.listen(url)
         except pynng.AddressInUse:
@@ -151,6 +172,45 @@ class NngTransport:
         if url.startswith("ws://"):
             self._web.append(url)
         return url
+
+    def _listen_tcp(self, url: str) -> str:
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        if not port.isdigit():
+            raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
+        if self._reception is None:
+            self._reception = Reception(self._config, self._take, self._turn_away, self._tell_soon)
+        try:
+            bound = self._reception.listen(host, int(port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            reason = "the address is in use by another program" if taken else str(error.strerror or error).lower()
+            raise ConfigError(f"cannot listen at {url}: {reason}") from None
+        except ValueError:
+            raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
+        return f"tcp://{host}:{bound}"
+
+    def _take(self, descriptor: int, host: str) -> int | None:
+        """Give nng a connection; called by the reception.  Returns its listener's number."""
+        library, listener = pynng.lib, pynng.ffi.new("nng_listener *")
+        full = len(self._changes) > _UNTOLD
+        if full or library.nng_listener_create(listener, self._socket, b"socket://"):
+            os.close(descriptor)
+            return None
+        number: int = library.nng_listener_id(listener[0])
+        self._doors[number] = (listener[0], host)
+        if library.nng_listener_start(listener[0], 0) or library.nng_listener_set_int(
+            listener[0], b"socket:fd", descriptor
+        ):
+            os.close(descriptor)
+            self._turn_away(number)
+            return None
+        return number
+
+    def _turn_away(self, door: int) -> None:
+        """Close a connection that came by TCP, if there is one, and what it came through."""
+        listener = self._doors.pop(door, None)
+        if listener is not None:
+            pynng.lib.nng_listener_close(listener[0])
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
@@ -244,8 +304,13 @@ class NngTransport:
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
-        host = _host_of(pipe)
-        if host is not None and len(self._changes) > _UNSEEN:
+        door = pynng.lib.nng_listener_id(pynng.lib.nng_pipe_listener(pipe.pipe))
+        listener = self._doors.get(door)
+        host = _host_of(pipe) if listener is None else listener[1]
+        if listener is not None:
+            self._entrances[pipe.id] = door
+            self._entered.append(door)
+        elif host is not None and len(self._changes) > _UNSEEN:
             self._refused += 1
             pipe.close()
             return
@@ -261,10 +326,15 @@ class NngTransport:
             self._trio.run_sync_soon(self._tell, idempotent=True)  # one hop, however many there are
 
     def _tell(self) -> None:
+        refused = self._refused
+        if self._reception is not None:
+            refused += self._reception.refused
+            while self._entered:
+                self._reception.seen(self._entered.popleft())
         observer = self._observer
-        if observer is not None and self._refused != self._refused_told:
-            told, self._refused_told = self._refused_told, self._refused
-            observer.connections_refused(self._refused_told - told)
+        if observer is not None and refused != self._refused_told:
+            told, self._refused_told = self._refused_told, refused
+            observer.connections_refused(refused - told)
         while observer is not None and self._changes:
             connection, pipe, host, dialer = self._changes.popleft()
             if pipe is not None:
@@ -273,6 +343,9 @@ class NngTransport:
                     self._reverse[connection] = self._dialled[dialer]
                 observer.connection_opened(connection, host)
             elif self._pipes.pop(connection, None) is not None:
+                door = self._entrances.pop(connection, None)
+                if door is not None:
+                    self._turn_away(door)
                 observer.connection_closed(connection)
                 reverse = self._reverse.pop(connection, None)
                 if reverse is not None:
@@ -312,6 +385,8 @@ class NngTransport:
         frame = _buffer(_body(message), _length(message))[:]
         self._pipe = _pipe_of(message)
         _free(message)
+        if self._changes:
+            self._tell()  # the connection that it came by may be new
         return frame
 
     async def wait_readable(self) -> None:
@@ -325,6 +400,8 @@ class NngTransport:
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._fd)
+            if self._reception is not None:
+                self._reception.close()
             self._pull.close()
             self._dialled.clear()
             for path in self._files:

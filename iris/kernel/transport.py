@@ -68,7 +68,7 @@ class ConnectionObserver(Protocol):
         ...
 
     def connections_refused(self, count: int) -> None:
-        """So many more were turned away unseen, because they came faster than this node could look at them."""
+        """So many more were turned away unseen: they did not greet in time, or came faster than anybody could look."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -128,6 +129,48 @@ async def test_a_stranger_is_sent_away_for_junk_and_a_peer_is_not() -> None:
     assert hall.refusals["junk from a stranger"] == 1
 
 
+async def test_of_the_connections_of_a_peer_those_by_which_nothing_whole_comes_are_closed(
+    autojump_clock: MockClock,
+) -> None:
+    hall = Hall()
+    hall.connect(1, 2, 3)
+    for connection in (1, 2, 3):
+        hall.genuine(connection)
+    began = trio.current_time()
+    for _ in range(6):
+        await trio.sleep(3)
+        hall.genuine(1)
+        hall.inbound.expire(trio.current_time())
+        hall.switchboard.settle()
+        assert (hall.hung_up == [2, 3]) is (trio.current_time() - began >= CONFIG.frame_timeout)
+    assert not hall.inbound.rivals
+    assert hall.inbound.deadline == math.inf
+    assert hall.refusals["no whole frame of a member in time"] == 2
+
+
+async def test_one_connection_alone_may_be_silent_for_ever(autojump_clock: MockClock) -> None:
+    hall = Hall()
+    hall.connect(1, 2)
+    hall.genuine(1)
+    hall.genuine(2, TWO)
+    await trio.sleep(1000)
+    hall.inbound.expire(trio.current_time())
+    assert hall.hung_up == []
+
+
+async def test_of_two_silent_connections_the_one_by_which_the_last_frame_came_stays(autojump_clock: MockClock) -> None:
+    hall = Hall()
+    hall.connect(1, 2)
+    hall.genuine(1)
+    await trio.sleep(100)
+    hall.genuine(2)
+    assert hall.inbound.deadline == trio.current_time() + CONFIG.frame_timeout, "the first one has its time from now"
+    hall.genuine(1)
+    await trio.sleep(CONFIG.frame_timeout)
+    hall.inbound.expire(trio.current_time())
+    assert hall.hung_up == [2]
+
+
 async def test_a_frame_that_came_inside_another_one_says_nothing_of_any_connection() -> None:
     """A gateway carries frames of many: what is wrong with them is not its doing, nor are they its own."""
     hall = Hall()
@@ -213,11 +256,25 @@ async def test_a_genuine_frame_that_is_read_after_its_connection_ended_leaves_no
     assert hall.hung_up == []
 
 
+async def test_who_is_gone_before_his_frame_is_read_is_under_the_limits_of_one_address() -> None:
+    """Else a first frame would be under no limit if its sender hung up fast enough."""
+    hall = Hall()
+    hall.connect(1, 2)
+    hall.connect(3, address=None)
+    addresses = []
+    for connection in (1, 2, 3):
+        hall.switchboard.current = connection
+        addresses.append(hall.inbound.address())
+        hall.switchboard.end(connection)
+        addresses.append(hall.inbound.address())
+    assert addresses == ["10.0.0.1", "gone", "10.0.0.1", "gone", None, "gone"]
+
+
 async def test_those_that_the_network_turned_away_are_counted() -> None:
     hall = Hall()
     hall.inbound.connections_refused(3)
     hall.inbound.connections_refused(4)
-    assert hall.refusals == {"connections that came too fast": 7}
+    assert hall.refusals == {"connections turned away unseen": 7}
     assert len(hall.inbound) == 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import struct
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pynng
 import pytest
 import trio
 
@@ -39,6 +40,10 @@ class Log:
 
     def connections_refused(self, count: int) -> None:
         self.refused += count
+        self._changed.unpark_all()
+
+    async def wait_news(self) -> None:
+        await self._changed.park()
 
     async def wait_open(self, count: int) -> None:
         while len(self.open) != count:
@@ -109,24 +114,19 @@ async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: 
 
 
 async def test_connections_that_come_faster_than_they_are_looked_at_are_turned_away() -> None:
-    async with open_transports() as (far,):
+    """By ``ws``, where nng accepts by itself; for TCP see ``test_reception.py``."""
+    async with open_transports() as (far,), AsyncExitStack() as stack:
         log = Log()
         far.observe(log)
-        (bound,) = await far.listen(["tcp://127.0.0.1:0"])
-        address = ("127.0.0.1", int(bound.rsplit(":", 1)[1]))
-        with contextlib.ExitStack() as stack:
-            crowd = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(60)]
-            turned_away = 0
-            for one in crowd:
-                one.sendall(b"\0SP\0\0\x50\0\0")
-                assert one.recv(8) == b"\0SP\0\0\x51\0\0"
-            for one in crowd:  # and this task has not given others a turn
-                one.settimeout(0.05)
-                with contextlib.suppress(TimeoutError):
-                    turned_away += one.recv(1) == b""
-            await log.wait_open(60 - turned_away)
-            assert log.refused == turned_away > 30
-        await log.wait_open(0)
+        (bound,) = await far.listen(["ws://127.0.0.1:0/here"])
+        for _ in range(60):
+            socket = stack.enter_context(pynng.Push0(recv_max_size=1000))
+            with contextlib.suppress(pynng.NNGException):
+                socket.dial(bound, block=True)  # and this task does not give others a turn
+        with trio.fail_after(10):
+            while log.refused + len(log.seen) < 60:
+                await log.wait_news()
+        assert log.refused > 30
 
 
 async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str) -> None:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iris.kernel import nng
 from iris.kernel.config import Config
+from iris.kernel.places import address_key
 from iris.security import admission
-from iris.security.admission import Admission, Connections, address_key
+from iris.security.admission import Admission, Connections
 
 CONFIG = Config()
 SMALL = Config(half_open_handshakes=4, half_open_per_address=2, handshake_rate=10.0, handshake_burst=3)
@@ -148,6 +150,52 @@ def test_an_index_that_is_opened_again_counts_once() -> None:
     doors.open(7, "a", 0.0)
     assert doors.open(7, "b", 1.0) == []
     assert doors.half_open == 1
+
+
+# -- replays, and dials for strangers -------------------------------------------------------------------------
+
+
+def test_a_first_frame_is_taken_as_often_as_honest_nodes_send_one() -> None:
+    doors = Admission(CONFIG, Counter())
+    for _ in range(admission.FIRST_FRAMES):
+        assert doors.is_fresh(b"key")
+        doors.remember(b"key")
+    assert not doors.is_fresh(b"key")
+    assert doors.is_fresh(b"another key")
+    assert doors._refusals == {"first frame that was sent too often": 1}
+
+
+def test_junk_with_a_key_that_nobody_has_shown_to_be_genuine_is_not_remembered() -> None:
+    doors = Admission(CONFIG, Counter())
+    assert all(doors.is_fresh(b"made up") for _ in range(100))
+    assert not doors._ephemerals
+
+
+def test_the_first_frames_that_are_remembered_are_bounded_and_those_in_use_stay() -> None:
+    doors = Admission(CONFIG, Counter())
+    for _ in range(admission.FIRST_FRAMES):
+        doors.remember(b"replayed")
+    for number in range(2 * admission.MAX_EPHEMERALS):
+        doors.remember(number.to_bytes(32))
+        assert not doors.is_fresh(b"replayed")
+    assert len(doors._ephemerals) == admission.MAX_EPHEMERALS
+    assert doors.is_fresh((7).to_bytes(32))
+
+
+def test_dials_for_strangers_have_few_places_and_the_oldest_makes_place() -> None:
+    doors = Admission(Config(dial_backs=3, half_open_per_address=4), Counter())
+    assert [doors.dial_back(index, "a", 0.0) for index in (1, 2, 3)] == [[], [], [1]]
+    assert [doors.dial_back(index, "b", 0.0) for index in (4, 5)] == [[], [2]]
+    doors.dialled(3)
+    assert doors.dial_back(6, "c", 0.0) == []
+    assert doors.dialling == 3
+    doors.close(6)
+    assert doors.dialling == 2
+    assert doors._refusals == {"too many dials for strangers": 2}
+
+
+def test_strangers_have_a_quarter_of_the_dials_that_a_node_can_make_at_one_time() -> None:
+    assert 4 * CONFIG.dial_backs == nng._DIALS
 
 
 # -- connections ----------------------------------------------------------------------------------------------

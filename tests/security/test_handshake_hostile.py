@@ -7,9 +7,11 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.mutation import damaged
-from iris.kernel.errors import AuthenticationError
+from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import HANDSHAKE_RESPONSE, HEADER
 from iris.security import noise
 from iris.security.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
@@ -147,6 +149,50 @@ def test_a_replayed_first_frame_is_answered_but_leads_to_nothing() -> None:
     responder.respond(b"", wall_now=WALL)
     with pytest.raises(AuthenticationError):
         responder.receive_last_untrusted(last, now=0.0, wall_now=WALL)
+
+
+RESPONDER_STATES = ("new", "begun", "responded", "over")
+FRAMES = ("first", "response", "last", "other first", "other response", "other last", "empty", "zeros")
+
+
+def frames_for_states() -> dict[str, bytes]:
+    _, _, *own = conversation()
+    initiator, responder = start(BILLING, ORDERS, seed=9)
+    responder.receive_first_untrusted(initiator.frame)
+    response = responder.respond(b"", wall_now=WALL)
+    last = initiator.receive_untrusted(response, now=0.0, wall_now=WALL).frame
+    assert last is not None
+    return dict(zip(FRAMES, (*own, initiator.frame, response, last, b"", bytes(1500)), strict=True))
+
+
+@given(st.sampled_from(RESPONDER_STATES), st.sampled_from(FRAMES), st.integers(0, 2**32) | st.none())
+def test_in_every_state_of_the_answering_side_a_last_frame_is_taken_or_refused_by_one_error(
+    state: str, name: str, damage: int | None
+) -> None:
+    frames = frames_for_states()
+    _, responder = start(ORDERS, BILLING)
+    initiator, _ = start(ORDERS, BILLING)
+    genuine = frames["last"]
+    if state != "new":
+        responder.receive_first_untrusted(initiator.frame)
+    if state in ("responded", "over"):
+        answered = initiator.receive_untrusted(responder.respond(b"", wall_now=WALL), now=0.0, wall_now=WALL).frame
+        assert answered is not None
+        genuine = frames["last"] = answered
+    if state == "over":
+        responder.receive_last_untrusted(genuine, now=0.0, wall_now=WALL)
+    frame = frames[name]
+    if damage is not None and frame:
+        frame = damaged(frame, random.Random(damage))
+    if state == "over":  # its owner has dropped it by then, so this is no doing of the peer
+        with pytest.raises(LocalProtocolError):
+            responder.receive_last_untrusted(frame, now=0.0, wall_now=WALL)
+    elif state == "responded" and frame == genuine:
+        responder.receive_last_untrusted(frame, now=0.0, wall_now=WALL)
+    else:
+        with pytest.raises(AuthenticationError):
+            responder.receive_last_untrusted(frame, now=0.0, wall_now=WALL)
+        assert not responder.over
 
 
 def test_two_initiators_reflected_to_each_other_make_no_session() -> None:

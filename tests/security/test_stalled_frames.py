@@ -2,13 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
+from contextlib import AsyncExitStack
 
 import trio
 
 import iris
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.nng import NngTransport
+from iris.kernel.reception import GREETING
 from iris.security.keyring import create_realm, issue_cluster
+from tests.support.mesh_cases import MARK
+from tests.support.realms import WALL, TestRealm
 from tests.support.tapped import TappedTransport, Wire
+
+
+async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection() -> None:
+    """It is alive by its first one, so nothing else would end the second."""
+    config = Config(frame_timeout=0.5)
+    realm = TestRealm()
+    async with AsyncExitStack() as stack:
+        meshes: list[Mesh] = []
+        for name in ("node", "member"):
+            transport = NngTransport(config)
+            listening = await transport.listen(["tcp://127.0.0.1:0"])
+            mesh = open_mesh(
+                realm.identity(name),
+                transport,
+                listening,
+                config=config,
+                entropy=os.urandom,
+                wall_clock=lambda: WALL,
+            )
+            meshes.append(await stack.enter_async_context(mesh))
+        node, member = meshes
+        peer = await member.connect(node.listening)
+        await member.barrier(node.node)
+        assert peer.session is not None
+        stream = await trio.open_tcp_stream("127.0.0.1", int(node.listening[0].rpartition(":")[2]))
+        heard = trio.Event()
+        node.on(MARK, 0, lambda peer, message: heard.set())
+        frame = peer.session.seal(wire.encode_batch([(MARK,)]))
+        async with stream:
+            await stream.send_all(
+                GREETING + struct.pack(">Q", len(frame)) + frame + struct.pack(">Q", 2**20) + bytes(1000)
+            )
+            assert await stream.receive_some(8) == b"\0SP\0\0\x51\0\0"
+            await heard.wait()
+            began = trio.current_time()
+            assert len(node._inbound) == 2
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+
+                    async def be_healthy() -> None:
+                        while True:
+                            await member.barrier(node.node)
+                            with contextlib.suppress(trio.BrokenResourceError):
+                                await stream.send_all(b"x")  # which is no progress worth the name
+                            await trio.sleep(0.05)
+
+                    nursery.start_soon(be_healthy)
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        assert await stream.receive_some(8) == b""
+                    nursery.cancel_scope.cancel()
+        assert 0.4 < trio.current_time() - began < 5
+        assert node.refusals["no whole frame of a member in time"] == 1
+        await member.barrier(node.node)
+        assert member.node in node.peers
+        assert len(node._inbound) == 1
 
 
 async def test_a_connection_that_stalls_within_a_frame_is_closed_within_ten_seconds() -> None:

@@ -8,10 +8,10 @@ from benchmarks.strangers import measure, percentile
 async def test_a_node_under_siege_stays_small_and_reachable_and_ends_the_siege() -> None:
     outcome = await measure(half_open=200, slow=50, addresses=4)
     assert outcome.grown < 32 * 2**20
-    # The median: how long the slowest ones take says more of what else this machine is doing.
-    assert percentile(outcome.dials, 0.5) < 0.5
+    # Beside what it takes before the crowd comes: the rest says more of what else this machine is doing.
+    assert percentile(outcome.dials, 0.5) < 0.1 + 5 * percentile(outcome.quiet_dials, 0.5)
+    assert percentile(outcome.dials, 0.9) < 0.5 + 5 * percentile(outcome.quiet_dials, 0.9)
     assert len(outcome.dials) > 10
-    assert len(outcome.closed) + outcome.left == 251
-    # Who says nothing may never have been seen by the node: the kernel lets go of such in its own time.
-    assert outcome.left < 10
-    assert percentile(outcome.closed, 0.99) < 15
+    # All of them, also those that do not even greet.
+    assert (len(outcome.closed), outcome.left) == (251, 0)
+    assert outcome.closed[-1] < 10

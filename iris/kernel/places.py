@@ -1,0 +1,101 @@
+"""Places that strangers take: bounded in number, in all and for one address, and in time.  Sans-IO.
+
+Where there are too many, the oldest makes place for the newest, because what is honest lasts milliseconds: to keep a
+node from being reached, an attacker would have to come thousands of times a second, not once in five.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar, final
+
+K = TypeVar("K", bound=Hashable)
+
+
+def address_key(host: str) -> str:
+    """Return whose limits count for an IP address: itself, or for IPv6 its network of 64 bits, which one owner has."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:64]
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)
+
+
+@final
+class Places(Generic[K]):
+    """A bounded number of places, each for a bounded time.
+
+    Args:
+        limit: places in all.
+        per_address: of them, how many one address may have.
+        timeout: seconds for which one may be kept.
+    """
+
+    __slots__ = ("_by_address", "_limit", "_per_address", "_taken", "_timeout")
+
+    def __init__(self, *, limit: int, per_address: int, timeout: float) -> None:
+        self._limit = limit
+        self._per_address = per_address
+        self._timeout = timeout
+        # both in order of arrival, which is the order of deadlines
+        self._taken: OrderedDict[K, tuple[str | None, float]] = OrderedDict()
+        self._by_address: dict[str, OrderedDict[K, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def keys(self) -> Collection[K]:
+        """Return who has a place, as a view."""
+        return self._taken.keys()
+
+    def take(self, key: K, address: str | None, now: float) -> list[K]:
+        """Give a place to ``key``; return who loses his."""
+        self.leave(key)
+        losers: list[K] = []
+        if address is not None:
+            neighbours = self._by_address.get(address)
+            if neighbours is not None and len(neighbours) >= self._per_address:
+                losers.append(next(iter(neighbours)))
+                self.leave(losers[-1])
+            self._by_address.setdefault(address, OrderedDict())[key] = None
+        self._taken[key] = (address, now + self._timeout)
+        if len(self._taken) > self._limit:
+            losers.append(next(iter(self._taken)))
+            self.leave(losers[-1])
+        return losers
+
+    def leave(self, key: K) -> bool:
+        """Take back the place of ``key``; tell whether it had one."""
+        place = self._taken.pop(key, None)
+        if place is None:
+            return False
+        address, _ = place
+        if address is not None:
+            neighbours = self._by_address[address]
+            del neighbours[key]
+            if not neighbours:
+                del self._by_address[address]
+        return True
+
+    @property
+    def deadline(self) -> float:
+        """When to call ``expire``; infinity if no place is taken."""
+        for _, deadline in self._taken.values():
+            return deadline
+        return math.inf
+
+    def expire(self, now: float) -> list[K]:
+        """Take back the places that have been taken for too long; return whose they were."""
+        expired: list[K] = []
+        while self.deadline <= now:
+            key = next(iter(self._taken))
+            self.leave(key)
+            expired.append(key)
+        return expired

@@ -1,0 +1,240 @@
+"""Connections by TCP until they have greeted as nng does.  A thread, because nng has no task to do it in.
+
+nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
+those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
+one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself, and gives nng the
+connections that have shown nng's greeting.  It costs an honest connection 0.1 ms.
+
+What strangers can have is bounded from the start, by the rules of ``iris.kernel.places``: a connection has its place
+until it is closed, or the trio thread has seen it and counts it as its own (``seen``).
+
+The greeting is looked at and left where it is: nng reads it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+from iris.kernel.config import Config
+from iris.kernel.places import Places, address_key
+
+GREETING: Final = b"\0SP\0\0\x50\0\0"
+"""What the PUSH of nng says first, over any stream."""
+
+_BACKLOG: Final = 4096
+"""Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
+
+_AT_ONCE: Final = 64
+"""Connections that are accepted before those that have greeted get their turn."""
+
+_PAUSE: Final = 0.05
+"""Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
+
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@final
+class _Visitor:
+    """A connection that has been accepted."""
+
+    __slots__ = ("host", "number", "socket")
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.socket = connection
+        self.host = host
+        self.number: int | None = None
+        """What it has become; None until it has greeted."""
+
+
+@final
+class Reception:
+    """Where connections by TCP arrive.
+
+    Args:
+        config: for the limits on strangers.
+        admit: called on this thread with the descriptor of a connection that has greeted, which is the callee's from
+            then on, and the host that it comes from; returns a number for it, or None if it could not be taken.
+        turn_away: called on this thread with the number of one that has lost its place.
+        news: called on this thread when ``refused`` has grown.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        admit: Callable[[int, str], int | None],
+        turn_away: Callable[[int], None],
+        news: Callable[[], None],
+    ) -> None:
+        self._admit = admit
+        self._turn_away = turn_away
+        self._news = news
+        self._places: Places[_Visitor] = Places(
+            limit=config.half_open_handshakes,
+            per_address=max(1, config.half_open_per_address * 3 // 4),
+            timeout=config.handshake_timeout,
+        )
+        self._admitted: dict[int, _Visitor] = {}
+        self._lock = threading.Lock()
+        """Guards the places and who is admitted.  It is held for a tenth of a millisecond at most."""
+        self._refused = 0
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._waker, selectors.EVENT_READ)
+        self._listeners: list[socket.socket] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def listen(self, host: str, port: int) -> int:
+        """Take connections from now on; return the port, which is another one if it was 0.
+
+        Raises:
+            OSError: the address is taken, not ours, or not known.
+        """
+        wildcard = host in ("", "*")
+        name = None if wildcard else host.strip("[]")
+        family = socket.AF_INET if wildcard else socket.AF_UNSPEC
+        found = socket.getaddrinfo(name, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
+            self._thread.start()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    @property
+    def refused(self) -> int:
+        """Connections that were closed here: without a greeting in time, with a wrong one, or for a newer one."""
+        return self._refused
+
+    @property
+    def waiting(self) -> int:
+        """Connections that have a place here."""
+        return len(self._places)
+
+    def seen(self, number: int) -> None:
+        """The connection of this number is counted elsewhere from now on.  One that is gone is passed over."""
+        with self._lock:
+            visitor = self._admitted.pop(number, None)
+            if visitor is not None:
+                self._places.leave(visitor)
+
+    def close(self) -> None:
+        """Stop listening, and close what has not been admitted.  Blocks for milliseconds; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            os.write(self._wake, b"x")
+            self._thread.join()
+        for listener in self._listeners:
+            listener.close()
+        for visitor in list(self._places.keys()):
+            visitor.socket.close()
+        self._selector.close()
+        os.close(self._waker)
+        os.close(self._wake)
+
+    # -- on the thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                wait = self._places.deadline - time.monotonic()
+            for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
+                if isinstance(key.data, _Visitor):
+                    self._look(key.data)
+                elif key.data is not None:
+                    self._accept(key.data)
+            with self._lock:
+                late = self._places.expire(time.monotonic())
+            self._send_away(late)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    time.sleep(_PAUSE)
+                    return
+                continue  # it broke before it was accepted
+            visitor = _Visitor(connection, str(address[0]))
+            try:
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ, visitor)
+            except OSError:  # the machine has no room to watch one more
+                connection.close()
+                continue
+            with self._lock:
+                losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
+            self._send_away(losers)
+            self._look(visitor)  # mostly it has greeted by then
+
+    def _look(self, visitor: _Visitor) -> None:
+        """See whether a connection has greeted."""
+        if visitor.socket.fileno() < 0:
+            return  # it was closed, for a newer one, since it became readable
+        try:
+            said = visitor.socket.recv(len(GREETING), socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said == GREETING:
+            self._admit_visitor(visitor)
+        elif said and GREETING.startswith(said):
+            # Readable is what has so many bytes, else this thread would spin until the rest comes.
+            with contextlib.suppress(OSError):
+                visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
+        else:
+            with self._lock:
+                self._places.leave(visitor)
+            self._send_away([visitor])
+
+    def _admit_visitor(self, visitor: _Visitor) -> None:
+        connection = visitor.socket
+        self._selector.unregister(connection)
+        with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:  # before anybody can call ``seen``
+            number = self._admit(connection.detach(), visitor.host)
+            if number is None:
+                self._places.leave(visitor)
+            else:
+                visitor.number = number
+                self._admitted[number] = visitor
+
+    def _send_away(self, visitors: list[_Visitor]) -> None:
+        for visitor in visitors:
+            self._refused += 1
+            if visitor.number is None:
+                self._selector.unregister(visitor.socket)
+                visitor.socket.close()
+            else:
+                with self._lock:
+                    self._admitted.pop(visitor.number, None)
+                self._turn_away(visitor.number)
+        if visitors:
+            self._news()

@@ -1,0 +1,179 @@
+"""First frames that somebody has recorded, sent again and again: honest nodes get in and out all the same.
+
+Each is genuine, and names an address where nobody is any more, so that each can cost a dial that takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from itertools import cycle, islice
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from iris.kernel import kinds, wire
+from iris.kernel.errors import AuthenticationError, RemoteProtocolError
+from iris.kernel.memory import MemoryOutgoing, MemoryTransport
+from iris.security import admission
+from iris.security.handshake import Initiator
+from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.realms import WALL
+
+DIALS = 256
+"""As many as a transport over nng makes at one time."""
+
+DEAD = "mem://dead"
+
+
+def limit_dials(monkeypatch: pytest.MonkeyPatch, transport: MemoryTransport) -> trio.CapacityLimiter:
+    """Give a transport the bound on dials that the real one has."""
+    limiter, dial = trio.CapacityLimiter(DIALS), transport.dial
+
+    async def limited(url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        async with limiter:
+            return await dial(url, on_broken)
+
+    monkeypatch.setattr(transport, "dial", limited)
+    return limiter
+
+
+def record(fleet: Fleet, count: int, url: str) -> list[bytes]:
+    """Return first frames of a node that was once at ``url``."""
+    identity = fleet.realm.identity("gone")
+    hello = wire.pack((identity.node_id, (url,)))
+    return [
+        Initiator(identity, index=index, hello=hello, entropy=fleet.realm.entropy, wall_now=WALL).frame
+        for index in range(1, count + 1)
+    ]
+
+
+async def bury(fleet: Fleet) -> None:
+    """Make an address where nobody answers."""
+    await fleet.network.transport("dead").listen([DEAD])
+    fleet.network.partition(["a"], ["dead"])
+
+
+async def flood(ways: list[MemoryOutgoing], frames: Iterator[bytes]) -> None:
+    """Send 10,000 frames a second, no more than 50 from one address."""
+    turns = cycle(ways)
+    while True:
+        for way, frame in zip(islice(turns, 100), frames, strict=False):
+            way.send_nowait(frame)
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("remembered", [admission.MAX_EPHEMERALS, 50], ids=["remembered", "forgotten"])
+async def test_nodes_get_in_and_out_while_ten_thousand_replays_arrive_each_second(
+    remembered: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """Also if there are more recorded frames than the node remembers, so that each looks new."""
+    monkeypatch.setattr(admission, "MAX_EPHEMERALS", remembered)
+    async with open_meshes("a", "b", "c", "d", linked=False) as fleet, AsyncExitStack() as stack:
+        a, b, c, d = (fleet[name] for name in "abcd")
+        dials = limit_dials(monkeypatch, a.transport)
+        await bury(fleet)
+        frames = cycle(record(fleet, 200, DEAD))
+        ways = [await fleet.network.transport(f"10.0.{n}").dial(a.url, lambda: None) for n in range(250)]
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery.start_soon(flood, ways, frames)
+        took: list[float] = []
+        for one, other in ((b, a), (a, c), (d, a)):
+            await trio.sleep(0.2)
+            began = trio.current_time()
+            await one.mesh.connect([other.url])
+            took.append(trio.current_time() - began)
+            assert a.mesh._handshakes._admission.dialling <= fleet.config.dial_backs
+            assert dials.borrowed_tokens <= fleet.config.dial_backs
+        nursery.cancel_scope.cancel()
+        assert max(took) < 0.05
+        seen = a.mesh.refusals["first frame that was sent too often"]
+        dropped = a.mesh.refusals["too many dials for strangers"]
+        if remembered > 200:
+            assert seen > 4000
+            assert dropped <= admission.FIRST_FRAMES * 200
+        else:
+            assert dropped > 4000
+
+
+async def test_an_honest_node_that_repeats_its_first_frame_is_answered_each_time(autojump_clock: MockClock) -> None:
+    """The answer to the first may have been lost; and what others replay does no harm, for the answer is its own."""
+    async with open_meshes("a") as fleet:
+        a = fleet["a"]
+        listener = fleet.network.transport("gone")
+        await listener.listen(["mem://gone"])
+        (frame,) = record(fleet, 1, "mem://gone")
+        for number in range(admission.FIRST_FRAMES + 2):
+            way = await fleet.network.transport(f"10.0.{number}").dial(a.url, lambda: None)
+            way.send_nowait(frame)
+            await trio.sleep(0.5)
+        answers = list(iter(listener.receive_nowait, None))
+        assert len(answers) == admission.FIRST_FRAMES
+        assert {wire.parse_header_untrusted(answer).kind for answer in answers} == {wire.HANDSHAKE_RESPONSE}
+
+
+# -- every state of a handshake, and every frame ----------------------------------------------------------------
+
+
+async def reach_every_state(fleet: Fleet, a: MeshNode, b: MeshNode, nursery: trio.Nursery) -> tuple[list[int], int]:
+    """Bring handshakes of ``a`` into every state that they stay in; return their indices and that of a session."""
+    await bury(fleet)
+    silent = fleet.network.transport("silent")
+    await silent.listen(["mem://silent"])
+    way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+    for frame in (*record(fleet, 1, DEAD), *record(fleet, 1, "mem://silent")):
+        way.send_nowait(frame)  # one that is being dialled, and one that waits for its last frame
+
+    async def initiate() -> None:
+        await a.mesh.connect(["mem://silent"])
+
+    nursery.start_soon(initiate)  # one that waits for its response
+    await trio.sleep(0.1)
+    handshakes = a.mesh._handshakes
+    assert [waiting.outgoing is None for waiting in handshakes._responding.values()] == [True, False]
+    assert len(handshakes._initiating) == 1
+    session = a.peer(b).session
+    assert session is not None
+    return [*handshakes._initiating, *handshakes._responding], session.local_index
+
+
+async def test_no_frame_in_any_state_of_a_handshake_raises_another_error_than_those_for_peers(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        indices, session_index = await reach_every_state(fleet, a, b, nursery)
+        session = b.peer(a).session
+        assert session is not None
+        bodies = [frame[16:] for frame in record(fleet, 2, DEAD)]
+        bodies.append(session.seal(wire.encode_batch([(kinds.PONG, 1)]))[16:])
+        headers = st.builds(
+            wire.HEADER.pack,
+            st.integers(0, 5),
+            st.sampled_from([0, 1, 2]),
+            st.sampled_from([0, 1, 2**16 - 1]),
+            st.sampled_from([0, *indices, session_index]),
+            st.sampled_from([0, 1, *indices, 2**32 - 1, 2**32, 2**64 - 1]),
+        )
+        contents = st.one_of(
+            st.sampled_from(bodies), st.binary(max_size=1500), st.sampled_from([48, 96, 1400]).map(bytes)
+        )
+
+        @settings(max_examples=400)
+        @given(headers, contents, st.booleans())
+        def receive(header: bytes, content: bytes, carried: bool) -> None:
+            a.mesh._inbound.carried = carried
+            try:
+                a.mesh._receive(header + content)
+            except (AuthenticationError, RemoteProtocolError):
+                pass
+            finally:
+                a.mesh._inbound.carried = False
+
+        receive()
+        assert set(indices) <= {*a.mesh._handshakes._initiating, *a.mesh._handshakes._responding}
+        nursery.cancel_scope.cancel()
+    assert set(a.mesh.peers) == set()
