@@ -74,10 +74,10 @@ class KeyPair:
         """Return the secret half, to store it."""
         return Secret(self._private.private_bytes_raw())
 
-    def dh(self, public_key: bytes) -> bytes:
+    def dh(self, public_key: bytes) -> Secret:
         """Return the shared secret; AuthenticationError for a point of low order (RFC 7748, section 6.1)."""
         try:
-            return self._private.exchange(X25519PublicKey.from_public_bytes(public_key))
+            return Secret(self._private.exchange(X25519PublicKey.from_public_bytes(public_key)))
         except ValueError:
             raise AuthenticationError("a Diffie-Hellman public key is not valid") from None
 

@@ -98,9 +98,9 @@ def test_arbitrary_files_are_an_error_of_one_line(data: bytes) -> None:
 
 def test_a_wrapped_file_opens_with_its_passphrase_only() -> None:
     content = encode_container("credential", "portable", FIELDS)
-    wrapped = wrap(content, "credential", "a passphrase", seeded_entropy(1))
+    wrapped = wrap(content, "credential", "seven brave otters", seeded_entropy(1))
     assert b"portable" not in wrapped
-    assert open_container(wrapped, "credential", "a passphrase").binary("binary") == SECRET
+    assert open_container(wrapped, "credential", "seven brave otters").binary("binary") == SECRET
     with pytest.raises(ConfigError, match="give its passphrase"):
         open_container(wrapped, "credential", None)
     with pytest.raises(ConfigError, match="passphrase of this credential is wrong") as caught:

@@ -56,7 +56,7 @@ def meet(dialler: NodeIdentity, listener: NodeIdentity) -> None:
 # -- realm files ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("passphrase", [None, "a passphrase"])
+@pytest.mark.parametrize("passphrase", [None, "seven brave otters"])
 def test_a_saved_realm_loads_again(tmp_path: Path, passphrase: str | None) -> None:
     realm, _ = realm_with("orders", "billing")
     realm, _ = revoke_cluster(realm, "orders", wall_now=WALL)
