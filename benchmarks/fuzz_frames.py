@@ -3,6 +3,7 @@
 - Outsiders: frames changed at random, on the whole way from the transport to the decoder: header, handshakes in every
   state, sessions.
 - Members: batches changed at random, sealed properly, on the same way; and straight into the decoder.
+- Members of a whole node, with everything that it can do: see ``benchmarks.fuzz_node``.
 
 Every frame has to end in a message list or in the one error of the function that refused it.  Anything else, or a
 process that has grown by more than 64 MiB, is a failure.  A run is repeated with its ``--seed``.
@@ -21,6 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
+import trio
+from trio.testing import MockClock
+
+from benchmarks import fuzz_node
 from benchmarks.mutation import damaged, malformed
 from iris.kernel import kinds, wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
@@ -208,11 +213,36 @@ def attack_decoder(count: int, seed: int, progress: Callable[[int], None] = _sil
     return _run(count, attempt, progress)
 
 
+def attack_node(count: int, seed: int, progress: Callable[[int], None] = _silent) -> Outcome:
+    """Have members of a realm send hostile messages of every kind to a whole node; whatever it does not refuse passes.
+
+    What raises anything else, or keeps the node from its work, ends in that error.
+    """
+    start = worst = 0
+
+    def notice(number: int) -> None:
+        nonlocal start, worst
+        start = start or resident()
+        worst = max(worst, resident() - start)
+        progress(number)
+
+    began = time.perf_counter()
+    found = trio.run(fuzz_node.attack_node, count, seed, notice, clock=MockClock(autojump_threshold=0))
+    return Outcome(
+        frames=count,
+        refused=found.refused,
+        accepted=max(0, found.messages - found.refused.total()),
+        grown=worst,
+        seconds=time.perf_counter() - began,
+    )
+
+
 def main() -> int:
     """Run the attacks in the sizes given; 1 if one found something."""
     parser = argparse.ArgumentParser(description="Hostile frames against everything that reads them.")
     parser.add_argument("--frames", type=int, default=1_000_000, help="on the whole way, half of them sealed properly")
     parser.add_argument("--batches", type=int, default=10_000_000, help="straight into the decoder")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="batches of a few messages to a whole node")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     failed = False
@@ -220,6 +250,7 @@ def main() -> int:
         ("frames from outside", attack_from_outside, options.frames // 2),
         ("frames of a member", attack_as_member, options.frames - options.frames // 2),
         ("batches into the decoder", attack_decoder, options.batches),
+        ("batches to a whole node", attack_node, options.messages),
     ):
 
         def progress(done: int, name: str = name, count: int = count) -> None:

@@ -1,11 +1,17 @@
-"""A slice of ``python -m benchmarks.fuzz_frames``; IRIS_FUZZ_FRAMES and IRIS_FUZZ_BATCHES make it longer."""
+"""A slice of ``python -m benchmarks.fuzz_frames``.
+
+IRIS_FUZZ_FRAMES, IRIS_FUZZ_MESSAGES and IRIS_FUZZ_BATCHES make it longer.
+"""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+import trio
+from trio.testing import MockClock
 
+from benchmarks import fuzz_node
 from benchmarks.fuzz_frames import (
     MEMORY_LIMIT,
     Outcome,
@@ -13,10 +19,13 @@ from benchmarks.fuzz_frames import (
     attack_as_member,
     attack_decoder,
     attack_from_outside,
+    attack_node,
 )
+from iris.kernel import kinds
 from iris.kernel.wire import encode_batch
 
 FRAMES = int(os.environ.get("IRIS_FUZZ_FRAMES", "10000"))
+MESSAGES = int(os.environ.get("IRIS_FUZZ_MESSAGES", "1500"))
 BATCHES = int(os.environ.get("IRIS_FUZZ_BATCHES", "50000"))
 SEED = int(os.environ.get("IRIS_FUZZ_SEED", "7"))
 
@@ -44,6 +53,26 @@ def test_the_decoders_refuse_malformed_bytes_by_one_error() -> None:
     outcome = attack_decoder(BATCHES, SEED)
     check(outcome, BATCHES)
     assert set(outcome.refused) == {"RemoteProtocolError"}
+
+
+def test_a_whole_node_refuses_hostile_messages_of_every_kind_and_works_on() -> None:
+    """What is not refused by the one error ends the node, and with it this test."""
+    outcome = attack_node(MESSAGES, SEED)
+    assert outcome.grown < MEMORY_LIMIT, f"seed {SEED}: {outcome}"
+    assert outcome.refused.total() > MESSAGES / 3, f"seed {SEED}: {outcome}"
+    refused = {int(reason.rpartition(" ")[2], 16) for reason in outcome.refused if reason.startswith("message of kind")}
+    groups = {kind >> 4 for kind in refused}  # links, requests, broadcasts, events, tunnels, sites
+    assert groups == {0, 2, 3, 4, 5, 6}, f"seed {SEED}: {outcome}"  # membership has books of its own
+    assert len(refused) > 20, f"seed {SEED}: {outcome}"
+    assert outcome.refused["RemoteProtocolError"] > 0
+    assert outcome.refused["message of unknown kind or length"] > 0
+
+
+def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_was_seen_before() -> None:
+    found = trio.run(fuzz_node.attack_node, 500, SEED, lambda _: None, clock=MockClock(autojump_threshold=0))
+    every = {value for name, value in vars(kinds).items() if name.isupper()}
+    assert found.sent == every
+    assert len(found.recorded) > 0.7 * len(every)
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:
