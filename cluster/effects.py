@@ -40,8 +40,8 @@ class Route:
     """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
 
     Closed by own evidence (two direct probes missed, link broken or refused), by two independent witnesses, and by
-    death.  A single other member's word closes no route.  Each effect is a change: the route of a member that is new, or
-    returns from the dead, is open until an effect closes it; of the gone there are none.
+    death.  A single other member's word closes no route.  Each effect is a change: the route of a member that is new,
+    or returns from the dead, is open until an effect closes it; of the gone there are none.
     """
 
     node: NodeId

@@ -29,6 +29,7 @@ from iris.cluster.redialling import Redialling
 from iris.cluster.renewing import Renewing
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.site_ways import Carrier, is_site_url, site_url
+from iris.cluster.turns import Turns
 from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.ways import Ways
 from iris.kernel import kinds, wire
@@ -97,6 +98,7 @@ class Mesh:
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
         self._renewing = Renewing(self, self._peers, self._sessions, self._handshakes, nursery)
         self._dropped = trio.lowlevel.ParkingLot()
+        self._turns = Turns()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each peer that has proved who it is; raises AuthenticationError to turn it away."""
         self.closing = False
@@ -169,7 +171,7 @@ class Mesh:
             if expected is not None and expected in self._peers:
                 return self._peers[expected]
             try:
-                return await self._connect(url, expected)
+                return await self._shake_hands((url,), expected)
             except (NotSent, AuthenticationError, ConfigError) as error:
                 failures.append(error)
         for failure in failures:
@@ -177,21 +179,23 @@ class Mesh:
                 raise failure
         raise failures[-1] if failures else NotSent("there is no address to connect to")
 
-    async def _connect(self, url: str, expected: NodeId | None) -> Peer:
-        with trio.move_on_after(self.config.handshake_timeout):
-            outgoing = await self._ways.dial(url)
-            try:
-                own = await self.own_urls(url, outgoing)
-                return await self._handshakes.initiate(outgoing, (url,), own, expected)
-            except BaseException as error:
-                self._ways.close(outgoing)
-                if isinstance(error, NotSent | AuthenticationError):
-                    self.refusals["handshake that came to nothing"] += 1
-                raise
+    async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None) -> Peer:
+        """Dial a node and shake hands with it, when it is this one's turn."""
+        async with self._turns.take():
+            with trio.move_on_after(self.config.handshake_timeout):
+                outgoing = await self._ways.dial_any(addresses)
+                try:
+                    own = await self.own_urls(addresses[0], outgoing)
+                    return await self._handshakes.initiate(outgoing, addresses, own, expected)
+                except BaseException as error:
+                    self._ways.close(outgoing)
+                    if isinstance(error, NotSent | AuthenticationError):
+                        self.refusals["handshake that came to nothing"] += 1
+                    raise
         self.refusals["handshake that came to nothing"] += 1
         raise NotSent(
-            f"no answer from {url} within {self.config.handshake_timeout:g} s: it is cut off, of another realm, or no "
-            "node of Iris"
+            f"no answer from {addresses[0]} within {self.config.handshake_timeout:g} s: it is cut off, of another "
+            "realm, or no node of Iris"
         )
 
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
@@ -361,16 +365,7 @@ class Mesh:
                 observer.peer_refused(peer.node)
 
     async def _connect_again(self, peer: Peer) -> None:
-        with trio.move_on_after(self.config.handshake_timeout):
-            outgoing = await self._ways.dial_any(peer.addresses)
-            try:
-                own = await self.own_urls(peer.addresses[0], outgoing)
-                await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
-            except BaseException:
-                self._ways.close(outgoing)
-                raise
-            return
-        raise NotSent(f"no answer within {self.config.handshake_timeout:g} s")
+        await self._shake_hands(peer.addresses, peer.node)
 
     def _notice_loss(self, peer: Peer) -> None:
         """Frames to or from a peer may be lost: what depended on them is repeated, at both ends.

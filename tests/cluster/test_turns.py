@@ -1,0 +1,109 @@
+"""Few handshakes at a time: who waits, for how long, and what a wait that is cancelled leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from iris.cluster.turns import AT_A_TIME, PATIENCE, Turns
+from iris.testing import open_network
+
+
+class Crowd:
+    """Tasks that want a turn each, and when they got it."""
+
+    def __init__(self, turns: Turns, seconds: float) -> None:
+        self.turns = turns
+        self.seconds = seconds
+        self.began: dict[int, float] = {}
+        self.inside = self.most = 0
+
+    async def come(self, number: int) -> None:
+        async with self.turns.take():
+            self.began[number] = trio.current_time()
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            await trio.sleep(self.seconds)
+            self.inside -= 1
+
+
+async def crowd_of(count: int, seconds: float) -> Crowd:
+    crowd = Crowd(Turns(), seconds)
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(crowd.come, number)
+    assert len(crowd.turns) == 0
+    return crowd
+
+
+async def test_a_single_one_does_not_wait(autojump_clock: MockClock) -> None:
+    crowd = await crowd_of(1, 0.1)
+    assert crowd.began[0] == trio.current_time() - 0.1
+
+
+@pytest.mark.parametrize("count", [AT_A_TIME, AT_A_TIME + 1, 50])
+async def test_of_those_that_end_soon_no_more_than_eight_are_there_at_a_time(
+    autojump_clock: MockClock, count: int
+) -> None:
+    before = trio.current_time()
+    crowd = await crowd_of(count, 0.01)
+    assert crowd.most == AT_A_TIME
+    assert trio.current_time() - before == pytest.approx(0.01 * -(-count // AT_A_TIME))
+
+
+async def test_those_that_take_long_hold_nobody_up_for_more_than_a_second(autojump_clock: MockClock) -> None:
+    before = trio.current_time()
+    crowd = await crowd_of(3 * AT_A_TIME, 30.0)
+    waited = sorted(round(at - before, 6) for at in crowd.began.values())
+    assert waited == [turn * PATIENCE for turn in range(3) for _ in range(AT_A_TIME)]
+
+
+async def test_a_wait_that_is_cancelled_takes_no_place(autojump_clock: MockClock) -> None:
+    turns = Turns()
+    crowd = Crowd(turns, 0.5)
+    async with trio.open_nursery() as nursery:
+        for number in range(AT_A_TIME):
+            nursery.start_soon(crowd.come, number)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.1) as scope:
+            await crowd.come(100)
+        assert scope.cancelled_caught
+        before = trio.current_time()
+        await crowd.come(101)
+        assert crowd.began[101] == pytest.approx(before + 0.4)
+    assert len(turns) == 0
+
+
+async def fail() -> None:
+    raise ValueError("as it may")
+
+
+@pytest.mark.parametrize("end", [fail, trio.lowlevel.checkpoint])
+async def test_a_turn_ends_however_the_block_ends(
+    autojump_clock: MockClock, end: Callable[[], Awaitable[None]]
+) -> None:
+    turns = Turns()
+    for _ in range(3 * AT_A_TIME):
+        try:
+            async with turns.take():
+                await end()
+        except ValueError:
+            pass
+    assert len(turns) == 0
+
+
+async def test_hosts_that_do_not_answer_keep_a_node_from_the_others_for_seconds_only(
+    autojump_clock: MockClock,
+) -> None:
+    lost = [f"lost-{number}" for number in range(20)]
+    async with open_network() as network, network.open_node("there", host="there") as there:
+        for host in lost:
+            await network.memory.transport(host).listen([f"mem://{host}"])
+        network.memory.partition(["here"], lost)
+        before = trio.current_time()
+        async with network.open_node("here", host="here", seeds=[*lost, "there"]) as node:
+            assert there.id in node._mesh.peers
+            assert trio.current_time() - before < 8
