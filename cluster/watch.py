@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, final
 
+import trio
+
 from iris.cluster.roster import Change
 from iris.kernel.wakeup import Wakeup
 
@@ -35,6 +37,8 @@ class Watch:
         return self
 
     async def __anext__(self) -> Change:
+        if self._changes:
+            await trio.lowlevel.checkpoint()  # changes are rare: each may let others run, and be cancelled
         while not self._changes:
             await self._news.wait()
         return self._changes.popleft()

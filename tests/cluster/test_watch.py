@@ -82,3 +82,20 @@ async def test_those_present_beyond_the_limit_are_counted_as_missed() -> None:
     watch = Watch("a", [change(number) for number in range(LIMIT + 3)])
     assert watch.missed == 3
     assert await anext(watch) == change(3)
+
+
+async def test_a_reader_that_always_finds_changes_lets_others_run_and_can_be_cancelled() -> None:
+    watch = Watch("a", [change(number) for number in range(3)])
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await anext(watch)
+    assert scope.cancelled_caught
+    ran: list[str] = []
+
+    async def other() -> None:
+        ran.append("other")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        assert await take(watch, 3) == [change(number) for number in range(3)], "the cancelled wait took a change"
+        assert ran == ["other"]
