@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.requests import broadcast, kill, overload
+from benchmarks.requests import broadcast, kill, overload, overload_processes
 
 
 def main() -> None:
@@ -16,6 +16,8 @@ def main() -> None:
     killing.add_argument("--requests", type=int, default=100_000)
     loading = cases.add_parser("overload", help="up to ten times the load that can be served, in virtual time")
     loading.add_argument("--seconds", type=float, default=10.0)
+    real = cases.add_parser("overload-processes", help="the same between processes, in real time")
+    real.add_argument("--seconds", type=float, default=15.0)
     cases.add_parser("broadcast", help="what a broadcast costs its sender, by the number of members")
     given = parser.parse_args()
     match given.case:
@@ -23,6 +25,8 @@ def main() -> None:
             kept = kill.conduct(given.requests)
         case "overload":
             kept = overload.conduct(seconds=given.seconds)
+        case "overload-processes":
+            kept = overload_processes.conduct(seconds=given.seconds)
         case "broadcast":
             kept = broadcast.conduct()
         case _:

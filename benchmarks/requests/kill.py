@@ -62,7 +62,7 @@ def _members(directory: Path, count: int) -> Generator[dict[str, subprocess.Pope
 
 
 @contextlib.contextmanager
-def _own_realm() -> Generator[Path]:
+def own_realm() -> Generator[Path]:
     """A local realm of the run's own, which no other node of this machine is in."""
     before = {name: os.environ.get(name) for name in ("IRIS_HOME", "XDG_RUNTIME_DIR")}
     with tempfile.TemporaryDirectory(prefix="ik-") as path:
@@ -141,7 +141,7 @@ async def _load(
 
 
 async def _run(requests: int, members: int, kills: int, seed: int) -> KillRun:
-    with _own_realm() as directory:
+    with own_realm() as directory:
         async with iris.open_node() as node:
             with _members(directory, members) as processes:
                 victims = Random(seed).sample(sorted(processes), kills)

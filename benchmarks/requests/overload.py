@@ -1,4 +1,4 @@
-"""More requests than can be served: whole nodes on a network in memory, in virtual time.
+"""More requests than can be served: whole nodes on a network in memory in virtual time, or processes and real time.
 
 Callers do not wait for each other (an open loop), so refusing some slows nobody down.  Handlers sleep, so what shows is
 the mechanism and not the processor: queues, refusals, repeats and what they make of each other.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -26,11 +26,14 @@ CONCURRENCY: Final = 8
 SECONDS: Final = 0.05
 """That a handler takes, give or take a half."""
 
+FACTORS: Final = (0.5, 1.0, 2.0, 10.0)
+"""Of what can be served."""
+
 CAPACITY: Final = MEMBERS * CONCURRENCY / SECONDS
-_WINDOW: Final = 0.5
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Return the memory of this process, in bytes."""
     line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmRSS"))
     return int(line.split()[1]) * 1024
 
@@ -59,30 +62,51 @@ class Phase:
 
 @final
 class Callers:
-    """Requests at random moments, from one node."""
+    """Requests at random moments, from one node.
 
-    def __init__(self, node: iris.Node, members: Sequence[iris.Node], random: Random) -> None:
+    Args:
+        node: asks.
+        look: tells how many requests the members have received in all, and how many bytes of memory there are in use.
+        random: the moments.
+        capacity: requests in a second that can be served.
+    """
+
+    def __init__(
+        self,
+        node: iris.Node,
+        look: Callable[[], Awaitable[tuple[int, int]]],
+        random: Random,
+        capacity: float = CAPACITY,
+    ) -> None:
         self._node = node
-        self._members = members
+        self._look = look
         self._random = random
-
-    def _received(self) -> int:
-        return sum(member.statistics().services["store"].received for member in self._members)
+        self._capacity = capacity
 
     async def load(self, factor: float, seconds: float) -> Phase:
         """Ask ``factor`` times as often as can be served."""
         phase = Phase(factor)
-        received, resident = self._received(), _resident()
+        received, used = await self._look()
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             due = began
             while due < began + seconds:
-                due += self._random.expovariate(factor * CAPACITY)
+                due += self._random.expovariate(factor * self._capacity)
                 await trio.sleep_until(due)
                 nursery.start_soon(self._ask, phase)
-        phase.attempts = self._received() - received
-        phase.grown = _resident() - resident
+        received_now, used_now = await self._look()
+        phase.attempts, phase.grown = received_now - received, used_now - used
         return phase
+
+    async def loads(self, factors: Sequence[float], seconds: float, calm: float = 5.0) -> list[Phase]:
+        """Do one load after the other; after each that is too much comes half of what can be served for ``calm`` s."""
+        await self.load(0.5, 2)  # everybody gets to know each other
+        phases: list[Phase] = []
+        for factor in factors:
+            phases.append(await self.load(factor, seconds))
+            if factor > 1:  # how it goes on at once after that
+                phases.append(await self.load(0.5, calm))
+        return phases
 
     async def _ask(self, phase: Phase) -> None:
         began = trio.current_time()
@@ -104,7 +128,6 @@ async def _run(factors: Sequence[float], seconds: float) -> list[Phase]:
         await trio.sleep(SECONDS * random.uniform(0.5, 1.5))
 
     store.request(serve)
-    phases: list[Phase] = []
     async with iris.testing.open_network(seed=3) as network, AsyncExitStack() as stack:
         members: list[iris.Node] = []
         for index in range(MEMBERS):
@@ -114,17 +137,15 @@ async def _run(factors: Sequence[float], seconds: float) -> list[Phase]:
             members.append(node)
         shop = await stack.enter_async_context(network.open_node("shop"))
         await shop.wait_for("store", members=MEMBERS)
-        callers = Callers(shop, members, random)
-        await callers.load(0.5, 2)  # everybody gets to know each other
-        for factor in factors:
-            phases.append(await callers.load(factor, seconds))
-            if factor > 1:  # how it goes on at once after that
-                phases.append(await callers.load(0.5, 5))
-    return phases
+
+        async def look() -> tuple[int, int]:
+            return sum(member.statistics().services["store"].received for member in members), resident()
+
+        return await Callers(shop, look, random).loads(factors, seconds)
 
 
 def run(factors: Sequence[float], seconds: float) -> list[Phase]:
-    """Run one load after the other; after each that is too much comes half of what can be served, for 5 s."""
+    """Run one load after the other in virtual time; see ``Callers.loads``."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     return trio.run(_run, factors, seconds, clock=clock)
 
@@ -136,10 +157,15 @@ def recovery(phase: Phase, unloaded: float) -> float:
 
 
 def conduct(*, seconds: float) -> bool:
-    """Run it and print what it showed; tell whether the targets are met."""
-    unloaded, *phases = run((0.5, 1.0, 2.0, 10.0), seconds)
-    peak = phases[0].outcomes["reply"] / seconds
+    """Run it in virtual time and print what it showed; tell whether the targets are met."""
     print(f"\n{MEMBERS} members of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
+    return show(run(FACTORS, seconds), seconds)
+
+
+def show(shown: Sequence[Phase], seconds: float) -> bool:
+    """Print what loads of ``FACTORS`` showed; tell whether the targets are met."""
+    unloaded, *phases = shown
+    peak = phases[0].outcomes["reply"] / seconds
     print("| load | goodput, of peak | p50, p99 of accepted | p99, of unloaded | repeats | recovery | memory |")
     print("|---|---|---|---|---|---|---|")
     base = unloaded.percentile(0.99)

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.requests import broadcast, overload
+from benchmarks.requests import broadcast, overload, overload_processes
 from benchmarks.requests.overload import Phase, recovery
 from benchmarks.requests.task_time import TaskTime, marked
 
@@ -53,6 +53,15 @@ def test_overload_is_served_as_far_as_it_can_be_and_in_time() -> None:
     assert double.attempts <= 1.2 * double.asked
     assert after.outcomes == {"reply": after.asked}
     assert recovery(after, unloaded.percentile(0.99)) <= 1
+
+
+def test_processes_that_are_asked_twice_what_they_can_serve_answer_or_refuse() -> None:
+    """How fast they are is the benchmark's question; here it is that every request has one of the two ends."""
+    double, after = overload_processes.run((2.0,), 1.0, calm=1.0)
+    assert double.outcomes.keys() <= {"reply", "Overloaded"}
+    assert double.outcomes["reply"] > 0
+    assert double.asked <= double.attempts <= 4 * double.asked
+    assert after.outcomes["reply"] > 0
 
 
 def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that_to_ten() -> None:
