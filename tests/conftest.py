@@ -1,10 +1,17 @@
-"""What holds for every test: trio runs its tasks in an order that comes from one seed, and no secret shows anywhere."""
+"""What holds for every test.
+
+Trio runs its tasks in an order that comes from one seed, no secret shows anywhere, and the counters of every node,
+membership and subscription that a test makes add up at its end.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from tests.support.accounts import accounts_add_up
 from tests.support.canaries import CanaryWatch
 from tests.support.scheduling import seed_scheduler
 
@@ -28,3 +35,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture(autouse=True)
 def _repeatable_scheduler(request: pytest.FixtureRequest) -> None:
     seed_scheduler(int(request.config.getoption("seed") or 0))
+
+
+@pytest.fixture(autouse=True)
+def _accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with accounts_add_up(monkeypatch):
+        yield

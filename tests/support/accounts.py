@@ -1,0 +1,86 @@
+"""The books of every node that a test opens in its own process: at its end each of them has to add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import iris
+import iris._opening
+import iris.patterns.pubsub
+import iris.patterns.serving
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.member import Membership
+from iris.patterns.subscription import Subscription
+
+
+def check_pattern(pattern: PatternStatistics) -> None:
+    """sent = delivered + expired + refused + lost, and nothing is under way."""
+    ended = pattern.delivered + pattern.expired + pattern.refused + sum(pattern.lost.values())
+    assert pattern.sent == ended, pattern
+    assert pattern.waiting == 0, pattern
+
+
+def check_node(node: iris.Node) -> None:
+    """What a node counts that is closed."""
+    statistics = node.statistics()
+    tunnels = statistics.tunnels
+    for pattern in (
+        statistics.requests, statistics.broadcasts, statistics.relayed, statistics.events, tunnels.messages
+    ):  # fmt: skip
+        check_pattern(pattern)
+    publishing = statistics.publishing
+    assert publishing.sent == publishing.handed_over + sum(publishing.lost.values()), publishing
+    for link in statistics.links.values():
+        assert link.posted == link.sent + link.lost + link.waiting, link
+    assert tunnels.open == 0, tunnels
+
+
+def check_membership(membership: Membership) -> None:
+    """What a member counts that has left."""
+    it = membership.statistics()
+    assert it.received == it.served + it.failed + it.expired + it.cancelled + it.refused, it
+    assert (it.running, it.queued) == (0, 0), it
+    assert it.shed <= it.refused, it
+
+
+def check_subscription(subscription: Subscription) -> None:
+    """What a subscription counts that has ended."""
+    it = subscription.statistics()
+    assert it.received == it.delivered + it.dropped + it.waiting, it
+    assert it.waiting >= 0, it
+    assert it.waiting_bytes >= 0, it
+
+
+@contextmanager
+def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Note every node, membership and subscription that is made in the block, and check them at its end."""
+    nodes: list[iris.Node] = []
+    memberships: list[Membership] = []
+    subscriptions: list[Subscription] = []
+
+    def open_node(*arguments: Any, **options: Any) -> iris.Node:
+        nodes.append(iris.Node(*arguments, **options))
+        return nodes[-1]
+
+    def join(*arguments: Any, **options: Any) -> Membership:
+        memberships.append(Membership(*arguments, **options))
+        return memberships[-1]
+
+    def subscribe(*arguments: Any, **options: Any) -> Subscription:
+        subscriptions.append(Subscription(*arguments, **options))
+        return subscriptions[-1]
+
+    monkeypatch.setattr(iris._opening, "Node", open_node)
+    monkeypatch.setattr(iris.patterns.serving, "Membership", join)
+    monkeypatch.setattr(iris.patterns.pubsub, "Subscription", subscribe)
+    yield
+    for node in nodes:
+        check_node(node)
+    for membership in memberships:
+        check_membership(membership)
+    for subscription in subscriptions:
+        check_subscription(subscription)
