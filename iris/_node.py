@@ -35,10 +35,10 @@ from iris.patterns.requests import Requests
 from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
 from iris.patterns.shards import Share
-from iris.patterns.shedding import Priority, PriorityName, check_priority
+from iris.patterns.shedding import PriorityName, check_priority
 from iris.patterns.stop_rules import StopRules
 from iris.patterns.subscription import Overflow, Subscription, SubscriptionLimits
-from iris.patterns.survey import Answers, open_survey
+from iris.patterns.survey import Answers, Surveys
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnels import Tunnels
 from iris.security.credential import Credential
@@ -84,7 +84,8 @@ class Node:
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
-        self._pubsub = PubSub(mesh, config)
+        self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
+        self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
         self._serving = Serving(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
@@ -107,7 +108,7 @@ class Node:
         key: str | None = None,
         prefer: Member | NodeId | None = None,
         headers: Mapping[str, str] | None = None,
-        priority: PriorityName = "normal",
+        priority: PriorityName | None = None,
         hedge: float | None = None,
     ) -> Any:
         """Ask one member of a cluster and return its reply.
@@ -127,7 +128,7 @@ class Node:
             prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
                 at whatever site; then another one.  From ``members``, ``watch`` or an earlier answer.
             headers: str to str, at most ``Config.max_headers`` bytes.
-            priority: ``low`` is refused first by members that are overloaded, ``high`` last, and does not queue.
+            priority: ``low`` is refused first by busy members, ``high`` last; None: as the request that is served here.
             hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest
                 few per cent of the replies.  For idempotent requests only, and 5 % of those at most.
 
@@ -162,7 +163,7 @@ class Node:
             key=key,
             prefer=prefer.node if isinstance(prefer, Member) else prefer,
             headers=headers,
-            priority=Priority.NORMAL if priority == "normal" else check_priority(priority),
+            priority=None if priority is None else check_priority(priority),
             hedge=hedge,
         )
 
@@ -225,7 +226,7 @@ class Node:
         """
         check_address(cluster)
         rules = StopRules(timeout=_check_timeout(timeout), count=count, quiet=quiet)
-        survey = partial(open_survey, self._requests, self._membership, cluster, payload, rules, operation, headers)
+        survey = partial(self._surveys.open, cluster, payload, rules, operation, headers)
         return open_everywhere(self._sites, cluster, survey, rules.timeout, everybody=True)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
@@ -474,9 +475,8 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
-        return gather_statistics(
-            self._mesh, self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        )
+        parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
+        return gather_statistics(self._mesh, *parts)
 
     @property
     def parts(self) -> NodeParts:

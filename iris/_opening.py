@@ -204,6 +204,7 @@ async def open_node(
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 membership.leave()
+                await node.parts.pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 

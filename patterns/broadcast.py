@@ -19,7 +19,7 @@ from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
 from iris.patterns.counters import Tally
 from iris.patterns.directory import Directory
-from iris.patterns.relays import Relays, Tree
+from iris.patterns.relays import Relays, Tree, stands_alone
 
 _STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows those who broadcast."""
@@ -56,7 +56,7 @@ class Broadcasts:
             near: list[NodeId] = []
             alone: list[NodeId] = []
             for member in members:
-                (alone if self._is_alone(member) else near).append(member)
+                (alone if stands_alone(self._mesh, member) else near).append(member)
             links = self._tell(alone, message, size)
             links += self._relays.send(self._tree(cluster, near), message, self.tally)
         await trio.lowlevel.checkpoint()
@@ -80,11 +80,6 @@ class Broadcasts:
                 self.tally.delivered += 1
                 links.append(peer.link)
         return links
-
-    def _is_alone(self, member: NodeId) -> bool:
-        """Tell whether a member is told by this node itself: it is this one, or at another site."""
-        peer = self._mesh.peer(member)
-        return member == self._mesh.node or (peer is not None and peer.foreign)
 
     def _tree(self, cluster: str, members: Sequence[NodeId]) -> Tree:
         """Return the tree of a cluster, which stays the same while its members do."""

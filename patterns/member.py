@@ -23,6 +23,7 @@ from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
 from iris.patterns.handlers import RequestHandler, encoded
+from iris.patterns.inheritance import served_priority
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
 from iris.patterns.service import Limits, Service, TunnelHandler
 from iris.patterns.shedding import Priority, Shedding
@@ -314,6 +315,7 @@ class Membership:
                 return
             shedding.begun(now, waiting)
         job.begun = now
+        served_priority.set(job.priority)
         job.scope = scope
         scope.deadline = job.deadline
         reply, size = await self._call(job)

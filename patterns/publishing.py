@@ -12,7 +12,7 @@ subscriber.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import trio
@@ -25,6 +25,8 @@ from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_key
 from iris.kernel.link import Growing, Link
 from iris.patterns.counters import Tally
+from iris.patterns.event_feed import Outlet
+from iris.patterns.event_trees import EventTrees
 from iris.patterns.interest import InterestTable, Terms
 from iris.patterns.shards import ShardMap, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
@@ -51,7 +53,7 @@ class Topic:
 
     Attributes:
         sequence: number of the last event.
-        links: to the nodes that get every event.
+        links: to the nodes that get every event; one of them may lead to many, over a tree.
         grouped: for each group, the nodes of which one gets each event.
         shared: for each group that divides events by shard, the number of shards and the node of each.
         every: all of these links.
@@ -65,12 +67,12 @@ class Topic:
     def __init__(self) -> None:
         self.sequence = 0
         self.version = -1
-        self.links: tuple[Link, ...] = ()
+        self.links: tuple[Outlet, ...] = ()
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
         self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = {}
-        self.every: tuple[Link, ...] = ()
+        self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
-        self.patient: frozenset[Link] = frozenset()
+        self.patient: frozenset[Outlet] = frozenset()
         self.lost = 0
 
     def choose(self, key: str | None, turn: int) -> list[tuple[NodeId, Terms]]:
@@ -94,8 +96,8 @@ class _Run(Growing):
     """Events that were posted as one message, which may still get longer.
 
     Attributes:
-        taken: how many links took it.
-        skipped: how many did not.
+        taken: how many nodes it is on the way to.
+        skipped: how many it is not, because a link did not take it.
     """
 
     __slots__ = ("_publishing", "payloads", "skipped", "state", "taken", "topic")
@@ -121,7 +123,9 @@ class _Run(Growing):
 class Publishing:
     """Everything this node publishes."""
 
-    def __init__(self, mesh: Mesh, interest: InterestTable, config: Config) -> None:
+    def __init__(
+        self, mesh: Mesh, interest: InterestTable, config: Config, avoid: Callable[[NodeId], bool] = lambda _: False
+    ) -> None:
         self._tally = Tally()
         self._published = 0
         self.unheard = 0
@@ -142,6 +146,9 @@ class Publishing:
         self._held: dict[tuple[NodeId, str], tuple[NodeId, str]] = {}
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
+        self.trees: Final = EventTrees(
+            mesh, config, terms_of=interest.terms_of, avoid=avoid, changed=self.ways_changed, lost=self._count_lost
+        )
         mesh.on(kinds.HOLD, 2, self._receive_hold)
 
     @property
@@ -229,11 +236,14 @@ class Publishing:
         run: _Run | None = None
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
-        taken = 0
+        taken = skipped = 0
         for link in state.links:
-            taken += self.post(link, message, size, growing=run)
+            if self.post(link, message, size, growing=run):
+                taken += link.copies
+            else:
+                skipped += link.copies
         if run is not None:
-            run.taken, run.skipped = taken, len(state.links) - taken
+            run.taken, run.skipped = taken, skipped
             if not taken:
                 run.end()
         for node, terms in state.choose(key, sequence):
@@ -278,9 +288,10 @@ class Publishing:
         return peer is not None and self.post(peer.link, message, size, count)
 
     def post(
-        self, link: Link, message: wire.Message, size: int, count: int = 1, growing: Growing | None = None
+        self, link: Outlet, message: wire.Message, size: int, count: int = 1, growing: Growing | None = None
     ) -> bool:
-        """Post a run of ``count`` events to a link, counted; tell whether it took them."""
+        """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them."""
+        count *= link.copies
         self._tally.sent += count
         if not link.has_room():
             state = self._topics[message[1]]
@@ -297,6 +308,12 @@ class Publishing:
             return False
         self._tally.delivered += count
         return True
+
+    def _count_lost(self, topic: str, copies: int) -> None:
+        """Count copies that a tree had taken, and that one of its first links did not."""
+        self._topics[topic].lost += copies
+        self._tally.delivered -= copies
+        self._tally.lost["link full"] += copies
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
@@ -328,28 +345,29 @@ class Publishing:
                 raise NotSent(f"this node has published on {_MAX_TOPICS} topics: use fewer, longer-lived topics")
             state = self._topics[topic] = Topic()
         links: dict[NodeId, Link] = {}
-        every: dict[NodeId, Link] = {}
-        patient: set[Link] = set()
+        every: dict[Outlet, None] = {}
+        patient: set[Outlet] = set()
         grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
         shared: dict[str, tuple[int, dict[int, NodeId]]] = {}
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
-            every[node] = peer.link
             if terms.patient:
                 patient.add(peer.link)
             if terms.group is None:
                 links[node] = peer.link
             elif terms.share:
+                every[peer.link] = None
                 of, *shards = terms.share
                 shared.setdefault(terms.group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
+                every[peer.link] = None
                 grouped.setdefault(terms.group, []).append((node, terms))
-        state.links = tuple(links.values())
+        state.links = self.trees.ways(links)
         state.grouped = tuple(grouped.values())
         state.shared = shared
-        state.every = tuple(every.values())
+        state.every = tuple({**dict.fromkeys(state.links), **every})
         state.patient = frozenset(patient)
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.version = self._ways_version
@@ -392,13 +410,18 @@ class Publishing:
 
     def peer_reset(self, node: NodeId) -> None:
         """The end of a pause may be lost: a node that still needs one asks again."""
-        for entry in [entry for entry in self._held if entry[0] == node]:
-            self._release(entry)
+        self._release_all(node)
+        self.trees.peer_reset(node)
 
     def peer_gone(self, node: NodeId) -> None:
         """A node gets nothing any more, and holds up nobody."""
-        self.peer_reset(node)
+        self._release_all(node)
+        self.trees.peer_gone(node)
         self.ways_changed()
+
+    def _release_all(self, node: NodeId) -> None:
+        for entry in [entry for entry in self._held if entry[0] == node]:
+            self._release(entry)
 
 
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:

@@ -20,7 +20,9 @@ from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolE
 from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
-from iris.patterns.events import check_run_untrusted
+from iris.patterns.counters import Tally
+from iris.patterns.event_relays import EventRelays
+from iris.patterns.events import Run, check_run_untrusted
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing
@@ -38,20 +40,36 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @final
 class PubSub:
-    """All subscriptions and publications of one node."""
+    """All subscriptions and publications of one node.
 
-    def __init__(self, mesh: Mesh, config: Config) -> None:
+    Args:
+        mesh: whose links it uses.
+        config: its bounds.
+        avoid: tells which nodes are not to be given work now.
+        relayed: counts what this node takes on for others.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: Config,
+        *,
+        avoid: Callable[[NodeId], bool] = lambda _: False,
+        relayed: Tally | None = None,
+    ) -> None:
         self._mesh = mesh
         self._config = config
         self._own = OwnInterest()
         self._table = InterestTable()
         self.interest_changed: Callable[[], None] = lambda: None
         """Called when somebody subscribes or no longer does."""
-        self.publishing: Final = Publishing(mesh, self._table, config)
+        self.publishing: Final = Publishing(mesh, self._table, config, avoid)
         self.confirming: Final = Confirming(mesh, self._table, self.publishing, config)
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = Losses(mesh, self.publishing)
         self._reports = LossReports(mesh)
+        self._relays = EventRelays(mesh, relayed or Tally(), take=self._take_relayed, lost=self._reports.note)
+        self.publishing.trees.cut_off = self.retention.peer_reset
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
@@ -74,7 +92,9 @@ class PubSub:
 
     async def run(self) -> None:
         """Look after what needs the time, until cancelled."""
-        await self._reports.run()
+        async with trio.open_nursery() as nursery:
+            for part in (self._reports, self._relays, self.publishing.trees):
+                nursery.start_soon(part.run)
 
     # -- publishing with one of the options -----------------------------------------------------------------
 
@@ -221,14 +241,19 @@ class PubSub:
 
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
         version = self._table.receive_untrusted(peer.node, message, peer.may_hear)
+        self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
         self.publishing.ways_changed()
         self.retention.interest_added(peer, self._table.added)
         if message[4]:
             self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
         self.confirming.interest_changed()
+        known = (kinds.INTEREST_KNOWN, version)
         try:
-            peer.link.post((kinds.INTEREST_KNOWN, version), 0, CONTROL_RESERVE)
+            if len(self.retention.events):
+                self.publishing.trees.tell_known(peer, known)
+            else:
+                peer.link.post(known, 0, CONTROL_RESERVE)
         except NotSent:
             self._mesh.refusals["interest without room on the link"] += 1
 
@@ -241,6 +266,22 @@ class PubSub:
 
     def _receive_events(self, peer: Peer, message: wire.Message) -> None:
         size, plain = check_run_untrusted(message)
+        if message[4] is None and self._relays.holds(peer, message, size):
+            return
+        self._take_events(peer, message, size, plain=plain)
+
+    def _take_relayed(self, peer: Peer, message: wire.Message) -> None:
+        """Take a message that came over a tree, or waited for what did."""
+        match message[0]:
+            case kinds.EVENTS:
+                size, plain = check_run_untrusted(message)
+                self._take_events(peer, message, size, plain=plain)
+            case kinds.RETAINED:
+                self._take_retained(peer, message, check_retained_untrusted(message))
+            case _:
+                self._receive_known(peer, message)
+
+    def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
         _, topic, sequence, confirm, group, headers, key, payloads = message
         wanted = self._subscriptions.match(topic)
         if not wanted:
@@ -268,18 +309,24 @@ class PubSub:
             self._turn += 1
             takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
-            subscription.deliver(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain)
+            subscription.deliver(Run(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain))
 
     def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
         size = check_retained_untrusted(message)
+        if not self._relays.holds(peer, message, size):
+            self._take_retained(peer, message, size)
+
+    def _take_retained(self, peer: Peer, message: wire.Message, size: int) -> None:
         _, topic, last, sequence, headers, key, payload = message
         if not peer.identity.certificate.rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        plain = type(payload) is bytes
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
-                subscription.deliver_retained(sender, topic, last, sequence, decoded, key, payload, size)
+                run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain)
+                subscription.deliver_retained(run, last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
 
@@ -321,6 +368,7 @@ class PubSub:
 
     def peer_reset(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
+        self._relays.peer_reset(peer.node)
         self.publishing.peer_reset(peer.node)
         self.retention.peer_reset(peer)
         self._tell_everything(peer)
@@ -344,6 +392,7 @@ class PubSub:
         self.interest_changed()
         self._known.pop(node, None)
         self._senders.pop(node, None)
+        self._relays.peer_gone(node)
         self.publishing.peer_gone(node)
         self.confirming.lost(node)
         self.confirming.interest_changed()

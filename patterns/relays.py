@@ -243,3 +243,9 @@ class Relays:
         """What the node had in hand is lost with it."""
         self._write_off(peer.node)
         self._reports.pop(peer.node, None)
+
+
+def stands_alone(mesh: Mesh, node: NodeId) -> bool:
+    """Tell whether a node is told by this one itself: it is this one, or at another site."""
+    peer = mesh.peer(node)
+    return node == mesh.node or (peer is not None and peer.foreign)

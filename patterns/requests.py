@@ -19,7 +19,7 @@ deadline                                ``RequestTimeout``         ``RequestTime
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
 import trio
@@ -46,6 +46,7 @@ from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker
 from iris.patterns.handlers import encoded
 from iris.patterns.hedging import Hedging
+from iris.patterns.inheritance import served_priority
 from iris.patterns.shedding import Priority
 
 IDEMPOTENT: Final = 1
@@ -117,6 +118,8 @@ class Requests:
         self._waiting: dict[int, _Waiter] = {}
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
+        self.gathering: Final[dict[int, Callable[[NodeId, wire.Message | None], None]]] = {}
+        """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
         mesh.on(kinds.REPLY, 2, self._receive_reply)
         mesh.on(kinds.FAILURE, 4, self._receive_failure)
         mesh.observe(self)
@@ -139,7 +142,7 @@ class Requests:
         headers: Mapping[str, str] | None = None,
         member: NodeId | None = None,
         prefer: NodeId | None = None,
-        priority: Priority = Priority.NORMAL,
+        priority: Priority | None = None,
         hedge: float | None = None,
     ) -> Any:
         """See ``Node.request``.  With ``member`` only that one is asked."""
@@ -152,8 +155,7 @@ class Requests:
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         flags = IDEMPOTENT if idempotent else 0
-        if priority:
-            flags |= priority << PRIORITY_SHIFT
+        flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         self.tally.sent += 1
         try:
             if hedge is None:
@@ -169,12 +171,16 @@ class Requests:
 
                 reply = await self._hedges.setdefault(cluster, Hedging()).ask(ask, hedge)
         except BaseException as error:
-            self._count(error)
+            self.count(error)
             raise
         self.tally.delivered += 1
         return reply
 
-    def _count(self, error: BaseException) -> None:
+    def number(self) -> int:
+        """Return the number of a request that is made by somebody else."""
+        return next(self._ids)
+
+    def count(self, error: BaseException) -> None:
         """Count a request by what its caller got instead of a reply."""
         match error:
             case RequestTimeout() | trio.Cancelled():
@@ -234,7 +240,7 @@ class Requests:
                     break
                 self.repeated += 1
             tried.add(member)
-            budget = _budget(deadline - now)
+            budget = budget_of(deadline - now)
             message = (
                 kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
@@ -251,7 +257,7 @@ class Requests:
                 case (kinds.REPLY, _, reply):
                     return wire.decode_payload_untrusted(reply)
                 case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
-                    failure = _failure(cluster, member, code, text, retry_after)
+                    failure = failure_of(cluster, member, code, text, retry_after)
                     if code not in _ELSEWHERE and not (code == MEMBER_LEFT and idempotent):
                         raise failure
                 case _:
@@ -326,8 +332,11 @@ class Requests:
     def _end(self, peer: Peer, message: wire.Message) -> None:
         waiter = self._waiting.get(message[1])
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
-        if waiter is not None and waiter.member == peer.node and waiter.outcome is None:
-            waiter.end(message)
+        if waiter is not None:
+            if waiter.member == peer.node and waiter.outcome is None:
+                waiter.end(message)
+        elif message[1] in self.gathering:
+            self.gathering[message[1]](peer.node, message)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -360,14 +369,17 @@ class Requests:
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:
                 waiter.end(_GONE)
+        for take in list(self.gathering.values()):
+            take(peer.node, None)
 
 
-def _budget(seconds: float) -> int:
+def budget_of(seconds: float) -> int:
     """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
     return MAX_BUDGET_MS if seconds > MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)
 
 
-def _failure(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
+def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
+    """Return the error that a member's answer stands for."""
     match code:
         case "overloaded":
             return Overloaded(

@@ -121,7 +121,8 @@ class Retention:
                 message = (
                     kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload
                 )  # fmt: skip
-                self._publishing.post(peer.link, message, event.size)
+                # The way of the events: the value must neither overtake those before it nor come after later ones.
+                self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
 
     def ask(self, pattern: str) -> None:
         """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""

@@ -44,7 +44,10 @@ class Serving:
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
+        # A broadcast to many, and a survey of many.
         relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
+        relays.on(kinds.REQUEST, 7, self._receive_request)
+        relays.on(kinds.CANCEL, 1, self._receive_cancel)
 
     @asynccontextmanager
     async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[Membership]:

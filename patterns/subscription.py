@@ -22,7 +22,6 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.events import Event, PackedEvent, Run, payload_bytes
-from iris.patterns.values import Sender
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
@@ -148,22 +147,9 @@ class Subscription:
 
     # -- arriving -------------------------------------------------------------------------------------------
 
-    def deliver(
-        self,
-        sender: Sender,
-        topic: str,
-        first: int,
-        confirm: int,
-        headers: Mapping[str, str],
-        key: str | None,
-        payloads: Sequence[wire.Payload],
-        size: int,
-        *,
-        plain: bool,
-        retained: bool = False,
-    ) -> None:
-        """Take a run of events that arrived; ``plain`` says that all payloads are bytes."""
-        count = len(payloads)
+    def deliver(self, run: Run) -> None:
+        """Take a run of events that arrived; it is this subscription's own."""
+        sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
         if self._allow is not None and sender.cluster not in self._allow:
             self._refused += count
             self._report(sender.node, topic, 0, count)
@@ -180,8 +166,6 @@ class Subscription:
                 self._missed += first - arrived
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 self._arrived[numbering] = first + count
-        run = Run(sender, topic, first, confirm, headers, key, payloads, size, plain=plain)
-        run.retained = retained
         if self.overflow == "wait":
             # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
             self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
@@ -200,32 +184,20 @@ class Subscription:
             self._keep_last(run)
         self._news.wake()
 
-    def deliver_retained(
-        self,
-        sender: Sender,
-        topic: str,
-        last: int,
-        sequence: int,
-        headers: Mapping[str, str],
-        key: str | None,
-        payload: wire.Payload,
-        size: int,
-    ) -> None:
+    def deliver_retained(self, run: Run, last: int) -> None:
         """Take the last value of a topic, unless this subscription has come as far already.
 
         Args:
+            run: the event whose value it is, and nothing else.
             last: number of the last event of the publisher on this topic.
-            sequence: number of the event whose value it is.
         """
-        arrived = self._arrived.get((sender.node, topic))
+        arrived = self._arrived.get((run.sender.node, run.topic))
         if arrived is None:
-            first = last  # what lies between was published before this subscription came, and so is not missed
-        elif arrived <= sequence:
-            first = sequence
-        else:
+            run.first = last  # what lies between was published before this subscription came, and so is not missed
+        elif arrived > run.first:
             return
-        plain = type(payload) is bytes
-        self.deliver(sender, topic, first, 0, headers, key, (payload,), size, plain=plain, retained=True)
+        run.retained = True
+        self.deliver(run)
 
     def _follow(self, numbering: tuple[NodeId, str], first: int) -> None:
         """Begin to follow a numbering: what came before is not missed."""

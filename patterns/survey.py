@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, final
 
 import trio
 
+from iris.cluster.mesh import Mesh
 from iris.kernel.background import open_background
+from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NoSuchCluster, RequestTimeout
 from iris.kernel.ids import NodeId
 from iris.patterns.directory import Directory
+from iris.patterns.inquiry import Inquiry
+from iris.patterns.relays import Relays, stands_alone
 from iris.patterns.requests import Requests
 from iris.patterns.stop_rules import StopReason, StopRules
 from iris.patterns.values import Answer
@@ -58,12 +63,12 @@ class Answers:
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
 
-    async def ask_all(self, ask: Callable[[NodeId], Awaitable[Any]]) -> None:
-        """Ask every member, until all have answered or failed or a rule ends it."""
+    async def gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
+        """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
         with self._scope:
             async with trio.open_nursery() as asking:
-                for member in self.asked:
-                    asking.start_soon(self._ask, ask, member)
+                for way in ways:
+                    asking.start_soon(way)
         now = trio.current_time()
         if self._scope.cancelled_caught:
             self.ended_by = self._rules.reason(self._began, len(self._answered), now)
@@ -74,43 +79,68 @@ class Answers:
                 self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
         self._send.close()
 
-    async def _ask(self, ask: Callable[[NodeId], Awaitable[Any]], member: NodeId) -> None:
-        try:
-            reply = await ask(member)
-        except IrisError as error:
-            self.errors[member] = error
-        else:
-            self._answered.add(member)
-            self._send.send_nowait(Answer(reply, member))
-            now = trio.current_time()
-            self._scope.deadline = self._rules.end(self._began, len(self._answered), now)
+    def answered(self, member: NodeId, reply: Any) -> None:
+        """Take a member's reply."""
+        self._answered.add(member)
+        self._send.send_nowait(Answer(reply, member))
+        self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
+
+    def failed(self, member: NodeId, error: IrisError) -> None:
+        """Note why a member does not answer."""
+        self.errors[member] = error
 
 
-@asynccontextmanager
-async def open_survey(
-    requests: Requests,
-    directory: Directory,
-    cluster: str,
-    payload: object,
-    rules: StopRules,
-    operation: str | None,
-    headers: Mapping[str, str] | None,
-    *,
-    timeout: float,
-) -> AsyncIterator[Answers]:
-    """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
-    rules = dataclasses.replace(rules, timeout=timeout)
-    requests.check(payload, headers)
-    members = tuple(directory.member_ids(cluster))
-    if not members:
-        raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
-    answers = Answers(members, rules)
+@final
+class Surveys:
+    """The surveys of one node: up to ``Config.relay_above`` members it asks each, more of them over a relay tree."""
 
-    async def ask(member: NodeId) -> Any:
-        return await requests.request(
-            cluster, payload, member=member, timeout=rules.timeout, operation=operation, headers=headers
-        )
+    def __init__(self, mesh: Mesh, requests: Requests, directory: Directory, relays: Relays, config: Config) -> None:
+        self._mesh = mesh
+        self._requests = requests
+        self._directory = directory
+        self._relays = relays
+        self._config = config
 
-    async with open_background() as nursery:
-        nursery.start_soon(answers.ask_all, ask)
-        yield answers
+    @asynccontextmanager
+    async def open(
+        self,
+        cluster: str,
+        payload: object,
+        rules: StopRules,
+        operation: str | None,
+        headers: Mapping[str, str] | None,
+        *,
+        timeout: float,
+    ) -> AsyncIterator[Answers]:
+        """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
+        rules = dataclasses.replace(rules, timeout=timeout)
+        self._requests.check(payload, headers)
+        members = tuple(self._directory.member_ids(cluster))
+        if not members:
+            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+        answers = Answers(members, rules)
+
+        async def ask(member: NodeId) -> None:
+            try:
+                reply = await self._requests.request(
+                    cluster, payload, member=member, timeout=timeout, operation=operation, headers=headers
+                )
+            except IrisError as error:
+                answers.failed(member, error)
+            else:
+                answers.answered(member, reply)
+
+        alone = [member for member in members if stands_alone(self._mesh, member)]
+        many = [member for member in members if not stands_alone(self._mesh, member)]
+        if len(many) <= self._config.relay_above:
+            alone, many = list(members), []
+        ways: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
+        if many:
+            inquiry = Inquiry(
+                self._mesh, self._requests, self._relays, self._config, cluster, many,
+                answered=answers.answered, failed=answers.failed,
+            )  # fmt: skip
+            ways.append(partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers))
+        async with open_background() as nursery:
+            nursery.start_soon(answers.gather, *ways)
+            yield answers

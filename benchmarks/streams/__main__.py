@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.streams import beside, cuts, fanout, joiner, memory, transfer
+from benchmarks.streams import beside, cuts, fanout, joiner, memory, transfer, tree
 
 CASES: Final[dict[str, Callable[..., None]]] = {
     "beside": beside.conduct,
@@ -19,6 +19,7 @@ CASES: Final[dict[str, Callable[..., None]]] = {
     "memory": memory.conduct,
     "stopped": fanout.conduct_stopped,
     "transfer": transfer.conduct,
+    "tree": tree.conduct,
 }
 
 

@@ -51,6 +51,10 @@ RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key: s
 RETAINED_WANTED: Final = 0x46  # (pattern: str): send me the values that you keep for topics that match
 EVENTS_LOST: Final = 0x47  # (losses: tuple): topic, dropped, refused, topic, ...: events that subscribers did not get
 CONFIRM_DELAYED: Final = 0x48  # (reason: str): why the sender does not confirm events for now
+EVENT_TREE: Final = 0x49  # (tree: int, place: bytes, children: tuple): node, places, ...: hand my events on to those
+EVENT_WAY: Final = 0x4A  # (turn: int, tree: int, wait: bool): my events come over that tree from here on; 0: directly
+EVENTS_RELAYED: Final = 0x4B  # (publisher: bytes, tree: int, number: int, places: bytes, body: bytes, signature: bytes)
+EVENT_RELAY: Final = 0x4C  # (tree: int, state: int, node): 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came
 
 # Tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends.
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)

@@ -129,6 +129,9 @@ class Link:
         "node",
     )
 
+    copies: Final = 1
+    """Nodes that it leads to."""
+
     def __init__(self, node: NodeId, config: Config) -> None:
         self.node: Final = node
         self._size = config.batch_bytes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.streams import tree
 from benchmarks.streams.cable import why_not
 from benchmarks.streams.fanout import Checked
 
@@ -58,6 +59,14 @@ def run(case: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_an_event_for_a_hundred_nodes_is_no_more_messages_to_its_publisher_than_one_for_ten() -> None:
+    """In messages, which are the same in each run; the benchmark itself takes the time."""
+    ten, hundred = tree.run((10, 100), 5)
+    assert ten.complete
+    assert hundred.complete
+    assert (ten.messages, hundred.messages) == (10, 10)
 
 
 def test_no_slow_joiner_misses_the_first_event() -> None:

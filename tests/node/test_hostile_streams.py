@@ -108,6 +108,10 @@ MALFORMED: dict[str, Message] = {
     "a reason that is a novel": (kinds.CONFIRM_DELAYED, "x" * 257),
     "a reason that controls a terminal": (kinds.CONFIRM_DELAYED, "\x1b[2J"),
     "version": (kinds.INTEREST_KNOWN, None),
+    "place in a tree": (kinds.EVENT_TREE, 1, b"", ()),
+    "way": (kinds.EVENT_WAY, 0, 0, False),
+    "relayed events": (kinds.EVENTS_RELAYED, b"", 1, 1, b"\x01", b"", bytes(64)),
+    "word of a relay": (kinds.EVENT_RELAY, 1, 5, b""),
 }
 
 

@@ -139,6 +139,145 @@ async def test_a_lossy_network_loses_broadcasts_but_never_doubles_or_forgets_one
         assert shop.statistics().broadcasts.waiting == 0
 
 
+# -- surveys -------------------------------------------------------------------------------------------------
+
+
+class Caches:
+    """A cluster whose members answer with their host, fail, or work until they are stopped."""
+
+    def __init__(self) -> None:
+        self.behaviour: dict[str, str] = {}
+        self.asked: Counter[str] = Counter()
+        self.stopped: list[str] = []
+
+    async def start(self, stage: Stage, count: int) -> dict[str, iris.Node]:
+        hosts = [f"cache-{index:02}" for index in range(count)]
+        return {host: await stage.member(self.service(host), host, config=NARROW) for host in hosts}
+
+    def service(self, host: str) -> iris.Service:
+        service = iris.Service("cache")
+
+        async def answer(request: iris.Request) -> object:
+            self.asked[host] += 1
+            match self.behaviour.get(host):
+                case "fail":
+                    raise ValueError("empty")
+                case "hang":
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        self.stopped.append(host)
+                case _:
+                    return [host, request.payload, request.sender.cluster]
+
+        service.request(answer)
+        service.request("other")(answer)
+        return service
+
+
+async def shop_and_caches(stage: Stage, caches: Caches, count: int) -> tuple[iris.Node, dict[str, iris.Node]]:
+    members = await caches.start(stage, count)
+    shop = await stage.node("shop", config=NARROW)
+    await shop.wait_for("cache", members=count)
+    return shop, members
+
+
+@pytest.mark.parametrize("operation", [None, "other"])
+async def test_a_survey_of_a_large_cluster_goes_over_the_tree_and_gathers_every_answer(
+    autojump_clock: MockClock, operation: str | None
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        posted = {node: link.posted for node, link in shop.statistics().links.items()}
+        async with shop.survey("cache", "full?", operation=operation) as answers:
+            gathered = {answer.member: answer.payload async for answer in answers}
+        assert gathered == {member.id: [host, "full?", "shop"] for host, member in members.items()}
+        assert (answers.missing, answers.errors, answers.ended_by) == ((), {}, "all")
+        assert caches.asked == dict.fromkeys(members, 1)
+        now = shop.statistics().links
+        told = [host for host, member in members.items() if now[member.id].posted > posted[member.id]]
+        assert len(told) <= 3, "the asker told more than those at the top of the tree"
+        assert shop.statistics().requests.delivered == 12
+
+
+async def test_a_survey_over_the_tree_tells_who_is_missing_and_why_and_stops_them(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        caches.behaviour |= {"cache-00": "hang", "cache-01": "fail", "cache-02": "hang"}
+        began = trio.current_time()
+        async with shop.survey("cache", 1, timeout=0.5) as answers:
+            assert len([answer async for answer in answers]) == 9
+        assert trio.current_time() - began == pytest.approx(0.5)
+        assert answers.ended_by == "deadline"
+        assert set(answers.missing) == {members[f"cache-0{number}"].id for number in range(3)}
+        assert isinstance(answers.errors[members["cache-00"].id], iris.RequestTimeout)
+        with pytest.raises(iris.RemoteError, match="ValueError: empty"):
+            raise answers.errors[members["cache-01"].id]
+        await trio.sleep(0.01)
+        assert sorted(caches.stopped) == ["cache-00", "cache-02"]
+        assert shop.statistics().requests.expired == 2
+
+
+@pytest.mark.parametrize("hanging", [2, 11])
+async def test_stopping_a_survey_over_the_tree_stops_few_members_and_many(
+    autojump_clock: MockClock, hanging: int
+) -> None:
+    """Few are told one by one, many over the tree."""
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        hosts = sorted(members)[:hanging]
+        caches.behaviour |= dict.fromkeys(hosts, "hang")
+        async with shop.survey("cache", 1, timeout=60, count=12 - hanging) as answers:
+            assert len([answer async for answer in answers]) == 12 - hanging
+        left = trio.current_time()
+        assert answers.ended_by == "count"
+        assert len(answers.missing) == hanging
+        await trio.sleep(0.01)
+        assert sorted(caches.stopped) == hosts
+        assert trio.current_time() - left < 0.02
+        assert shop.statistics().requests.expired == hanging
+
+
+async def test_a_quiet_survey_over_the_tree_ends(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, _ = await shop_and_caches(stage, caches, 8)
+        caches.behaviour["cache-03"] = "hang"
+        async with shop.survey("cache", 1, timeout=60, quiet=0.3) as answers:
+            assert len([answer async for answer in answers]) == 7
+        assert answers.ended_by == "quiet"
+
+
+async def test_members_that_die_while_they_are_surveyed_are_missing_and_those_behind_them_are_not_asked_twice(
+    autojump_clock: MockClock,
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        caches.behaviour["cache-05"] = "hang"
+        async with shop.survey("cache", 1, timeout=3) as answers:
+            gathered = [(await anext(answers)).member for _ in range(11)]
+            stage.crash("cache-05")
+            assert [answer async for answer in answers] == []
+        assert set(gathered) == {member.id for host, member in members.items() if host != "cache-05"}
+        assert answers.missing == (members["cache-05"].id,)
+        assert isinstance(answers.errors[members["cache-05"].id], iris.Unknown)
+        assert caches.asked == dict.fromkeys(members, 1)
+
+
+async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        _, members = await shop_and_caches(stage, caches, 9)
+        await members["cache-04"].wait_for("cache", members=9)
+        async with members["cache-04"].survey("cache", 1) as answers:
+            assert {answer.member async for answer in answers} == {member.id for member in members.values()}
+        assert caches.asked == dict.fromkeys(members, 1)
+
+
 # -- who lies ------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +328,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                     liar.mesh.post(member.id, *genuine.message(()))
                     forged = genuine
                 case "kind":
-                    body = wire.pack((kinds.REQUEST, 1, "crowd", None, 1000, 0, None, b"payload"))
+                    body = wire.pack((kinds.GOODBYE, "crowd"))
                     signature = shop.mesh.identity.sign(claim(shop.id, 1, body))
                     forged = Relayed(shop.id, 1, (), body, signature)
                 case _:

@@ -261,6 +261,75 @@ async def test_a_nested_request_has_what_is_left_and_stops_with_the_first_caller
             assert middle.statistics().requests.waiting == 0
 
 
+async def test_nested_requests_and_surveys_have_the_priority_of_the_request_that_is_served(
+    autojump_clock: MockClock,
+) -> None:
+    """As members see it: by the flags of what arrives, in the handler, in its tasks and its worker threads."""
+    front, back = iris.Service("front"), iris.Service("back")
+    seen: list[tuple[object, int]] = []
+    async with open_stage() as stage:
+        member = await stage.member(back)
+        middle = await stage.node("front")
+        shop = await stage.node("shop")
+
+        @back.request
+        async def note(request: iris.Request) -> None:
+            (job,) = member._serving._jobs.values()
+            seen.append((request.payload, job.priority))
+
+        @front.request
+        async def pass_on(request: iris.Request) -> None:
+            assert note in back.requests.values()
+            await middle.request("back", "nested")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(middle.request, "back", "in a task")
+            async with middle.survey("back", "surveyed") as answers:
+                assert len([answer async for answer in answers]) == 1
+            await middle.request("back", "otherwise", priority="low")
+
+        @front.request("thread", thread=True)
+        def pass_on_from_a_thread(request: iris.Request) -> None:
+            trio.from_thread.run(middle.request, "back", "from a thread")
+
+        assert pass_on in front.requests.values()
+        assert "thread" in front.requests
+        async with middle.join("front", front):
+            await shop.wait_for("front")
+            await shop.wait_for("back")
+            for priority in ("high", "low", "normal", None):
+                await shop.request("front", priority=priority)
+            await shop.request("front", operation="thread", priority="high")
+            await shop.request("front", operation="thread")
+            await shop.request("back", "unserved")
+    expected: list[tuple[object, int]] = []
+    for number in (1, 2, 0, 0):
+        expected += [("nested", number), ("in a task", number), ("surveyed", number), ("otherwise", 2)]
+    assert seen == [*expected, ("from a thread", 1), ("from a thread", 0), ("unserved", 0)]
+
+
+async def test_a_member_that_asks_itself_does_not_hand_its_priority_to_the_next_request(
+    autojump_clock: MockClock,
+) -> None:
+    """A request to the own node begins a worker from within the asking task, with all that this task inherits."""
+    service = iris.Service("own")
+    seen: list[tuple[object, int]] = []
+    async with open_stage() as stage:
+        node = await stage.node("own")
+
+        @service.request
+        async def ask_oneself(request: iris.Request) -> None:
+            (priority,) = {job.priority for job in node._serving._jobs.values() if job.payload == request.payload}
+            seen.append((request.payload, priority))
+            if request.payload == b"first":
+                await node.request("own", b"second")
+
+        assert ask_oneself in service.requests.values()
+        async with node.join("own", service):
+            await node.request("own", b"first", priority="high")
+            await node.request("own", b"first")
+    assert seen == [(b"first", 1), (b"second", 1), (b"first", 0), (b"second", 0)]
+
+
 async def test_beyond_its_queue_a_member_refuses_at_once_and_says_when_to_come_back(autojump_clock: MockClock) -> None:
     hanging = Hanging()
     outcomes: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from iris.kernel import kinds, wire
 from iris.kernel.ids import NodeId
-from iris.patterns.events import Event
+from iris.patterns.events import Event, Run
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.values import Sender
 from tests.support.meshes import check_subscription
@@ -75,7 +75,7 @@ class Desk:
     ) -> None:
         size = sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
-        self.subscription.deliver(sender, topic, first, confirm, {}, None, payloads, size, plain=plain)
+        self.subscription.deliver(Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain))
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""

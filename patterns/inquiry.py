@@ -1,0 +1,133 @@
+"""One request to many members over a relay tree: they are asked together, and each answers by itself.
+
+Asking costs the same for any number of members; their answers come one by one, as those of any request do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError, Unknown
+from iris.kernel.ids import NodeId
+from iris.patterns.counters import Tally
+from iris.patterns.handlers import encoded
+from iris.patterns.inheritance import served_priority
+from iris.patterns.relays import Relays, Tree
+from iris.patterns.requests import PRIORITY_SHIFT, Requests, budget_of, failure_of
+
+
+@final
+class Inquiry:
+    """One request, and the members that have not answered it yet.
+
+    Args:
+        requests: gives the number, takes the answers, keeps the counters.
+        relays: carry it.
+        cluster: whose members they are.
+        members: whom to ask; all of them at this site, and none of them this node.
+        answered: called with each member that replies, and the reply.
+        failed: called with each other one, and why.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        requests: Requests,
+        relays: Relays,
+        config: Config,
+        cluster: str,
+        members: Sequence[NodeId],
+        *,
+        answered: Callable[[NodeId, Any], None],
+        failed: Callable[[NodeId, IrisError], None],
+    ) -> None:
+        self._mesh = mesh
+        self._requests = requests
+        self._relays = relays
+        self._config = config
+        self._cluster = cluster
+        self._members = members
+        self._answered = answered
+        self._failed = failed
+        self._waiting = dict.fromkeys(members)  # a set that keeps its order
+        self._done = trio.Event()
+
+    async def ask(
+        self, payload: object, *, timeout: float, operation: str | None, headers: Mapping[str, str] | None
+    ) -> None:
+        """Ask, and wait until all have answered or failed.
+
+        Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
+        still at work are then told to stop.
+        """
+        requests, tally = self._requests, self._requests.tally
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        budget = budget_of(deadline - trio.current_time())
+        number = requests.number()
+        name, _, _ = self._cluster.partition("@")
+        flags = served_priority.get() << PRIORITY_SHIFT
+        tally.sent += len(self._members)
+        for member in self._members:
+            if self._mesh.peer(member) is None:
+                self._end(member, NotSent(f"no link to node {member}"))
+        tree = self._relays.tree(tuple(self._waiting))
+        requests.gathering[number] = self._receive
+        try:
+            if self._waiting:
+                request = (kinds.REQUEST, number, name, operation, budget, flags, flat, body)
+                self._relays.send(tree, request, Tally())
+                await self._done.wait()
+        finally:
+            del requests.gathering[number]
+            if self._waiting:
+                self._cancel(number, tree)
+                tally.expired += len(self._waiting)
+
+    def _cancel(self, number: int, tree: Tree) -> None:
+        cancel = (kinds.CANCEL, number)
+        if len(self._waiting) > self._config.relay_above:
+            self._relays.send(tree, cancel, Tally())
+            return
+        for member in self._waiting:
+            try:
+                self._mesh.post(member, cancel, 0)
+            except NotSent:
+                continue  # who cannot be told is being given up
+
+    def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
+        """Take what comes of one member; None: it is gone."""
+        if member not in self._waiting:
+            return
+        match outcome:
+            case (kinds.REPLY, _, reply):
+                try:
+                    value = wire.decode_payload_untrusted(reply)
+                except RemoteProtocolError as error:
+                    self._end(member, error)
+                else:
+                    del self._waiting[member]
+                    self._requests.tally.delivered += 1
+                    self._answered(member, value)
+                    self._look()
+            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                self._end(member, failure_of(self._cluster, member, code, text, retry_after))
+            case _:
+                self._end(member, Unknown(f"node {member} of cluster {self._cluster!r} was lost while it was asked"))
+
+    def _end(self, member: NodeId, error: IrisError) -> None:
+        del self._waiting[member]
+        self._requests.count(error)
+        self._failed(member, error)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._waiting:
+            self._done.set()

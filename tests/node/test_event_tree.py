@@ -1,0 +1,519 @@
+"""Events over a tree: in order at every subscriber, whoever comes, goes, dies or stalls, and no loss without a word."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from iris.kernel import kinds, wire
+from iris.kernel.ids import NodeId
+from iris.patterns.event_tree import Relayed, Role, claim
+from iris.patterns.event_trees import GOES_ON, HELD, EventTrees
+from iris.patterns.event_ways import LATE, Way
+from iris.patterns.events import Event
+from iris.security.rights import Rights
+from tests.support.events import collect, publish
+from tests.support.meshes import MeshNode, open_meshes
+from tests.support.stages import Stage, open_stage
+
+NARROW = iris.Config(relay_above=4, relay_fan_out=2)
+"""Trees of three hops with a dozen nodes."""
+
+
+def trees(node: iris.Node) -> EventTrees:
+    return node._publishing.trees
+
+
+class Readers:
+    """Nodes with a subscription each, and what they got."""
+
+    def __init__(self, stage: Stage, nursery: trio.Nursery) -> None:
+        self.nodes: dict[str, iris.Node] = {}
+        self.taken: dict[str, list[Event]] = defaultdict(list)
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self._reading: set[trio.CancelScope] = set()
+        self._ended = trio.Event()
+        self._stage = stage
+        self._nursery = nursery
+
+    async def bring_up(self, *hosts: str) -> None:
+        for host in hosts:
+            self.nodes[host] = await self._stage.node("reader", host, config=NARROW)
+
+    async def add(self, *hosts: str, pattern: str = "news.>", **options: object) -> None:
+        for host in hosts:
+            await self._nursery.start(self._read, host, pattern, options)
+
+    async def _read(
+        self, host: str, pattern: str, options: dict[str, object], task_status: trio.TaskStatus[None]
+    ) -> None:
+        with trio.CancelScope() as scope:
+            self.scopes[host] = scope
+            self._reading.add(scope)
+            async with self.nodes[host].subscribe(pattern, **options) as events:  # type: ignore[arg-type]
+                task_status.started()
+                async for event in events:
+                    self.taken[host].append(event)
+        self._reading.discard(scope)
+        if not self._reading:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        for scope in self._reading:
+            scope.cancel()
+        await self._ended.wait()
+
+    def numbers(self, host: str) -> list[int]:
+        return [event.payload for event in self.taken[host]]
+
+    def check(self, published: int, *hosts: str) -> None:
+        """Assert that what these got is in order, and that they were told of what they did not get."""
+        for host in hosts or self.nodes:
+            numbers = self.numbers(host)
+            assert numbers == sorted(set(numbers)), f"{host} got events out of order or twice"
+            missed = sum(event.missed for event in self.taken[host])
+            assert len(numbers) + missed == published, f"{host} got {len(numbers)} and was told of {missed}"
+
+    def relays(self) -> dict[str, int]:
+        """Return how many copies each node was to hand on."""
+        return {host: node.statistics().relayed.sent for host, node in self.nodes.items()}
+
+
+@asynccontextmanager
+async def open_readers(count: int, **options: object) -> AsyncIterator[tuple[Stage, Readers, iris.Node]]:
+    # The nursery is around the stage, whose nodes come and go within; readers have ended before their nodes do.
+    async with trio.open_nursery() as nursery, open_stage(**options) as stage:  # type: ignore[arg-type]
+        readers = Readers(stage, nursery)
+        shop = await stage.node("shop", config=NARROW)
+        hosts = [f"reader-{index}" for index in range(count)]
+        await readers.bring_up(*hosts)
+        await readers.add(*hosts)
+        yield stage, readers, shop
+        await readers.stop()
+
+
+async def start(shop: iris.Node, topic: str = "news.start") -> int:
+    """Publish one event, which begins a tree, and give its nodes the time to get ready."""
+    await shop.publish(topic, 0)
+    await trio.sleep(0.5)
+    assert trees(shop).size
+    return 1
+
+
+async def test_above_the_limit_events_go_over_others_and_everybody_gets_each_once_in_order(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_readers(12) as (_, readers, shop):
+        await start(shop)
+        before = {node: link.sent for node, link in shop.statistics().links.items()}
+        for number in range(1, 300):
+            await shop.publish(f"news.{number % 3}", number)
+            if number % 7 == 0:
+                await trio.sleep(0.001)
+        await trio.sleep(1)
+        assert {host: readers.numbers(host) for host in readers.nodes} == {
+            host: list(range(300)) for host in readers.nodes
+        }
+        assert all(event.sender.cluster == "shop" and not event.missed for event in readers.taken["reader-3"])
+        links = shop.statistics().links
+        told = [host for host, node in readers.nodes.items() if links[node.id].sent > before[node.id] + 3]
+        assert len(told) == 2, "the publisher told more than the two at the top"
+        assert shop.statistics().events.delivered == 300 * 12
+        assert sum(readers.relays().values()) > 0
+
+
+async def test_up_to_the_limit_events_go_directly(autojump_clock: MockClock) -> None:
+    async with open_readers(4) as (_, readers, shop):
+        for number in range(50):
+            await shop.publish("news.a", number)
+            await trio.sleep(0.05)
+        assert trees(shop).size == 0
+        assert set(readers.relays().values()) == {0}
+        readers.check(50)
+
+
+async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """Readers come and go all the time while events are published at every moment."""
+    async with open_readers(3) as (_, readers, shop):
+        await readers.bring_up(*(f"reader-{index}" for index in range(3, 13)))
+        published = 0
+        going = True
+
+        async def publish_on() -> None:
+            nonlocal published
+            while going:
+                for _ in range(3):
+                    await shop.publish(f"news.{published % 2}", published)
+                    published += 1
+                await trio.sleep(0.005)
+
+        sizes: set[bool] = set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_on)
+            for index in range(3, 13):
+                await readers.add(f"reader-{index}")
+                await trio.sleep(0.15)
+                sizes.add(trees(shop).size > 0)
+            for index in range(1, 13):
+                readers.scopes[f"reader-{index}"].cancel()
+                await trio.sleep(0.15)
+            await trio.sleep(2)
+            going = False
+        sizes.add(trees(shop).size > 0)
+        await trio.sleep(1)
+        assert sizes == {True, False}
+        assert trees(shop).size == 0, "a tree for one reader"
+        assert readers.numbers("reader-0") == list(range(published))
+        for host in readers.nodes:
+            numbers = readers.numbers(host)
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"{host} missed something"
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_after(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    async with open_readers(8, seed=seed) as (_, readers, shop):
+        await readers.bring_up("reader-8")
+        await start(shop)
+        for late in range(30):
+            topic = f"late.{late}"
+            host = f"reader-{late % 9}"  # the last one is in no tree
+            await readers.add(host, pattern=topic)
+            await shop.publish(topic, 1000 + late)
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        for late in range(30):
+            assert 1000 + late in readers.numbers(f"reader-{late % 9}")
+
+
+async def test_a_relay_that_dies_costs_those_behind_it_a_gap_that_they_are_told_of(autojump_clock: MockClock) -> None:
+    async with open_readers(12) as (stage, readers, shop):
+        await start(shop)
+        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        for number in range(1, 300):
+            await shop.publish("news.start", number)
+            await trio.sleep(0.005)
+            if number == 60:
+                stage.crash(relay)
+        await trio.sleep(1)
+        await shop.publish("news.start", 300)
+        await trio.sleep(1)
+        alive = [host for host in readers.nodes if host != relay]
+        readers.check(301, *alive)
+        gaps = {host: sum(event.missed for event in readers.taken[host]) for host in alive}
+        assert sum(1 for gap in gaps.values() if gap) <= 5, "more than those behind it lost events"
+        assert trees(shop).size == 11, "there is another tree, without it"
+
+
+async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClock) -> None:
+    taken: dict[str, list[int]] = defaultdict(list)
+    nodes: dict[str, iris.Node] = {}
+    leaving: dict[str, trio.CancelScope] = {}
+    async with iris.testing.open_network(seed=3) as network, network.open_node("shop", config=NARROW) as shop:
+
+        async def stay(host: str, task_status: trio.TaskStatus[None]) -> None:
+            with trio.CancelScope() as leaving[host]:
+                async with (
+                    network.open_node("reader", host=host, config=NARROW) as nodes[host],
+                    nodes[host].subscribe("news.>") as events,
+                ):
+                    task_status.started()
+                    async for event in events:
+                        taken[host].append(event.payload)
+
+        async with trio.open_nursery() as nursery:
+            hosts = [f"reader-{index}" for index in range(12)]
+            for host in hosts:
+                await nursery.start(stay, host)
+            await start(shop)
+            for number in range(1, 160):
+                await shop.publish("news.start", number)
+                await trio.sleep(0.002)
+                if number % 40 == 20:
+                    feed = trees(shop)._feed
+                    assert feed is not None, "a tree is made anew within a second"
+                    relays = [host for host in hosts if (it := feed.places.get(nodes[host].id)) and it.children]
+                    leaving[relays[0]].cancel()
+                    await trio.sleep(1.5)
+            await trio.sleep(2)
+            stayed = [host for host in hosts if not leaving[host].cancel_called]
+            assert len(stayed) == 8
+            assert {host: taken[host] for host in stayed} == {host: list(range(160)) for host in stayed}
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock) -> None:
+    async with open_readers(12) as (stage, readers, shop):
+        await start(shop)
+        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        count = 1
+        for _ in range(30):
+            await shop.publish("news.start", count)
+            count += 1
+            await trio.sleep(0.01)
+        stage.network.memory.partition({relay}, {"shop", *readers.nodes} - {relay})
+        for _ in range(300):
+            await shop.publish("news.start", count)
+            count += 1
+            await trio.sleep(0.02)
+        others = [host for host in readers.nodes if host != relay]
+        assert {host: readers.numbers(host)[-100:] for host in others} == {
+            host: list(range(count - 100, count)) for host in others
+        }
+        readers.check(count, *others)
+        stage.network.memory.heal()
+        await trio.sleep(20)
+        await shop.publish("news.start", count)
+        await trio.sleep(1)
+        assert readers.numbers(relay)[-1] == count
+        assert readers.numbers(relay) == sorted(set(readers.numbers(relay)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_order_holds_and_every_gap_is_told_whatever_breaks(autojump_clock: MockClock, seed: int) -> None:
+    async with open_readers(10, seed=seed) as (stage, readers, shop):
+        await start(shop)
+        stage.network.memory.loss = 0.01
+        count = 1
+        for step in range(600):
+            await shop.publish("news.start", count)
+            count += 1
+            if step % 5 == 0:
+                await trio.sleep(0.01)
+            if step % 150 == 100:
+                host = f"reader-{(seed + step // 150) % 10}"
+                stage.network.memory.partition({host}, {"shop"})
+            if step % 150 == 130:
+                stage.network.memory.heal()
+        stage.network.memory.heal()
+        stage.network.memory.loss = 0.0
+        await trio.sleep(30)
+        for _ in range(2):
+            await shop.publish("news.start", count)
+            count += 1
+            await trio.sleep(3)
+        readers.check(count)
+
+
+async def test_a_subscriber_that_publishers_wait_for_gets_its_events_directly_and_in_order(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_readers(8) as (_, readers, shop):
+        count = await start(shop)
+        await readers.add("reader-1", pattern="other", overflow="wait")
+        for number in range(count, 300):
+            await shop.publish("news.start", number)
+            await trio.sleep(0.005)
+        await trio.sleep(1)
+        assert trees(shop).size == 7
+        assert readers.nodes["reader-1"].id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert {host: readers.numbers(host) for host in readers.nodes} == {
+            host: list(range(300)) for host in readers.nodes
+        }
+
+
+async def test_last_values_come_once_before_subscribe_returns_and_in_order_over_a_tree(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_readers(8) as (_, readers, shop):
+        await start(shop)
+        await shop.publish("state", "kept", retain=True)
+        got: list[tuple[object, bool]] = []
+        for index in (2, 7):
+            async with readers.nodes[f"reader-{index}"].subscribe("state") as events:
+                with trio.fail_after(1):
+                    first = await events.__anext__()
+                got.append((first.payload, first.retained))
+                await shop.publish("state", index)
+                second = await events.__anext__()
+                got.append((second.payload, second.retained))
+                assert second.missed == 0
+        assert got == [("kept", True), (2, False), ("kept", True), (7, False)]
+
+
+async def test_publishers_and_subscribers_are_who_they_are_however_their_events_come(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_readers(8) as (_, readers, shop):
+        await start(shop)
+        await readers.add("reader-5", pattern="allowed.a", allow=["shop"])
+        await readers.add("reader-6", pattern="allowed.b", allow=["office"])
+        await shop.publish("allowed.a", 1)
+        await shop.publish("allowed.b", 2)
+        await trio.sleep(1)
+        assert 1 in readers.numbers("reader-5")
+        assert 2 not in readers.numbers("reader-6")
+        assert shop.statistics().publishing.refused == 1
+
+
+async def test_a_publisher_that_closes_at_once_has_published_everything(autojump_clock: MockClock) -> None:
+    async with open_readers(12) as (stage, readers, shop):
+        del shop
+        async with stage.network.open_node("office", config=NARROW) as office:
+            await start(office, "news.office")
+            for number in range(1, 200):
+                await office.publish("news.office", number)
+        await trio.sleep(0.1)
+        assert {host: readers.numbers(host) for host in readers.nodes} == {
+            host: list(range(200)) for host in readers.nodes
+        }
+
+
+async def test_links_with_little_room_slow_the_publisher_down_and_lose_nothing(autojump_clock: MockClock) -> None:
+    tight = iris.Config(relay_above=4, relay_fan_out=2, max_payload=30_000, link_bytes=200_000)
+    async with open_stage(latency=(0.01, 0.02)) as stage:
+        shop = await stage.node("shop", config=tight)
+        nodes = [await stage.node("reader", f"reader-{index}", config=tight) for index in range(8)]
+        async with AsyncExitStack() as stack:
+            subscriptions = [await stack.enter_async_context(node.subscribe("news.>")) for node in nodes]
+            await start(shop)
+            began = trio.current_time()
+            for _ in range(400):
+                await shop.publish("news.start", bytes(20_000))
+            assert trio.current_time() > began, "it never waited: the test shows nothing"
+            await trio.sleep(5)
+            assert {(it.received, it.missed) for one in subscriptions for it in [one.statistics()]} == {(401, 0)}
+            assert trees(shop).size == 8, "nobody was thrown out of the tree"
+
+
+async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever(autojump_clock: MockClock) -> None:
+    async with open_readers(8) as (_, readers, shop):
+        await start(shop)
+        feed = trees(shop)._feed
+        assert feed is not None
+        relay = next(node for node in readers.nodes.values() if feed.places[node.id].children)
+        leaf = next(node for node in readers.nodes.values() if not feed.places[node.id].children)
+
+        async def publish_some() -> float:
+            began = trio.current_time()
+            for _ in range(3):
+                await shop.publish("news.start", b"x")
+                await trio.sleep(0.01)
+            return trio.current_time() - began
+
+        def say(node: iris.Node, state: int) -> None:
+            node._mesh.post(shop.id, (kinds.EVENT_RELAY, feed.tree, state, b""), 0)
+
+        say(leaf, HELD)
+        await trio.sleep(0.1)
+        assert await publish_some() < 0.1, "a node with nobody behind it has no say"
+        say(relay, HELD)
+        await trio.sleep(0.1)
+        with trio.move_on_after(0.5) as scope:
+            await publish_some()
+        assert scope.cancelled_caught, "the publisher goes on while it is asked to wait"
+        say(relay, GOES_ON)
+        await trio.sleep(0.1)
+        assert await publish_some() < 0.1
+        say(relay, HELD)
+        await trio.sleep(0.1)
+        assert 0.5 < await publish_some() < 1.5, "a pause without an end ends when the tree is left"
+        await trio.sleep(1)
+        await start(shop)
+        assert feed is not trees(shop)._feed
+        assert relay.id not in trees(shop)._feed.places  # type: ignore[union-attr]
+
+
+# -- who lies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", ["body", "number", "mask", "tree", "publisher", "unknown", "own", "again", "junk"])
+async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockClock, lie: str) -> None:
+    async with open_meshes("shop", "liar", "reader") as fleet:
+        shop, liar, reader = fleet["shop"], fleet["liar"], fleet["reader"]
+        async with reader.pubsub.subscribe("t") as events:
+
+            def relayed(sender: MeshNode, number: int, payload: bytes) -> Relayed:
+                body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload])])
+                signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
+                return Relayed(sender.id, 1, number, 1, body, signature)
+
+            shop.mesh.post(reader.id, *Role(1, 1, ()).message())
+            shop.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            await trio.sleep(0.1)
+            genuine = relayed(shop, 1, b"genuine")
+            wrong = "relayed events with a wrong signature"
+            stranger = "relayed events of a node that is not linked"
+            match lie:
+                case "body":
+                    forged, refusal = genuine._replace(body=relayed(shop, 1, b"forged").body), wrong
+                case "number":
+                    forged, refusal = genuine._replace(number=2), wrong
+                case "mask":
+                    forged, refusal = genuine._replace(mask=3), wrong
+                case "tree":
+                    forged, refusal = genuine._replace(tree=2), wrong
+                case "publisher":
+                    forged, refusal = genuine._replace(publisher=liar.id), wrong
+                case "unknown":
+                    forged, refusal = genuine._replace(publisher=NodeId(shop.id[::-1])), stranger
+                case "own":
+                    forged, refusal = relayed(reader, 1, b"forged"), stranger
+                case "again":
+                    liar.mesh.post(reader.id, *genuine.message())
+                    forged, refusal = genuine, LATE
+                case _:
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, 1, 1, b"\x01"))
+                    forged = Relayed(shop.id, 1, 1, 1, b"\x01", signature)
+                    refusal = "relayed events that are malformed"
+            liar.mesh.post(reader.id, *forged.message())
+            await trio.sleep(0.1)
+            assert reader.mesh.refusals == {refusal: 1}
+            liar.mesh.post(reader.id, *relayed(shop, 9, b"last").message())
+            taken = [(event.payload, event.sender.cluster) for event in await collect(events)]
+            assert taken == [(b"genuine", "shop")] * (lie == "again") + [(b"last", "shop")]
+
+
+async def test_events_that_their_publisher_may_not_publish_are_refused_though_another_node_brings_them(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("reader") as fleet:
+        reader = fleet["reader"]
+        rights = Rights(publishes=("own.>",))
+        async with fleet.open_node("villain", rights=rights) as villain, reader.pubsub.subscribe(">") as events:
+            await fleet.link()
+            reader_role = Role(1, 1, ())
+            villain.mesh.post(reader.id, *reader_role.message())
+            villain.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            for number, topic in enumerate(["others.a", "own.a"], start=1):
+                body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"])])
+                signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
+                villain.mesh.post(reader.id, *Relayed(villain.id, 1, number, 1, body, signature).message())
+            assert [event.topic for event in await collect(events)] == ["own.a"]
+            assert reader.mesh.refusals == {"message of kind 0x42": 1}
+
+
+async def test_nodes_hand_on_only_what_they_may_hear_themselves(autojump_clock: MockClock) -> None:
+    """Two clusters with different rights to subscribe, in one tree: no node is above one of the other cluster."""
+    narrow = iris.Config(relay_above=4, relay_fan_out=2)
+    async with open_meshes("shop", config=narrow) as fleet, AsyncExitStack() as stack:
+        ranks: dict[NodeId, str] = {}
+        for index in range(12):
+            topics = ("news.>",) if index % 2 else ("news.>", "secret.>")
+            node = await stack.enter_async_context(fleet.open_node(f"n-{index}", rights=Rights(subscribes=topics)))
+            ranks[node.id] = topics[-1]
+        await fleet.link()
+        tasks = await stack.enter_async_context(trio.open_nursery())
+        tasks.start_soon(fleet["shop"].pubsub.run)
+        for name, node in fleet.nodes.items():
+            if name != "shop":
+                tasks.start_soon(node.pubsub.run)
+                await stack.enter_async_context(node.pubsub.subscribe("news.>"))
+        await publish(fleet["shop"], "news.a", 1)
+        await trio.sleep(1)
+        feed = fleet["shop"].pubsub.publishing.trees._feed
+        assert feed is not None
+        assert len(feed.places) == 12
+        for node_id, place in feed.places.items():
+            assert {ranks[child.node] for child in place.children} <= {ranks[node_id]}
+        tasks.cancel_scope.cancel()
