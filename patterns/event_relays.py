@@ -138,6 +138,7 @@ class EventRelays:
 
     def _hand_on(self, relayed: Relayed, children: tuple[Child, ...]) -> None:
         message, size = relayed.message()
+        reserve = self._mesh.config.link_bytes // 2  # for what was on its way when the publisher was asked to wait
         for node, mask in children:
             copies = (relayed.mask & mask).bit_count()
             if not copies:
@@ -146,7 +147,7 @@ class EventRelays:
             peer = self._mesh.peers.get(node)
             if peer is not None:
                 try:
-                    peer.link.post(message, size)
+                    peer.link.post(message, size, reserve)
                 except NotSent:
                     pass
                 else:

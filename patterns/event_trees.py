@@ -179,14 +179,16 @@ class EventTrees:
     def _is_fit(self, node: NodeId, now: float) -> bool:
         """Tell whether a node can be in a tree."""
         peer = self._mesh.peers.get(node)
+        terms = self._terms_of(node)
         return (
             peer is not None
+            and bool(terms)
             and not peer.foreign
             and peer.link.is_up
             and peer.link.has_room()
             and not self._avoid(node)
             and self._resting.get(node, now) <= now
-            and not _needs_link(self._terms_of(node))
+            and not _needs_link(terms)
         )
 
     def _want(self) -> None:
@@ -198,8 +200,9 @@ class EventTrees:
         assert self._next is not None
         tree, shape, _, _ = self._next
         self._next = None
-        if not all(node in self._mesh.peers for node in shape.places):
-            self._want()
+        now = trio.current_time()
+        if not all(self._is_fit(node, now) for node in shape.places):
+            self._want()  # without those that are no longer fit
             return
         self._go(Feed(self._mesh, tree, shape, lost=self._lost, news=self._news))
 
@@ -307,6 +310,9 @@ class EventTrees:
 
     def peer_reset(self, node: NodeId) -> None:
         """What the node was told may be lost, and what it has said."""
+        if self._next is not None and node in self._next[1].places:
+            coming = self._next[1].places[node]
+            self._post(node, *Role(self._next[0], coming.bit, coming.children).message())
         if not self._turn:
             return
         feed = self._feed

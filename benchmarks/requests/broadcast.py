@@ -1,4 +1,4 @@
-"""What a broadcast costs its sender, by the number of members: nodes in one process, on a network in memory.
+"""What a broadcast or a survey costs its sender, by the number of members: nodes in one process, in memory.
 
 Counted is the processor time of the sender's own tasks: what it sends, seals, signs and receives.  There are no system
 calls, which would be two for each frame on a real network and favour the tree even more; and no membership, whose work
@@ -8,7 +8,7 @@ does not depend on broadcasts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple, final
 
@@ -19,16 +19,22 @@ import iris
 from benchmarks.requests.task_time import TaskTime, marked
 from iris.kernel.ids import NodeId
 from iris.patterns.relay import divided
+from iris.patterns.stop_rules import StopRules
+from iris.patterns.survey import Surveys
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
 
 class Cost(NamedTuple):
-    """What one broadcast to so many members costs its sender."""
+    """What one broadcast to so many members costs its sender, and one survey of them."""
 
     members: int
     seconds: float
     messages: float
     told_once: bool
+    survey_seconds: float
+    survey_messages: float
+    """That the asker posts; each member posts one to it."""
+    all_answered: bool
 
 
 @final
@@ -37,7 +43,9 @@ class Crowd:
 
     def __init__(self, fleet: Fleet, stack: AsyncExitStack, sender: MeshNode) -> None:
         self.told: Counter[NodeId] = Counter()
+        self.answered = 0
         self.sender = sender
+        self._surveys = Surveys(sender.mesh, sender.requests, sender.directory, sender.relays, fleet.config)
         self._fleet = fleet
         self._stack = stack
         self._members: dict[NodeId, MeshNode] = {}
@@ -51,7 +59,11 @@ class Crowd:
             async def note(_: iris.Message, node: NodeId = member.id) -> None:
                 self.told[node] += 1
 
+            async def answer(_: iris.Request) -> bytes:
+                return b"here"
+
             crowd.broadcast(note)
+            crowd.request(answer)
             await self._stack.enter_async_context(member.serve(crowd))
             await self.sender.mesh.connect([member.url], expected=member.id)
             nursery.start_soon(member.relays.run)
@@ -68,17 +80,28 @@ class Crowd:
         """How many messages the sender has posted."""
         return sum(peer.link.statistics().posted for peer in self.sender.mesh.peers.values())
 
-    async def cost(self, broadcasts: int) -> float:
-        """Return the sender's processor time for one broadcast, the reports of relays included."""
+    async def broadcast(self) -> None:
+        """Tell every member something."""
+        await self.sender.broadcasts.broadcast("crowd", b"flush " * 10)
+
+    async def survey(self) -> None:
+        """Ask every member something, and take the answers."""
+        async with self._surveys.open("crowd", b"full? " * 10, StopRules(timeout=5), None, None, timeout=5) as answers:
+            async for _ in answers:
+                self.answered += 1
+
+    async def cost(self, operation: Callable[[], Awaitable[None]], times: int) -> tuple[float, float]:
+        """Return the sender's processor time for one operation, reports of relays included, and its messages."""
+        posted = self.posted()
         instrument = TaskTime()
         trio.lowlevel.add_instrument(instrument)
         with marked():
-            for _ in range(broadcasts):
-                await self.sender.broadcasts.broadcast("crowd", b"flush " * 10)
+            for _ in range(times):
+                await operation()
                 await trio.sleep(0.005)
             await trio.sleep(0.5)
         trio.lowlevel.remove_instrument(instrument)
-        return instrument.seconds / broadcasts
+        return instrument.seconds / times, (self.posted() - posted) / times
 
 
 async def _run(counts: Sequence[int], broadcasts: int) -> list[Cost]:
@@ -93,18 +116,20 @@ async def _run(counts: Sequence[int], broadcasts: int) -> list[Cost]:
         crowd = Crowd(fleet, stack, sender)
         for count in counts:
             await crowd.grow(count, nursery)
-            await crowd.cost(20)  # the first ones are slower
+            for operation in (crowd.broadcast, crowd.survey):
+                await crowd.cost(operation, 20)  # the first ones are slower
             crowd.told.clear()
-            posted = crowd.posted()
-            seconds = await crowd.cost(broadcasts)
-            messages = (crowd.posted() - posted) / broadcasts
-            costs.append(Cost(count, seconds, messages, list(crowd.told.values()) == [broadcasts] * count))
+            crowd.answered = 0
+            told = await crowd.cost(crowd.broadcast, broadcasts)
+            asked = await crowd.cost(crowd.survey, broadcasts)
+            once = list(crowd.told.values()) == [broadcasts] * count
+            costs.append(Cost(count, *told, once, *asked, crowd.answered == broadcasts * count))
         nursery.cancel_scope.cancel()
     return costs
 
 
 def run(counts: Sequence[int], broadcasts: int) -> list[Cost]:
-    """Return, for each number of members, what one broadcast costs its sender."""
+    """Return, for each number of members, what one broadcast and one survey cost their sender."""
     return trio.run(_run, counts, broadcasts, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
@@ -112,12 +137,17 @@ def conduct() -> bool:
     """Run it and print what it showed; tell whether 100 members cost at most three times as much as 10."""
     broadcasts = 400
     costs = run((10, 32, 33, 100, 200), broadcasts)
-    print(f"\n{broadcasts} broadcasts of 60 bytes each\n")
-    print("| members | sender's processor time for one | of that for 10 | messages it posts | each told once |")
-    print("|---|---|---|---|---|")
+    print(f"\n{broadcasts} broadcasts, and as many surveys, of 60 bytes each\n")
+    print(
+        "| members | broadcast: sender's processor time | of that for 10 | messages it posts | each told once ", end=""
+    )
+    print("| a survey: processor time | messages posted | all answered |")
+    print("|---|---|---|---|---|---|---|---|")
     base = costs[0].seconds
     for cost in costs:
         times = f"{cost.seconds * 1e6:.0f} us | {cost.seconds / base:.1f}x"
-        print(f"| {cost.members} | {times} | {cost.messages:.1f} | {'yes' if cost.told_once else 'NO'} |")
+        print(f"| {cost.members} | {times} | {cost.messages:.1f} | {'yes' if cost.told_once else 'NO'} ", end="")
+        survey = f"{cost.survey_seconds * 1e6:.0f} us | {cost.survey_messages:.1f}"
+        print(f"| {survey} | {'yes' if cost.all_answered else 'NO'} |")
     (hundred,) = (cost.seconds for cost in costs if cost.members == 100)
-    return hundred <= 3 * base and all(cost.told_once for cost in costs)
+    return hundred <= 3 * base and all(cost.told_once and cost.all_answered for cost in costs)

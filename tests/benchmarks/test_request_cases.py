@@ -70,3 +70,6 @@ def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that
     assert ten.told_once
     assert hundred.told_once
     assert 10 <= ten.messages <= hundred.messages <= 30
+    assert ten.all_answered
+    assert hundred.all_answered
+    assert 10 <= ten.survey_messages <= hundred.survey_messages <= 30

@@ -1,0 +1,110 @@
+"""Events that another node brings: whose they are is the publisher's word only, and what it may do is its own right."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.kernel import kinds, wire
+from iris.kernel.ids import NodeId
+from iris.patterns.event_tree import Relayed, Role, claim
+from iris.patterns.event_ways import LATE, Way
+from iris.security.rights import Rights
+from tests.support.events import collect, publish
+from tests.support.meshes import MeshNode, open_meshes
+
+
+@pytest.mark.parametrize("lie", ["body", "number", "mask", "tree", "publisher", "unknown", "own", "again", "junk"])
+async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockClock, lie: str) -> None:
+    async with open_meshes("shop", "liar", "reader") as fleet:
+        shop, liar, reader = fleet["shop"], fleet["liar"], fleet["reader"]
+        async with reader.pubsub.subscribe("t") as events:
+
+            def relayed(sender: MeshNode, number: int, payload: bytes) -> Relayed:
+                body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload])])
+                signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
+                return Relayed(sender.id, 1, number, 1, body, signature)
+
+            shop.mesh.post(reader.id, *Role(1, 1, ()).message())
+            shop.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            await trio.sleep(0.1)
+            genuine = relayed(shop, 1, b"genuine")
+            wrong = "relayed events with a wrong signature"
+            stranger = "relayed events of a node that is not linked"
+            match lie:
+                case "body":
+                    forged, refusal = genuine._replace(body=relayed(shop, 1, b"forged").body), wrong
+                case "number":
+                    forged, refusal = genuine._replace(number=2), wrong
+                case "mask":
+                    forged, refusal = genuine._replace(mask=3), wrong
+                case "tree":
+                    forged, refusal = genuine._replace(tree=2), wrong
+                case "publisher":
+                    forged, refusal = genuine._replace(publisher=liar.id), wrong
+                case "unknown":
+                    forged, refusal = genuine._replace(publisher=NodeId(shop.id[::-1])), stranger
+                case "own":
+                    forged, refusal = relayed(reader, 1, b"forged"), stranger
+                case "again":
+                    liar.mesh.post(reader.id, *genuine.message())
+                    forged, refusal = genuine, LATE
+                case _:
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, 1, 1, b"\x01"))
+                    forged = Relayed(shop.id, 1, 1, 1, b"\x01", signature)
+                    refusal = "relayed events that are malformed"
+            liar.mesh.post(reader.id, *forged.message())
+            await trio.sleep(0.1)
+            assert reader.mesh.refusals == {refusal: 1}
+            liar.mesh.post(reader.id, *relayed(shop, 9, b"last").message())
+            taken = [(event.payload, event.sender.cluster) for event in await collect(events)]
+            assert taken == [(b"genuine", "shop")] * (lie == "again") + [(b"last", "shop")]
+
+
+async def test_events_that_their_publisher_may_not_publish_are_refused_though_another_node_brings_them(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("reader") as fleet:
+        reader = fleet["reader"]
+        rights = Rights(publishes=("own.>",))
+        async with fleet.open_node("villain", rights=rights) as villain, reader.pubsub.subscribe(">") as events:
+            await fleet.link()
+            reader_role = Role(1, 1, ())
+            villain.mesh.post(reader.id, *reader_role.message())
+            villain.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            for number, topic in enumerate(["others.a", "own.a"], start=1):
+                body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"])])
+                signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
+                villain.mesh.post(reader.id, *Relayed(villain.id, 1, number, 1, body, signature).message())
+            assert [event.topic for event in await collect(events)] == ["own.a"]
+            assert reader.mesh.refusals == {"message of kind 0x42": 1}
+
+
+async def test_nodes_hand_on_only_what_they_may_hear_themselves(autojump_clock: MockClock) -> None:
+    """Two clusters with different rights to subscribe, in one tree: no node is above one of the other cluster."""
+    narrow = iris.Config(relay_above=4, relay_fan_out=2)
+    async with open_meshes("shop", config=narrow) as fleet, AsyncExitStack() as stack:
+        ranks: dict[NodeId, str] = {}
+        for index in range(12):
+            topics = ("news.>",) if index % 2 else ("news.>", "secret.>")
+            node = await stack.enter_async_context(fleet.open_node(f"n-{index}", rights=Rights(subscribes=topics)))
+            ranks[node.id] = topics[-1]
+        await fleet.link()
+        tasks = await stack.enter_async_context(trio.open_nursery())
+        tasks.start_soon(fleet["shop"].pubsub.run)
+        for name, node in fleet.nodes.items():
+            if name != "shop":
+                tasks.start_soon(node.pubsub.run)
+                await stack.enter_async_context(node.pubsub.subscribe("news.>"))
+        await publish(fleet["shop"], "news.a", 1)
+        await trio.sleep(1)
+        feed = fleet["shop"].pubsub.publishing.trees._feed
+        assert feed is not None
+        assert len(feed.places) == 12
+        for node_id, place in feed.places.items():
+            assert {ranks[child.node] for child in place.children} <= {ranks[node_id]}
+        tasks.cancel_scope.cancel()
