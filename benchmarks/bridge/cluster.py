@@ -53,7 +53,7 @@ class SparkCluster:
 
 @contextlib.contextmanager
 def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]:
-    """Run a cluster until the block ends."""
+    """Run a cluster until the block ends.  Its workers may still be starting when the block begins: Spark waits."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -77,7 +77,6 @@ def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]
         stack.callback(master.end)
         found = re.search(r"spark://\S+", master.start())
         assert found is not None
-        running: list[Child] = []
         for number in range(workers):
             place = directory / f"worker-{number}"
             command = (
@@ -92,7 +91,4 @@ def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]
             )
             stack.callback(worker.end)
             worker.launch()
-            running.append(worker)
-        for worker in running:
-            worker.wait_ready()
         yield SparkCluster(found.group(), f"-Diris.run={os.getpid()}-{directory.name}")

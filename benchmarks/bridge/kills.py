@@ -72,27 +72,36 @@ class Outcome:
 
 @final
 class Scene:
-    """Everything that runs.
+    """Everything that runs beside the cluster.  Bridge and publisher start at once, while the cluster does.
 
     Args:
         directory: of this run.
-        cluster: on which Spark runs.
         rate: events per second.
     """
 
-    def __init__(self, directory: Path, cluster: SparkCluster, rate: float) -> None:
+    def __init__(self, directory: Path, rate: float) -> None:
         self.directory = directory
-        self._cluster = cluster
+        self._cluster: SparkCluster
         self._rate = rate
         self._lives = 0
         self._closed = False
         self.bridge = bridge_child(directory)
+        self.publisher = self._next_publisher()
+        self.driver: Child | None = None
+        self.bridge.launch()
+        self.publisher.launch()
+
+    def start(self, cluster: SparkCluster) -> None:
+        """Start the driver, and wait until everything runs."""
+        self._cluster = cluster
         driver = (
-            *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(directory)),
+            *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(self.directory)),
             json.dumps(cluster.settings),
         )
-        self.driver = Child(driver, ready="the query runs", log=directory / "driver.txt")
-        self.publisher = self._next_publisher()
+        self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt")
+        self.driver.launch()
+        for child in (self.bridge, self.publisher, self.driver):
+            child.wait_ready()
 
     def _next_publisher(self) -> Child:
         first = self._lives * _LIVES
@@ -102,12 +111,6 @@ class Scene:
             *(str(first), str(self.directory / f"{first}.confirmed"), str(self._rate)),
         )
         return Child(command, ready="publishing", log=self.directory / "publisher.txt")
-
-    def start(self) -> None:
-        """Start everything."""
-        self.bridge.start()
-        self.publisher.start()
-        self.driver.start()
 
     def kill(self, victim: str, chance: Random) -> bool:
         """Kill one; tell whether there was one to kill.  What was killed is started again without waiting for it."""
@@ -156,7 +159,8 @@ class Scene:
     def end(self) -> None:
         """End everything."""
         for child in (self.publisher, self.driver, self.bridge):
-            child.end()
+            if child is not None:
+                child.end()
 
 
 @final
@@ -206,10 +210,11 @@ def run_kills(
     """
     chance = Random(seed)
     outcome = Outcome()
-    with open_realm() as directory, open_cluster(directory) as cluster:
-        scene = Scene(directory, cluster, rate)
-        try:
-            scene.start()
+    with open_realm() as directory, contextlib.ExitStack() as stack:
+        scene = Scene(directory, rate)
+        stack.callback(scene.end)
+        with open_cluster(directory) as cluster:
+            scene.start(cluster)
             began = time.monotonic()
             while (turn := outcome.kills.total()) < count:
                 order = Random(f"{seed} {turn // len(VICTIMS)}").sample(VICTIMS, len(VICTIMS))
@@ -222,8 +227,6 @@ def run_kills(
                         say(f"{time.monotonic() - began:7.1f} s  {outcome.kills.total():4}  {victim} killed")
             outcome.seconds = time.monotonic() - began
             _let_run_dry(scene, outcome)
-        finally:
-            scene.end()
     return outcome
 
 

@@ -1,8 +1,8 @@
 """Flipped bits: a log with one bit changed either reads as before or says that it is damaged.
 
-``python -m tests.support.bit_flips 10000 SEED`` runs many cases and prints what they showed.  Each runs in a process of its
-own (by fork, before any thread exists), because a library may stop the process when its file is damaged: that, too, is
-no silent loss.
+``python -m tests.support.bit_flips 10000 SEED`` runs many cases and prints what they showed.  Each runs in a process of
+its own (by fork, before any thread exists), because a library may stop the process when its file is damaged: that, too,
+is no silent loss.
 """
 
 from __future__ import annotations
