@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Final
+from typing import Final, cast
 
 # Starts of msgpack values that promise more than follows, are not allowed, or nest.
 _TREACHEROUS: Final = (
@@ -101,7 +101,7 @@ def changed_field(value: object, rng: random.Random) -> object:
             )
             return damaged(value, rng) if value and rng.random() < 0.5 else other
         case tuple():
-            return _changed_tuple(list(value), rng)
+            return _changed_tuple(list(cast("tuple[object, ...]", value)), rng)
         case _:  # a packed value
             return rng.choice((value, b"", None))
 

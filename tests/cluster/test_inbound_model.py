@@ -261,7 +261,7 @@ async def test_who_is_gone_before_his_frame_is_read_is_under_the_limits_of_one_a
     hall = Hall()
     hall.connect(1, 2)
     hall.connect(3, address=None)
-    addresses = []
+    addresses: list[str | None] = []
     for connection in (1, 2, 3):
         hall.switchboard.current = connection
         addresses.append(hall.inbound.address())
