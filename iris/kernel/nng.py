@@ -156,18 +156,17 @@ class NngTransport:
     def _listen(self, url: str) -> str:
         if url.startswith("tcp://"):
             return self._listen_tcp(url)
+        bound: re.Match[str] | None = None
         try:
-            listener = self._pull.listen(url)
+            if url.startswith("ipc://"):
+                self._listen_privately(url)
+                self._files.append(Path(url.removeprefix("ipc://")))
+            else:
+                bound = re.search(r":(\d+)\Z", str(self._pull.listen(url).local_address))
         except pynng.AddressInUse:
             raise ConfigError(f"cannot listen at {url}: the address is in use by another program") from None
         except pynng.NNGException as error:
             raise ConfigError(f"cannot listen at {url}: {_reason(error)}") from None
-        if url.startswith("ipc://"):
-            path = Path(url.removeprefix("ipc://"))
-            path.chmod(0o600)
-            self._files.append(path)
-            return url
-        bound = re.search(r":(\d+)\Z", str(listener.local_address))
         url = url if bound is None else re.sub(r":0(?=/|\Z)", f":{bound[1]}", url, count=1)
         if url.startswith("ws://"):
             self._web.append(url)
@@ -211,6 +210,20 @@ class NngTransport:
         listener = self._doors.pop(door, None)
         if listener is not None:
             pynng.lib.nng_listener_close(listener[0])
+
+    def _listen_privately(self, url: str) -> None:
+        """Listen at an ipc address that is this user's only from before anybody can connect.
+
+        nng then changes the mode between ``bind`` and ``listen``.  A ``chmod`` afterwards would be too late.
+        """
+        listener = pynng.ffi.new("nng_listener *")
+        pynng.exceptions.check_err(pynng.lib.nng_listener_create(listener, self._socket, url.encode()))
+        try:
+            code = pynng.lib.nng_listener_set_int(listener[0], b"ipc:permissions", 0o600)
+            pynng.exceptions.check_err(code or pynng.lib.nng_listener_start(listener[0], 0))
+        except pynng.NNGException:
+            pynng.lib.nng_listener_close(listener[0])
+            raise
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""

@@ -104,6 +104,25 @@ async def test_an_ipc_socket_is_for_its_user_only_and_goes_with_the_transport(tm
     assert not (tmp_path / "s").exists()
 
 
+async def test_an_ipc_socket_is_never_open_to_others_not_even_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode is right when ``listen`` returns, without anybody having to change it then."""
+
+    def too_late(*_: object, **__: object) -> None:
+        pytest.fail("others may have connected by now")
+
+    monkeypatch.setattr(Path, "chmod", too_late)
+    monkeypatch.setattr(os, "chmod", too_late)
+    former = os.umask(0)
+    try:
+        async with open_transports() as (transport,):
+            await transport.listen([f"ipc://{tmp_path}/s"])
+            assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+    finally:
+        os.umask(former)
+
+
 async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path: Path) -> None:
     async with open_transports() as (transport,):
         with pytest.raises(ConfigError, match="cannot listen"):
