@@ -10,19 +10,22 @@ from typing import Any, TypeVar
 
 import click
 
-from iris._command_keys_shown import check, show
-from iris._command_number import POSITIVE
+from iris._command_keys_shown import check, date, show
+from iris._command_number import Finite
 from iris._command_output import note
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
 from iris.kernel.nng import check_url
 from iris.security import keyring
-from iris.security.credential_file import load_credential, save_credential
+from iris.security.credential_file import load_credential, prepared_credential, save_credential
 from iris.security.realm_file import load_realm, save_realm
 from iris.security.realm_root import RealmRoot
-from iris.security.revocation_file import save_revocations
+from iris.security.revocation_file import prepared_revocations
 from iris.security.rights import Rights
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+DAYS = Finite(0.0001, 36_525)
+"""Nine seconds to a hundred years: what is shorter has ended before it is handed out, and dates have four digits."""
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -56,7 +59,7 @@ def realm(file: Path, asks: bool) -> None:
 @click.argument("realm_file", type=FILE, metavar="REALM")
 @click.argument("name")
 @takes_output
-@click.option("--days", type=POSITIVE, default=365.0, show_default=True, help="Validity.")
+@click.option("--days", type=DAYS, default=365.0, show_default=True, help="Validity.")
 @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
 @click.option("--serve", "serves", multiple=True, metavar="PATTERN", help="Clusters it may join besides its own.")
 @click.option("--publish", "publishes", multiple=True, metavar="PATTERN", help="Topics it may publish (all).")
@@ -93,15 +96,16 @@ def cluster(
         lifetime=days * keyring.DAY,
         seeds=seeds,
     )
-    keep(realm_file, root, passphrase)
-    save_credential(out, credential)
-    note(f"{out} is the credential of cluster {name}, generation {credential.certificate.generation}")
+    with prepared_credential(out, credential):
+        keep(realm_file, root, passphrase)
+    generation, end = credential.certificate.generation, date(credential.expires)
+    note(f"{out} is the credential of cluster {name}, generation {generation}, valid until {end}")
 
 
 @keys.command()
 @click.argument("file", type=FILE, metavar="CREDENTIAL")
 @takes_output
-@click.option("--days", type=POSITIVE, default=30.0, show_default=True, help="Validity.")
+@click.option("--days", type=DAYS, default=30.0, show_default=True, help="Validity.")
 @click.option("--previous", type=FILE, metavar="FILE", help="The sealed credential to renew: its node keys stay.")
 @asks_passphrase
 def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) -> None:
@@ -118,7 +122,9 @@ def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) 
         previous=None if previous is None else load_wrapped(load_credential, previous, passphrase)[0],
     )
     save_credential(out, sealed)
-    note(f"{out} is a sealed credential of cluster {sealed.name}")
+    note(f"{out} is a sealed credential of cluster {sealed.name}, valid until {date(sealed.expires)}")
+    if sealed.expires < int(now + days * keyring.DAY):
+        note(f"that is sooner than was asked for: {file} itself is valid no longer")
 
 
 @keys.command()
@@ -179,10 +185,12 @@ def revoke(realm_file: Path, name: str | None, below: int | None, node: str | No
         root, issued = keyring.revoke_cluster(root, name, wall_now=wall_clock(), below=below)
     elif node is not None and name is None and below is None:
         root, issued = keyring.revoke_node(root, node, wall_now=wall_clock())
+        if len(node) > 16:  # a whole id, and not the half of one that a sealed credential has
+            note("with a portable credential it can come back as another node: revoke that with --cluster and --below")
     else:
         raise click.UsageError("say whom to revoke: --cluster NAME, perhaps with --below N, or --node ID")
-    keep(realm_file, root, passphrase)
-    save_revocations(out, issued)
+    with prepared_revocations(out, issued):
+        keep(realm_file, root, passphrase)
     note(f"{out} is revocation list {issued.number}: copy it to $IRIS_HOME/revocations/{root.fingerprint} of one node")
 
 

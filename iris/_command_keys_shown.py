@@ -75,8 +75,8 @@ def _described(summary: CredentialSummary) -> list[tuple[str, str]]:
         ("realm", summary.realm),
         ("kind", "sealed: for one machine" if summary.sealed else "portable: holds the key of the cluster"),
         ("generation", str(summary.generation)),
-        ("valid from", _date(summary.not_before)),
-        ("valid until", _date(summary.expires)),
+        ("valid from", date(summary.not_before)),
+        ("valid until", date(summary.expires)),
         ("serves", ", ".join((summary.cluster, *rights.serves))),
         ("publishes", _topics(rights.publishes)),
         ("subscribes", _topics(rights.subscribes)),
@@ -90,5 +90,9 @@ def _topics(patterns: tuple[str, ...] | None) -> str:
     return "any topic" if patterns is None else ", ".join(patterns) or "nothing"
 
 
-def _date(seconds: int) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def date(seconds: int) -> str:
+    """Return seconds since 1970 as people read them; certificates may last longer than there are dates."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "after the year 9999"

@@ -13,6 +13,7 @@ counts is in the certificate.  Wrapping is described in ``iris.security.containe
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from iris.security.certificate import read_certificate_untrusted, read_delegatio
 from iris.security.container import encode_binary, encode_container, open_container, wrap
 from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
 from iris.security.noise import KeyPair
-from iris.security.private_files import read_private, write_private
+from iris.security.private_files import prepared_private, read_private, write_private
 from iris.security.signing import SigningKey
 
 MAX_SEEDS: Final = 256
@@ -61,6 +62,11 @@ def save_credential(
     """
     data = encode_credential(credential, passphrase=passphrase, entropy=entropy)
     write_private(Path(path), data, _SORT, replace=replace)
+
+
+def prepared_credential(path: Path | str, credential: Credential) -> AbstractContextManager[None]:
+    """Write a credential file that is there only after the block; see ``prepared_private``."""
+    return prepared_private(Path(path), encode_credential(credential), _SORT, replace=False)
 
 
 def encode_credential(credential: Credential, *, passphrase: str | None = None, entropy: Entropy = os.urandom) -> bytes:

@@ -21,7 +21,7 @@ from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name, is_node_id
-from iris.security.certificate import CLOCK_TOLERANCE, DELEGATION_LIFETIME, issue_certificate
+from iris.security.certificate import CLOCK_TOLERANCE, issue_certificate
 from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
 from iris.security.credential import seal_credential as seal_credential  # part of this module's interface
 from iris.security.realm_root import RealmRoot
@@ -170,17 +170,16 @@ def revoke_node(
         realm: that it belongs to.
         node: its id, or the first half of it, which all node ids of a sealed credential share.
         wall_now: seconds since 1970.
-        until: when its delegation ends; the entry is left out of lists after that.  None: in a day, as
-            portable credentials delegate; for a half id never.
+        until: when its delegation ends for good; the entry is left out of lists after that.  None: never, for a node
+            with a portable credential makes itself another delegation every day.
 
     Raises:
         ConfigError: ``node`` is not a node id or half of one.
     """
     if not is_node_id(node) and not is_node_id(node * 2):
         raise ConfigError(f"{node!r} is not a node id (32 hexadecimal digits) or the first half of one")
-    if until is None:
-        until = wall_now + DELEGATION_LIFETIME + CLOCK_TOLERANCE if len(node) == 32 else NEVER
-    changed = dataclasses.replace(realm, revoked_nodes={**realm.revoked_nodes, node: int(until)})
+    end = NEVER if until is None else int(until)
+    changed = dataclasses.replace(realm, revoked_nodes={**realm.revoked_nodes, node: end})
     return _issue_list(changed, wall_now)
 
 
@@ -226,12 +225,12 @@ def check_credential(
     findings: list[str] = []
     certificate = credential.certificate
     if wall_now < certificate.not_before:
-        findings.append(f"not valid before {certificate.not_before - wall_now:.0f} s from now: check the clock")
+        findings.append(f"valid only in {_span(certificate.not_before - wall_now)}: check the clock")
     left = credential.expires - wall_now
     if left <= 0:
-        findings.append(f"expired {-left / DAY:.1f} days ago: refresh or seal it again")
+        findings.append(f"expired {_span(-left)} ago: refresh or seal it again")
     elif left < EXPIRY_WARNING:
-        findings.append(f"expires in {left / DAY:.1f} days: refresh or seal it again")
+        findings.append(f"expires in {_span(left)}: refresh or seal it again")
     if len(credential.gate_secrets) > 1:
         findings.append("holds two gate secrets: finish the rotation, then refresh it")
     if revocations is not None:
@@ -241,6 +240,14 @@ def check_credential(
         if isinstance(keys, SealedKeys) and keys.delegation.node in revocations.nodes:
             findings.append(f"node {keys.delegation.node} is revoked")
     return tuple(findings)
+
+
+def _span(seconds: float) -> str:
+    """Return a time in the unit that people would choose."""
+    for size, unit in ((DAY, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def _certify(

@@ -63,22 +63,46 @@ def write_private(path: Path, data: bytes, what: str, *, replace: bool = True) -
     Raises:
         ConfigError: it cannot be written, or exists and ``replace`` is False.
     """
+    with prepared_private(path, data, what, replace=replace):
+        pass
+
+
+@contextmanager
+def prepared_private(path: Path, data: bytes, what: str, *, replace: bool = True) -> Generator[None]:
+    """Write a file of mode 0600 beside its place, and put it there when the block has ended without an error.
+
+    For what must not be there before something else has been done, which must not be done if it could not be written.
+
+    Raises:
+        ConfigError: it cannot be written, in which case the block does not begin; or it exists at the end, and
+            ``replace`` is False.
+    """
     _check_links(path, what)
     draft = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with _explained(path, what):
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(descriptor)
+        yield
+        with _explained(path, what):
             if replace:
                 draft.replace(path)
             else:
                 os.link(draft, path)  # unlike a rename, it fails where something is
-        finally:
+    finally:
+        with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+    with _explained(path, what):
         _sync_directory(path.parent)
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Generator[None]:
+    try:
+        yield
     except FileExistsError:
         raise ConfigError(f"{what} {path}: exists already; choose another path or remove it first") from None
     except OSError as error:

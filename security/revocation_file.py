@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from iris.kernel.errors import AuthenticationError, ConfigError
-from iris.security.private_files import read_private, write_private
+from iris.security.private_files import prepared_private, read_private, write_private
 from iris.security.revocation import WHAT, RevocationList, read_revocations_untrusted
 
 
@@ -32,3 +33,8 @@ def save_revocations(path: Path, revocations: RevocationList) -> None:
         ConfigError: it cannot be written.
     """
     write_private(path, revocations.signed, WHAT)
+
+
+def prepared_revocations(path: Path, revocations: RevocationList) -> AbstractContextManager[None]:
+    """Write a list that is in its place only after the block; see ``prepared_private``."""
+    return prepared_private(path, revocations.signed, WHAT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from iris._command import FAILED, MISUSED, run_command
 from iris._command_passphrase import VARIABLE
+from iris.kernel.errors import ConfigError
 from iris.security.credential_file import load_credential, save_credential
+from iris.security.keyring import check_credential, create_realm, issue_cluster
 
 Captured = pytest.CaptureFixture[str]
 
@@ -140,6 +143,64 @@ def test_a_sealed_credential_is_valid_for_so_many_days_and_says_what_it_is(
 
 
 @pytest.mark.usefixtures("realm")
+def test_who_makes_a_credential_is_told_until_when_it_is_valid(capsys: Captured) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", "--days", "20"]) == 0
+    in_days = {days: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days) for days in (10, 20)}
+    assert f"generation 1, valid until {in_days[20]:%Y-%m-%d}" in capsys.readouterr().err
+    assert run_command(["keys", "seal", "logs.iris", "--out", "brief.iris", "--days", "10"]) == 0
+    said = capsys.readouterr().err
+    assert f"of cluster logs, valid until {in_days[10]:%Y-%m-%d}" in said
+    assert said.count("\n") == 1
+    assert run_command(["keys", "seal", "logs.iris", "--out", "long.iris", "--days", "40"]) == 0
+    said = capsys.readouterr().err
+    assert f"of cluster logs, valid until {in_days[20]:%Y-%m-%d}" in said
+    assert "sooner than was asked for: logs.iris itself is valid no longer" in said
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_credential_for_a_hundred_years_and_one_for_longer_than_there_are_dates_can_be_shown(
+    capsys: Captured,
+) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "logs", "--out", "logs.iris", "--days", "36525"]) == 0
+    year = datetime.datetime.now(datetime.UTC).year
+    assert run_command(["keys", "show", "logs.iris"]) == 0
+    shown = capsys.readouterr().out
+    assert f"valid until  {year + 100}-" in shown or f"valid until  {year + 99}-" in shown
+    realm, eternal = issue_cluster(
+        create_realm(os.urandom), "rocks", entropy=os.urandom, wall_now=1_700_000_000, lifetime=1e12
+    )
+    assert realm.generations == {"rocks": 1}
+    save_credential("rocks.iris", eternal)
+    assert run_command(["keys", "show", "rocks.iris"]) == 0
+    assert "valid until  after the year 9999" in capsys.readouterr().out
+    assert run_command(["keys", "check", "rocks.iris"]) == 0
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(10, "expires in 10 seconds"), (600, "expires in 10.0 minutes"), (18_000, "expires in 5.0 hours")],
+)
+def test_check_says_how_long_in_a_unit_that_fits(seconds: int, said: str) -> None:
+    now = 1_800_000_000
+    _, credential = issue_cluster(create_realm(os.urandom), "brief", entropy=os.urandom, wall_now=now, lifetime=seconds)
+    assert check_credential(credential, wall_now=now) == (f"{said}: refresh or seal it again",)
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_realm_that_cannot_be_saved_hands_out_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def fail(*_: object, **__: object) -> None:
+        assert not Path("logs.iris").exists(), "what the realm does not know of must not be there"
+        raise ConfigError("the disk is full")
+
+    monkeypatch.setattr("iris._command_keys.save_realm", fail)
+    for verb in (["cluster", "realm.key", "logs"], ["revoke", "realm.key", "--cluster", "store"]):
+        assert run_command(["keys", *verb, "--out", "logs.iris"]) == MISUSED
+        assert "the disk is full" in capsys.readouterr().err
+    assert {path.name for path in Path().iterdir()} == {"realm.key", "store.iris"}
+
+
+@pytest.mark.usefixtures("realm")
 def test_people_read_what_a_credential_may_do_and_until_when(capsys: Captured) -> None:
     assert run_command(["keys", "show", "store.iris"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "valid" not in line)
@@ -255,7 +316,18 @@ def test_refreshing_renews_every_file_that_is_named_in_its_place(capsys: Capture
     [
         (["cluster", "realm.key", "bad name", "--out", "x"], "'bad name' is not a cluster name"),
         (["cluster", "realm.key", "logs"], "Missing option '--out' (see iris keys cluster --help)"),
-        (["cluster", "realm.key", "logs", "--out", "x", "--days", "0"], "'--days': 0.0 is not in the range x>0"),
+        *(
+            (["cluster", "realm.key", "logs", "--out", "x", "--days", days], "is not in the range 0.0001<=x<=36525")
+            for days in ("0", "-1", "0.00001", "36526", "1e300")
+        ),
+        (["seal", "store.iris", "--out", "x", "--days", "1e9"], "is not in the range 0.0001<=x<=36525"),
+        (["seal", "store.iris", "--out", "x", "--days", "nan"], "'nan' is not a finite number"),
+        (
+            ["cluster", "realm.key", "logs", "--out", "absent/x"],
+            "x: cannot be written: No such file or directory",
+        ),
+        (["cluster", "realm.key", "logs", "--out", "store.iris/x"], "cannot be written: Not a directory"),
+        (["revoke", "realm.key", "--cluster", "store", "--out", "absent/x"], "absent/x: cannot be written"),
         (
             ["cluster", "realm.key", "logs", "--out", "x", "--seeds", "nonsense"],
             "'nonsense' is not an address: use tcp",

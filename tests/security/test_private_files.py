@@ -13,7 +13,7 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.security import private_files
-from iris.security.private_files import locked, make_private_directory, read_private, write_private
+from iris.security.private_files import locked, make_private_directory, prepared_private, read_private, write_private
 
 
 def mode(path: Path) -> int:
@@ -161,6 +161,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path: Path, mon
 def test_writing_into_a_missing_directory_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be written: No such file or directory\Z"):
         write_private(tmp_path / "none" / "secret", b"", "credential")
+
+
+def test_a_prepared_file_is_there_after_the_block_and_only_if_that_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    with prepared_private(path, b"content", "credential"):
+        assert not path.exists()
+        (draft,) = tmp_path.iterdir()
+        assert (mode(draft), draft.read_bytes()) == (0o600, b"content"), "all that could fail has been done"
+    assert read_private(path, "credential") == b"content"
+    for failure in (RuntimeError("no"), KeyboardInterrupt()):
+        with pytest.raises(type(failure)), prepared_private(path, b"other", "credential"):
+            raise failure
+    assert read_private(path, "credential") == b"content"
+    with pytest.raises(ConfigError, match="exists already"), prepared_private(path, b"", "credential", replace=False):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_does_not_let_the_block_begin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):  # noqa: SIM117 -- the block is what matters
+        with prepared_private(tmp_path / "absent" / "secret", b"content", "credential"):
+            pytest.fail("it could not be written")
 
 
 def test_directories_are_made_private_with_all_above_them(tmp_path: Path) -> None:
