@@ -3,7 +3,9 @@
 Rules of this file:
 
 - A record is verified before it is used, and only if it is newer than what is held.
-- A node id belongs to the key that first spoke for it: while a member lives, a record under another key is refused.
+- A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
+  other keys or of another cluster is refused.
+- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and told to nobody.
 - What a joining node learns it does not pass on: everybody else knows it already.
 """
 
@@ -106,12 +108,9 @@ class Census:
 
     def _believed(self, record: NodeRecord, member: Member | None) -> bool:
         trust = self._ground.trust
-        statement = record.statement()
-        if not trust.verify(record, statement, record.signature):
+        if not trust.verify(record, record.statement(), record.signature):
             return False
-        if member is None or not member.live or record.proof == member.record.proof:
-            return True
-        return record.name == member.record.name and trust.verify(member.record, statement, record.signature)
+        return member is None or record.proof == member.record.proof or trust.continues(member.record, record)
 
     def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:
         ground = self._ground
@@ -170,6 +169,23 @@ class Census:
     def _accuse(self, member: Member, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
         self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
+
+    def recheck(self) -> None:
+        """Forget whose papers do not hold any more."""
+        ground = self._ground
+        view = ground.view
+        held = [*view.live, *view.gone]
+        for node in held:
+            member = view.find(node)
+            if member is None or ground.trust.holds(member.record):
+                continue
+            if member.live:
+                self._suspects.drop(member)
+                view.bury(member, MemberState.DEAD, ground.now)
+                self._prober.gone(node)
+                ground.changed(member, "expelled")
+            ground.dissemination.discard(("record", node))
+            view.forget(node)
 
     def want(self, node: NodeId, sender: NodeId) -> None:
         """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""

@@ -25,7 +25,8 @@ class Send:
 class Changed:
     """A node is seen in this state now, or its record is new.
 
-    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, or empty.
+    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its papers do not hold any
+    more), or empty.
     """
 
     node: NodeId

@@ -92,7 +92,7 @@ class Forwarding:
         if type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
         if target == self._mesh.node:
-            self._mesh.receive_carried(frame)
+            self._mesh.receive_carried(frame, f"through {peer.node}")  # any member can be one that hands on
             return
         other = self._mesh.peers.get(target)
         if other is None or not other.link.is_up or other.foreign or is_via_url(other.addresses[0]):

@@ -43,6 +43,14 @@ class Trust(Protocol):
         """Tell whether the proofs in ``record`` hold and its subject signed ``statement``."""
         ...
 
+    def holds(self, record: NodeRecord) -> bool:
+        """Tell whether the subject of a record that was verified before is still to be believed."""
+        ...
+
+    def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
+        """Tell whether two verified records of one node id are of the same node: its cluster and keys never change."""
+        ...
+
 
 @final
 class Ground:

@@ -72,9 +72,8 @@ class Host(Protocol):
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         ...
 
-    @property
-    def check_peer(self) -> Callable[[PeerIdentity], None]:
-        """Raises AuthenticationError for a peer that is not to be let in, though its papers are in order."""
+    def check(self, peer: PeerIdentity) -> None:
+        """Raise AuthenticationError for a node that is not to be let in, though its papers are in order."""
         ...
 
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
@@ -169,7 +168,7 @@ class Handshakes:
             entropy=self._entropy,
             wall_now=self._wall_clock(),
             expected=expected,
-            admit=self._host.check_peer,
+            admit=self._host.check,
             config=self._config,
         )
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
@@ -197,6 +196,11 @@ class Handshakes:
                     return known
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
             await self._send(way, established.frame)
+            try:
+                self._host.check(established.peer)  # again: it may have been revoked while its frame waited for room
+            except AuthenticationError:
+                established.session.close()
+                raise
             return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
         except trio.ClosedResourceError:
             raise _cut_off(addresses) from None
@@ -239,9 +243,7 @@ class Handshakes:
         if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
             return
         index = self._new_index()
-        responder = Responder(
-            host.identity, index=index, entropy=self._entropy, admit=host.check_peer, config=self._config
-        )
+        responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
         if claimed == host.identity.node_id:
             own = self._initiating.get(sender_index)

@@ -41,12 +41,14 @@ class Inbound:
         rivals: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
             has to be called for each frame of a session.
         carried: the frame received last came inside of another: nothing follows from it for any connection.
+        carrier: whose limits count for a frame that was carried; None if they are only those of all together.
     """
 
     def __init__(self, transport: Transport, config: Config, refusals: Counter[str]) -> None:
         self._connections: Connections[int] = Connections(config, refusals)
         self.strangers: Final = self._connections.waiting
         self.carried = False
+        self.carrier: str | None = None
         self._transport = transport
         self._refusals = refusals
         self._addresses: dict[int, str | None] = {}
@@ -66,7 +68,7 @@ class Inbound:
 
         All who were gone before their frame was read share the limits of one address.
         """
-        return None if self.carried else self._addresses.get(self._transport.source(), _GONE)
+        return self.carrier if self.carried else self._addresses.get(self._transport.source(), _GONE)
 
     def genuine(self, node: NodeId) -> None:
         """The frame received last was genuine, and ``node`` sent it."""

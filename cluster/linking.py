@@ -89,6 +89,9 @@ class Linking:
         self._waits: dict[NodeId, _Wait] = {}
         self._suspected: dict[NodeId, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._waits)
+
     def begin(self, node: NodeId) -> None:
         """Link to a node, unless that is under way."""
         self._wait(node)
@@ -129,22 +132,33 @@ class Linking:
         before = self._suspected.pop(node, None)
         if node in self._mesh.peers:
             heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
-            self._nursery.start_soon(self._drop, node, _REPRIEVE if heard else 0.0)
+            self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
 
-    async def _drop(self, node: NodeId, patience: float) -> None:
+    def expelled(self, node: NodeId) -> None:
+        """End the link to a node whose papers hold no more; there is nothing that it could refute."""
+        self._suspected.pop(node, None)
+        self._drop_soon(node, "its papers hold no more", 0.0)
+
+    def _drop_soon(self, node: NodeId, reason: str, patience: float) -> None:
+        if not self._mesh.closing:
+            self._nursery.start_soon(self._drop, node, reason, patience)
+
+    async def _drop(self, node: NodeId, reason: str, patience: float) -> None:
         # Also without patience outside the loop that reads its messages.
         if patience:
             await trio.sleep(patience)
         if not self._is_alive(node):
-            self._mesh.drop(node, "it is dead")
+            self._mesh.drop(node, reason)
 
     # -- dialling -------------------------------------------------------------------------------------------
 
     def _wait(self, node: NodeId) -> _Wait:
         wait = self._waits.get(node)
         if wait is None:
-            wait = self._waits[node] = _Wait()
-            self._nursery.start_soon(self._link, node, wait)
+            wait = _Wait()
+            if not self._mesh.closing:  # else there is nobody any more who could do it
+                self._waits[node] = wait
+                self._nursery.start_soon(self._link, node, wait)
         return wait
 
     async def _link(self, node: NodeId, wait: _Wait) -> None:

@@ -8,6 +8,7 @@ A member can be asked when it is seen alive *and* linked: every balancer holds t
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +23,9 @@ from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, S
 from iris.cluster.gossip import encode_update
 from iris.cluster.linking import Linking
 from iris.cluster.mesh import Mesh
+from iris.cluster.papers import Papers
 from iris.cluster.peer import Peer
+from iris.cluster.proofs import Proofs
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.roster import Change, Member, Roster
 from iris.cluster.swim import KINDS, Swim
@@ -33,6 +36,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
+from iris.security.identity import PeerIdentity
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -43,6 +47,7 @@ class Membership:
     """Who is here, as seen from one node.
 
     Args:
+        papers: say which clusters each member may serve now.
         queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
     """
 
@@ -50,6 +55,7 @@ class Membership:
         self,
         mesh: Mesh,
         swim: Swim,
+        papers: Papers,
         nursery: trio.Nursery,
         *,
         config: Config,
@@ -61,6 +67,8 @@ class Membership:
         self.queue_delay = queue_delay
         self._mesh = mesh
         self._swim = swim
+        self._papers = papers
+        self.proofs: Final = Proofs(papers, self._recheck_proofs)
         self._nursery = nursery
         self._config = config
         self._random = random
@@ -208,9 +216,12 @@ class Membership:
     def _tell_own(self) -> None:
         now = trio.current_time()
         self._perform(self._swim.update_self(now, clusters=tuple(self._serving.values())))
+        self._apply_own()
+        self._wakeup.wake()
+
+    def _apply_own(self) -> None:
         own = self._swim.own
         self._apply(Changed(node=own.node, state=MemberState.ALIVE, record=own))
-        self._wakeup.wake()
 
     # -- joining and leaving --------------------------------------------------------------------------------
 
@@ -244,6 +255,7 @@ class Membership:
     async def run(self) -> None:
         """Drive the machine; run it in exactly one task."""
         self._nursery.start_soon(self._look_for_silence)
+        self._nursery.start_soon(self.proofs.run)
         while True:
             now = trio.current_time()
             self._swim.queue_delay = self.queue_delay()
@@ -253,6 +265,31 @@ class Membership:
             else:
                 with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
                     await self._wakeup.wait()
+
+    # -- papers ---------------------------------------------------------------------------------------------
+
+    def check_peer(self, peer: PeerIdentity) -> None:
+        """Check that a node which has proved who it is may be linked: its id is not known as another node's.
+
+        Raises:
+            AuthenticationError: it is.
+        """
+        record = self._swim.record(peer.node_id)
+        if record is not None:
+            self._papers.check_known(record, peer)
+
+    def recheck(self) -> None:
+        """Look at everybody's papers again, for somebody was revoked."""
+        self._perform(self._swim.recheck(trio.current_time()))
+        self._wakeup.wake()
+        self._recheck_proofs()
+
+    def _recheck_proofs(self) -> None:
+        for node, held in list(self._records.items()):
+            record, state = self._swim.record(node), self._swim.state(node)
+            if record is not None and state is not None and (permitted := self.proofs.permitted(record)) != held:
+                self._apply(Changed(node=node, state=state, record=record))
+                self.proofs.compare(held, permitted)
 
     async def _look_for_silence(self) -> None:
         """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
@@ -323,13 +360,18 @@ class Membership:
 
     def _apply(self, changed: Changed) -> None:
         node = changed.node
+        gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
+        if not gone:
+            changed = dataclasses.replace(changed, record=self.proofs.permitted(changed.record))
         self._report(self._roster.apply(changed))
-        if changed.state in (MemberState.DEAD, MemberState.LEFT):
+        if gone:
             self._records.pop(node, None)
             self._closed_routes.discard(node)
             self._remove(node)
             # Who leaves says goodbye on each link itself, after all else that it had to say.
-            if changed.state is MemberState.DEAD:
+            if changed.evidence == "expelled":
+                self._linking.expelled(node)
+            elif changed.state is MemberState.DEAD:
                 self._linking.dead(node)
             else:
                 self._linking.cleared(node)

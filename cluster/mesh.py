@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, final
 
@@ -21,6 +21,7 @@ import trio
 
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
+from iris.cluster.farewells import Farewells
 from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
@@ -71,7 +72,7 @@ class Mesh:
         tag: SiteTag,
         dial_only: bool = False,
     ) -> None:
-        self.identity = identity
+        self._identity = identity
         self.tag: Final = tag
         self.listening: Final = listening
         """The URLs bound here."""
@@ -96,24 +97,35 @@ class Mesh:
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
-        self._renewing = Renewing(self, self._peers, self._sessions, self._handshakes, nursery)
-        self._dropped = trio.lowlevel.ParkingLot()
+        self._renewing: Final = Renewing(
+            self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
+        )
         self._turns = Turns()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
-        """Called with each peer that has proved who it is; raises AuthenticationError to turn it away."""
+        """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
         self.on(kinds.PING, 1, self._barriers.receive_ping)
         self.on(kinds.PONG, 1, self._barriers.receive_pong)
-        self.on(kinds.GOODBYE, 1, self._receive_goodbye)
-        self.on(kinds.RESET, 0, self._receive_reset)
+        self._farewells: Final = Farewells(self, nursery)
+        self.on(kinds.RESET, 0, lambda peer, _: self._tell_reset(peer))
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
     @property
+    def identity(self) -> NodeIdentity:
+        """Who this node is.  It may be renewed; where that matters, sessions follow at once."""
+        return self._identity
+
+    @identity.setter
+    def identity(self, renewed: NodeIdentity) -> None:
+        self._renewing.follow(self._identity, renewed)
+        self._identity = renewed
+
+    @property
     def node(self) -> NodeId:
         """This node's id."""
-        return self.identity.node_id
+        return self._identity.node_id
 
     @property
     def peers(self) -> Mapping[NodeId, Peer]:
@@ -215,9 +227,12 @@ class Mesh:
         """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
         self._ways.forwarder = forwarder
 
-    def receive_carried(self, frame: bytes) -> None:
-        """Take a frame that came through gateways, as if it had come over a connection."""
-        self._inbound.carried = True
+    def receive_carried(self, frame: bytes, carrier: str | None = None) -> None:
+        """Take a frame that came through gateways, as if it had come over a connection.
+
+        ``carrier``: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+        """
+        self._inbound.carried, self._inbound.carrier = True, carrier
         try:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
@@ -234,6 +249,17 @@ class Mesh:
         """Tell whether an index is that of a session."""
         return index in self._sessions
 
+    def check(self, peer: PeerIdentity) -> None:
+        """Check that a node which has proved who it is may be linked.
+
+        Raises:
+            AuthenticationError: it is turned away, or is not the node of this id that is linked already.
+        """
+        known = self._peers.get(peer.node_id)
+        if known is not None and not known.identity.is_same_node(peer):
+            raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} has the id of a linked node")
+        self.check_peer(peer)
+
     def admit(
         self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
     ) -> Peer:
@@ -243,8 +269,9 @@ class Mesh:
         when the peer has shown that it has it.  Of two connections the one in use stays, but for one that only the
         peer can dial: it has dialled another because that one is of no use any more.
         """
-        node = established.peer.node_id
+        node, rights = established.peer.node_id, established.peer.certificate.rights
         known = self._peers.get(node)
+        restricted = known is not None and known.identity.certificate.rights != rights
         renews = known is not None and initiated and known.link.is_up and outgoing is known.link.outgoing
         if known is None:
             peer = self._peers[node] = Peer(established.peer, established.session, addresses, self.config)
@@ -256,6 +283,8 @@ class Mesh:
         self._add_session(established.session, peer, awaited=renews)
         if renews:
             self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
+            if restricted:
+                self._notice_loss(peer)
             return peer
         peer.session = established.session
         link.use(established.session)
@@ -272,7 +301,7 @@ class Mesh:
         if known is None:
             for observer in self._observers:
                 observer.peer_up(peer)
-        elif reconnected:
+        elif reconnected or restricted:
             self._notice_loss(peer)
         if link.outgoing is None:
             self._begin_redial(peer)
@@ -280,8 +309,9 @@ class Mesh:
 
     def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> None:
         self._sessions[session.local_index] = SessionEntry(session, peer, awaited=awaited)
-        own = [index for index, entry in self._sessions.items() if entry.peer is peer]
-        for index in own[:-_MAX_SESSIONS]:
+        # Not the one in use: the peer may have shown none of the later ones that it has it.
+        own = [i for i, entry in self._sessions.items() if entry.peer is peer and entry.session is not peer.session]
+        for index in own[: 1 - _MAX_SESSIONS]:
             self._sessions.pop(index).session.close()
 
     # -- what arrives ---------------------------------------------------------------------------------------
@@ -338,7 +368,7 @@ class Mesh:
 
     def _dispatch(self, peer: Peer, batch: bytes) -> None:
         receivers = self._receivers
-        for message in peer.decoder.decode_untrusted(batch):
+        for message in peer.decoder.decode_untrusted(batch) if receivers else ():
             entry = receivers.get(message[0])
             if entry is None or len(message) != entry[1]:
                 self.refusals["message of unknown kind or length"] += 1
@@ -367,6 +397,10 @@ class Mesh:
     async def _connect_again(self, peer: Peer) -> None:
         await self._shake_hands(peer.addresses, peer.node)
 
+    async def _shake_hands_again(self, peer: Peer, outgoing: Outgoing) -> None:
+        own = await self.own_urls(peer.addresses[0], outgoing)
+        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
+
     def _notice_loss(self, peer: Peer) -> None:
         """Frames to or from a peer may be lost: what depended on them is repeated, at both ends.
 
@@ -393,30 +427,9 @@ class Mesh:
         self._inbound.hang_up(node)
         peer.link.close(reason)
         self._barriers.release(node)
-        self._dropped.unpark_all()
+        self._farewells.gone()
         for observer in self._observers:
             observer.peer_down(peer, reason)
-
-    def _receive_reset(self, peer: Peer, _: Message) -> None:
-        self._tell_reset(peer)
-
-    def _receive_goodbye(self, peer: Peer, message: Message) -> None:
-        _, reason = message
-        if type(reason) is not str:
-            raise RemoteProtocolError("a goodbye has a reason")
-        self._nursery.start_soon(self._drop_soon, peer, reason[:200])
-
-    async def _drop_soon(self, peer: Peer, reason: str) -> None:
-        """Drop a peer outside the loop that reads its batch, and let it know that its goodbye was heard."""
-        peer.leaving = True
-        if not self.closing:
-            with contextlib.suppress(NotSent):
-                peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
-            await self._let_flushers_run()
-        if self._peers.get(peer.node) is peer:
-            self.drop(peer.node, f"it said goodbye: {reason}")
-
-    # -- the end ----------------------------------------------------------------------------------------------------
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves, after all that was posted before.
@@ -424,26 +437,12 @@ class Mesh:
         Returns when all have heard it and ended their links, at the latest after ``timeout``.
         """
         self.closing = True
-        with trio.move_on_after(timeout):
-            # Those beyond another node hear it first: the way to them ends with the link to that node.
-            with trio.move_on_after(timeout / 2):
-                await self._part([peer for peer in self._peers.values() if peer.indirect], reason)
-            await self._part(list(self._peers.values()), reason)
-        await self._let_flushers_run()
+        await self._farewells.say(reason, timeout)
 
-    async def _part(self, peers: Sequence[Peer], reason: str) -> None:
-        async with trio.open_nursery() as nursery:
-            for peer in peers:
-                nursery.start_soon(self.barrier, peer.node)
-        for peer in peers:
-            with contextlib.suppress(NotSent):
-                peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
-        while any(self._peers.get(peer.node) is peer for peer in peers):
-            await self._dropped.park()
-
-    async def _let_flushers_run(self) -> None:
-        for _ in range(3):  # rounds of the scheduler
-            await trio.lowlevel.cancel_shielded_checkpoint()
+    def stop_receiving(self) -> None:
+        """Hand nothing that arrives to anybody any more: who would take it is about to end."""
+        self.closing = True
+        self._receivers.clear()
 
     def close(self) -> None:
         """End every link and the transport."""

@@ -6,6 +6,7 @@ address to dial, and whoever answers there has to pass the handshake.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Container
@@ -31,6 +32,11 @@ class Registry:
         self._directory = directory
         self._site = site
 
+    @property
+    def exists(self) -> bool:
+        """Whether the directory is there."""
+        return self._directory.is_dir()
+
     def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         """Write this node's entry; readers see it whole or not at all."""
         entry = self._directory / f"{node}{_SUFFIX}"
@@ -42,8 +48,14 @@ class Registry:
             raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None
 
     def withdraw(self, node: NodeId) -> None:
-        """Remove a node's entry: this node leaves, or nobody listens at that one's address."""
-        (self._directory / f"{node}{_SUFFIX}").unlink(missing_ok=True)
+        """Remove a node's entry and its socket: this node leaves, or nobody listens at that one's address."""
+        for name in (f"{node}{_SUFFIX}", node):
+            (self._directory / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove the directory if nothing is left in it.  Whoever comes later makes it again."""
+        with contextlib.suppress(OSError):
+            self._directory.rmdir()
 
     def entries(self, besides: Container[NodeId] = (), limit: int = 1_000_000) -> dict[NodeId, tuple[str, ...]]:
         """Return the addresses of nodes announced, at most ``limit`` and none of those that are known already.

@@ -3,16 +3,25 @@
 A node gets a list from a file that the realm's owner puts in its place, or from any peer; it keeps the newest one in
 that file, so an older list is refused after a restart as well.  Each newer list goes to every peer at once: with a
 link to each node that is one step, and nodes that were away get it when they are linked.
+
+Rules of this file:
+
+- A list may be large, and what has it sent is small.  ``ListTurns`` says how often one peer can bring that about.
+- A peer that has shown a list is not sent that one.
+- Whatever rests on somebody's papers is looked at again when a list comes: links here, the rest by whoever asked for
+  it with ``on_newer``.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
 import trio
 
+from iris.cluster.list_turns import ListTurns
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds
@@ -41,6 +50,10 @@ class Revoking:
 
     def __init__(self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery) -> None:
         self._mesh = mesh
+        self._meshes: list[Mesh] = []
+        self._turns = ListTurns()
+        self._later: set[NodeId] = set()
+        self._listeners: list[Callable[[], None]] = []
         self._path = path
         self._realm = realm
         self._nursery = nursery
@@ -49,8 +62,21 @@ class Revoking:
         known = None if path is None else load_revocations(path, realm)
         self.revocations: Final = Revocations(realm, known)
         mesh.check_peer = self.revocations.check
+        self.attach(mesh)
+
+    def attach(self, mesh: Mesh) -> None:
+        """Tell the peers of a further mesh of this node as well, and hear what they tell."""
+        self._meshes.append(mesh)
         mesh.on(kinds.REVOCATIONS, 1, self._receive)
         mesh.observe(self)
+
+    def detach(self, mesh: Mesh) -> None:
+        """A mesh is about to end."""
+        self._meshes.remove(mesh)
+
+    def on_newer(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever another list is in force."""
+        self._listeners.append(listener)
 
     def take(self, signed: bytes) -> bool:
         """Take a list if it is newer than the one in force: cut off whom it names, keep it, tell every peer.
@@ -60,12 +86,17 @@ class Revoking:
         """
         if not self.revocations.receive_untrusted(signed):
             return False
-        for peer in list(self._mesh.peers.values()):
-            reason = self.revocations.reason(peer.identity)
-            if reason is None:
-                self._tell(peer)
-            else:
-                self._nursery.start_soon(self._cut_off, peer, reason)
+        own = self.revocations.reason(self._mesh.identity.public())
+        if own is not None:
+            _log.warning("nobody talks to this node any more, until it has another credential: %s", own)
+        for mesh in self._meshes:
+            for peer in list(mesh.peers.values()):
+                if self.revocations.reason(peer.identity) is None:
+                    self._tell(peer)
+                else:
+                    self._nursery.start_soon(self._cut_off, mesh, peer)
+        for listener in self._listeners:
+            listener()
         if self._path is not None:
             self._nursery.start_soon(self._save)
         return True
@@ -128,29 +159,51 @@ class Revoking:
         save_revocations(self._path, current)
         return True
 
-    async def _cut_off(self, peer: Peer, reason: str) -> None:
+    async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
         """End a link outside the loop that reads its messages."""
-        if self._mesh.peers.get(peer.node) is peer:
-            self._mesh.drop(peer.node, reason)
+        reason = self.revocations.reason(peer.identity)
+        if reason is not None and mesh.peers.get(peer.node) is peer:
+            mesh.drop(peer.node, reason)
 
     def _tell(self, peer: Peer) -> None:
+        """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
         current = self.revocations.current
-        if current is not None:
-            try:
-                peer.link.post((kinds.REVOCATIONS, current.signed), len(current.signed))
-            except NotSent:
-                self._mesh.refusals["revocations without room on the link"] += 1
+        if current is None or peer.node in self._later:
+            return
+        wait = self._turns.next_list(peer.node, current.signed, trio.current_time())
+        if wait is None:
+            return
+        if wait > 0:
+            self._later.add(peer.node)
+            self._nursery.start_soon(self._tell_later, peer.node, wait)
+            return
+        try:
+            peer.link.post((kinds.REVOCATIONS, current.signed), len(current.signed))
+        except NotSent:
+            self._mesh.refusals["revocations without room on the link"] += 1
+
+    async def _tell_later(self, node: NodeId, wait: float) -> None:
+        try:
+            await trio.sleep(wait)
+        finally:
+            self._later.discard(node)
+        for mesh in self._meshes:
+            if (peer := mesh.peers.get(node)) is not None:
+                self._tell(peer)
 
     def _receive(self, peer: Peer, message: Message) -> None:
         signed = message[1]
         if type(signed) is not bytes:
             raise RemoteProtocolError("a revocation list is bytes")
+        if not self._turns.may_show(peer.node, trio.current_time()):
+            raise RemoteProtocolError("more revocation lists than there can be")
+        self._turns.shown(peer.node, signed)
         try:
             newer = self.take(signed)
         except AuthenticationError as error:
             raise RemoteProtocolError(str(error)) from None
-        if not newer and signed != getattr(self.revocations.current, "signed", signed):
-            self._tell(peer)  # the peer's list is the older one
+        if not newer:
+            self._tell(peer)  # unless it is the same list, the peer's one is the older one
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 

@@ -319,6 +319,7 @@ class Sites:
         if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
         if site == self._site and node_untrusted(target) == self._mesh.node:
+            _check_gateway(peer)  # frames that are carried are under no limit of an address
             self._mesh.receive_carried(frame)
         elif self.forward is not None:
             self.forward(peer, message)
@@ -334,6 +335,7 @@ class Sites:
                 raise RemoteProtocolError("this node is no gateway")
             self.forward(peer, message)
             return
+        _check_gateway(peer)
         self.refused(source_site, node_untrusted(source), reason)
 
     def refused(self, site: str, node: NodeId, reason: int) -> None:
@@ -368,8 +370,9 @@ class Sites:
         self._wakeup.wake()
 
     def _listen_to(self, peer: Peer) -> None:
-        if peer.foreign or peer is self._mesh.own or not peer.identity.certificate.rights.gateway:
-            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} has no right to be a gateway")
+        if peer.foreign or peer is self._mesh.own:
+            raise RemoteProtocolError("only a gateway of this site tells of others")
+        _check_gateway(peer)
         self.directory.add(peer.node, trio.current_time(), local=True)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
@@ -413,6 +416,11 @@ class Sites:
         if self.directory.is_local(node):
             self.directory.forget(node)
             self._wakeup.wake()
+
+
+def _check_gateway(peer: Peer) -> None:
+    if not peer.identity.certificate.rights.gateway:
+        raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} has no right to be a gateway")
 
 
 _REASONS: Final = {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}

@@ -99,10 +99,13 @@ class Suspects:
 
     def clear(self, member: Member) -> None:
         """A higher incarnation refutes everything said against the lower one."""
-        if member.suspicion is not None:
-            self._ground.withdraw_claims(member)
-            member.suspicion = None
-            self.refuted += 1
+        self.refuted += member.suspicion is not None
+        self.drop(member)
+
+    def drop(self, member: Member) -> None:
+        """End a suspicion without a verdict."""
+        self._ground.withdraw_claims(member)
+        member.suspicion = None
         self._running.pop(member.record.node, None)
 
     def postpone(self, seconds: float) -> None:

@@ -261,6 +261,12 @@ class Swim:
             self._prober.doubt(member)
         return self._flush()
 
+    def recheck(self, now: float) -> list[Effect]:
+        """Look again at the papers of everybody held: somebody was revoked."""
+        self._advance(now)
+        self._census.recheck()
+        return self._flush()
+
     def expire(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._advance(now)

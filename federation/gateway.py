@@ -240,7 +240,7 @@ class Gateway:
                 self._between.identity = self._near.identity
                 for node, peer in list(self._between.peers.items()):
                     try:
-                        self._between.check_peer(peer.identity)
+                        self._between.check_peer(peer.identity)  # its right to be a gateway, for one
                     except AuthenticationError as error:
                         self._between.drop(node, str(error))
                         continue
@@ -400,6 +400,7 @@ async def open_gateway(
         open_background() as nursery,
     ):
         between.check_peer = _check_gateway(parts.mesh)
+        parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
         nursery.start_soon(gateway.run, nursery)
         for url in dialled:
@@ -408,6 +409,7 @@ async def open_gateway(
             yield gateway
         finally:
             with trio.CancelScope(shield=True):
+                parts.revoking.detach(between)
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
 

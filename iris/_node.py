@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, final
 
 import trio
 
 from iris._environment import Environment
-from iris._joining import ClusterMembership, proof_for
+from iris._joining import ClusterMembership, Joined
 from iris._node_parts import NodeParts
 from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
-from iris.cluster.records import ClusterEntry
 from iris.cluster.revoking import Revoking
 from iris.cluster.roster import Member
 from iris.cluster.site_opening import open_everywhere
@@ -42,6 +41,7 @@ from iris.patterns.survey import Answers, Surveys
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnels import Tunnels
 from iris.security.credential import Credential
+from iris.security.credential_watch import CredentialWatch
 
 
 @final
@@ -58,13 +58,14 @@ class Node:
         membership: Membership,
         revoking: Revoking,
         config: Config,
+        joined: Joined,
         *,
         credential: Credential,
         environment: Environment,
         site: str,
         sites: Sites | None,
     ) -> None:
-        self.id: Final[NodeId] = mesh.node
+        self.id: Final = mesh.node
         """This boot of this process: 32 hexadecimal digits."""
         self.name: Final = credential.name
         """The cluster that this node speaks for; others see it as ``sender.cluster``."""
@@ -78,6 +79,7 @@ class Node:
         self._membership = membership
         self._revoking = revoking
         self._config = config
+        self._joined = joined
         self._environment = environment
         self._sites = sites
         self._foreign = None if sites is None else ForeignSubscribers(sites)
@@ -91,6 +93,7 @@ class Node:
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
         membership.on_suspected(self._requests.peer_refused)
+        membership.proofs.on_lost(self._tunnels.member_expelled)
 
     def __repr__(self) -> str:
         return f"<Node {self.id[:8]} of cluster {self.name!r}>"
@@ -387,7 +390,7 @@ class Node:
         service: Service,
         *,
         limits: Limits | None = None,
-        credential: Credential | None = None,
+        credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AsyncIterator[ClusterMembership]:
         """Be a member of a cluster: take its requests, broadcasts and tunnels until the block ends.
 
@@ -398,7 +401,8 @@ class Node:
             cluster: name of the cluster, usually ``service.name``.
             service: the handlers.
             limits: how much this member takes on.
-            credential: proves the right to the name where it is not the node's own; not needed in the local realm.
+            credential: portable, or the path of such a file, which may be replaced meanwhile; proves the right to the
+                name where it is not the node's own.  Not needed in the local realm.
 
         Raises:
             ConfigError: this node is a member already, or has no right to the name.
@@ -407,17 +411,14 @@ class Node:
         """
         check_name(cluster, "cluster")
         async with self._serving.serve(cluster, service, limits or Limits()) as membership:
-            entry = ClusterEntry(
-                name=cluster, proof=proof_for(cluster, credential, self._mesh.identity, self._environment)
-            )
-            self._membership.serve(entry)
             try:
+                await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
                 membership.draining = True
-                self._membership.serve(dataclasses.replace(entry, draining=True))
+                self._joined.drain(cluster)
                 await membership.wait_drained(self._config.drain_timeout)
             finally:
-                self._membership.stop_serving(cluster)
+                self._joined.leave(cluster)
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""
@@ -481,7 +482,9 @@ class Node:
     @property
     def parts(self) -> NodeParts:
         """What the node is made of, for gateways."""
-        return NodeParts(self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config)
+        return NodeParts(
+            self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config, self._revoking
+        )
 
     async def wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""

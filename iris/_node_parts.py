@@ -7,6 +7,7 @@ from typing import NamedTuple, final
 from iris._environment import Environment
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
+from iris.cluster.revoking import Revoking
 from iris.cluster.sites import Sites
 from iris.kernel.config import Config
 from iris.patterns.pubsub import PubSub
@@ -22,3 +23,4 @@ class NodeParts(NamedTuple):
     pubsub: PubSub
     environment: Environment
     config: Config
+    revoking: Revoking

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from iris._environment import Environment
+from iris._joining import RENEWAL_MARGIN, Joined, read_credential
 from iris._node import Node
 from iris.cluster.address_book import AddressBook
 from iris.cluster.address_file import AddressFile
@@ -32,9 +33,10 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
+from iris.kernel.transport import Transport
 from iris.security.credential import Credential
 from iris.security.credential_watch import CredentialWatch
-from iris.security.identity import NodeIdentity
+from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.local_realm import iris_home, open_local_realm
 from iris.security.private_files import make_private_directory
 
@@ -46,12 +48,13 @@ DEFAULT_NAME: Final = "local"
 _GOODBYE: Final = 0.5
 """Seconds that leaving may take: peers that do not answer find out by themselves."""
 
+_SWEPT: Final = 8
+"""Times that the directory is made in which nodes of this machine meet; others may sweep it until a socket is in it."""
+
 _LOOK: Final = 1.0
 """Seconds between looks whether the credential file was replaced."""
 
 _RENEWAL_CHECK: Final = 60.0
-_RENEWAL_MARGIN: Final = 8 * 3600.0
-"""A delegation is renewed this many seconds before it ends: a third of its life."""
 
 
 @asynccontextmanager
@@ -105,24 +108,17 @@ async def open_node(
     """
     config = config or Config()
     environment = environment or Environment()
-    for what, given in (("listen", listen), ("seeds", seeds)):
-        if isinstance(given, str):
-            raise ConfigError(f"{what} is {given!r}: use a list of addresses, [{given!r}]")
+    for what, urls in (("listen", listen), ("seeds", seeds)):
+        if isinstance(urls, str):
+            raise ConfigError(f"{what} is {urls!r}: use a list of addresses, [{urls!r}]")
     listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
     if site is not None:
         check_name(site, "site")
-    watch: CredentialWatch | None = None
-    if isinstance(credential, Path | str):
-        credential = await trio.to_thread.run_sync(CredentialWatch, credential)
-    if isinstance(credential, CredentialWatch):
-        watch, credential = credential, credential.credential
-    elif credential is not None and not isinstance(credential, Credential):  # pyright: ignore[reportUnnecessaryIsInstance]
-        given = type(credential).__name__  # and not what it is: the contents of a credential file are secret
-        raise ConfigError(f"the credential is of type {given}: use a Credential, a CredentialWatch or a file's path")
-    local = credential is None
+    given, watch = await read_credential(credential)
+    local = given is None
     if dial_only:
         _check_dial_only(local, listen)
-    credential = await _credential(name, credential, listen, environment)
+    credential = await _credential(name, given, listen, environment)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     registry: Registry | None = None
@@ -130,13 +126,22 @@ async def open_node(
         directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
         registry = Registry(directory, site or "")
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+
+    async def remake() -> bool:
+        # The last node that was there may have swept it.  Once there is a socket in it, nobody can.
+        if registry is None or environment.directory is None or registry.exists:
+            return False
+        await trio.to_thread.run_sync(environment.directory, identity.realm_id)
+        return True
+
     transport = environment.transport(config)
     try:
-        bound = await transport.listen(listen)
+        bound = await _listen(transport, listen, remake)
     except BaseException:
         transport.close()
         raise
     async with (
+        _sweeping(registry),
         open_mesh(
             identity,
             transport,
@@ -147,22 +152,29 @@ async def open_node(
             tag=SiteTag(site=site or ""),
             dial_only=dial_only,
         ) as mesh,
-        open_background() as nursery,
+        _open_parts(mesh) as nursery,
     ):
         path = await _revocations_file(revocations, credential.realm_id, environment)
         Forwarding(mesh)
         revoking = Revoking(mesh, credential.realm, path, nursery)
-        papers = Papers(identity, environment.wall_clock, mesh.check_peer)
+        check_peer = revoking.revocations.check
+        papers = Papers(identity, environment.wall_clock, check_peer)
         membership = _membership(papers, identity, mesh, nursery, config, environment)
+        mesh.check_peer = lambda peer: _check_all(peer, check_peer, membership.check_peer)
+        joined = Joined(mesh, membership, check_peer, environment)
+        revoking.on_newer(joined.renew)
+        revoking.on_newer(membership.recheck)
         sites: Sites | None = None
         if site is not None:
             sites = Sites(mesh, membership, nursery, may_serve=papers.may_serve, config=config)
+            revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
         node = Node(
             mesh,
             membership,
             revoking,
             config,
+            joined,
             credential=credential,
             environment=environment,
             site=site or "",
@@ -194,7 +206,7 @@ async def open_node(
                 await discovery.look()
                 await node.wait_ready()
                 nursery.start_soon(discovery.run)
-                nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, environment)
+                nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 yield node
                 discovery.note()
                 await discovery.save()
@@ -213,6 +225,44 @@ def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
         raise ConfigError("dial_only needs a credential: the nodes of the local realm are all on this machine")
     if listen:
         raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
+
+
+def _check_all(peer: PeerIdentity, *checks: Callable[[PeerIdentity], None]) -> None:
+    for check in checks:
+        check(peer)
+
+
+async def _listen(
+    transport: Transport, urls: tuple[str, ...], remake: Callable[[], Awaitable[bool]]
+) -> tuple[str, ...]:
+    """Listen at ``urls``, and again if the directory of the first one had gone and could be made again."""
+    for _ in range(_SWEPT):
+        try:
+            return await transport.listen(urls)
+        except ConfigError:
+            if not await remake():
+                raise
+    return await transport.listen(urls)
+
+
+@asynccontextmanager
+async def _sweeping(registry: Registry | None) -> AsyncIterator[None]:
+    """Leave no empty directory behind for a realm that has no nodes on this machine any more."""
+    try:
+        yield
+    finally:
+        if registry is not None:
+            registry.sweep()
+
+
+@asynccontextmanager
+async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
+    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops handing on what arrives."""
+    async with open_background() as nursery:
+        try:
+            yield nursery
+        finally:
+            mesh.stop_receiving()
 
 
 async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
@@ -291,25 +341,33 @@ def _membership(
         addresses=mesh.advertised,
     )
     swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
-    return Membership(mesh, swim, nursery, config=config, random=environment.random)
+    return Membership(mesh, swim, papers, nursery, config=config, random=environment.random)
 
 
 async def _keep_identity_fresh(
-    credential: Credential, watch: CredentialWatch | None, mesh: Mesh, membership: Membership, environment: Environment
+    credential: Credential,
+    watch: CredentialWatch | None,
+    mesh: Mesh,
+    membership: Membership,
+    joined: Joined,
+    environment: Environment,
 ) -> None:
-    """Take a credential file that was replaced into use, and have a fresh delegation well before the old one ends."""
+    """Take credential files that were replaced into use, and have fresh delegations well before the old ones end."""
     changed = False
     while True:
-        await trio.sleep(_LOOK if watch is not None else _RENEWAL_CHECK)
+        await trio.sleep(_LOOK if watch is not None or joined.watches else _RENEWAL_CHECK)
         try:
             if watch is not None and await trio.to_thread.run_sync(watch.poll):
                 changed = True
             credential = credential if watch is None else watch.credential
-            now = environment.wall_clock()
-            due = now > mesh.identity.expires - _RENEWAL_MARGIN and not credential.sealed and now < credential.expires
-            if changed or due:
+            now, ends = environment.wall_clock(), mesh.identity.expires
+            due = ends - RENEWAL_MARGIN < now < credential.expires and ends < credential.expires
+            if changed or (due and not credential.sealed):
                 mesh.identity = credential.renew_identity(mesh.identity, now)
+                joined.renew()  # first: a record without a right to what it says it serves would be refused
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
                 changed = False
         except ConfigError as error:
             _log.warning("%s; going on with the credential that was read before", error)
+        await joined.poll()
+        joined.renew()

@@ -139,6 +139,16 @@ class InterestTable:
         self.version += 1
         return version
 
+    def narrow(self, node: NodeId, permit: Callable[[str], bool]) -> bool:
+        """Drop of a node's interest what it may have no more; tell whether there was any."""
+        known = self._known.get(node, {})
+        lost = [terms for terms in known if not permit(terms.pattern)]
+        for terms in lost:
+            self._matcher.remove(terms.pattern, known.pop(terms))
+        self.refused += len(lost)
+        self.version += bool(lost)
+        return bool(lost)
+
     def forget(self, node: NodeId) -> None:
         """Drop a node's interest."""
         self._stale.pop(node, None)

@@ -369,6 +369,9 @@ class PubSub:
     def peer_reset(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
         self._relays.peer_reset(peer.node)
+        if self._table.narrow(peer.node, peer.may_hear):
+            self.interest_changed()
+            self.publishing.ways_changed()
         self.publishing.peer_reset(peer.node)
         self.retention.peer_reset(peer)
         self._tell_everything(peer)

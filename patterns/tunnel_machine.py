@@ -17,7 +17,7 @@ How nothing is lost, over links that may lose what was on the way:
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, final
+from typing import Final, cast, final
 
 from iris.kernel import kinds
 from iris.kernel.config import Config
@@ -196,6 +196,11 @@ class TunnelMachine:
         self.receiving.discard()
         if self.state is not State.CLOSED:
             self._end(Input.CLOSE, code, reason, by_peer=False)
+
+    @property
+    def asked(self) -> str | None:
+        """The cluster that this end asked for the tunnel; None at the end that was asked."""
+        return None if self._opening is None else cast("str", self._opening[2])
 
     def lost(self, reason: str) -> None:
         """The node at the other end was given up."""

@@ -197,6 +197,14 @@ class TunnelTable:
             end.machine.lost(reason)
             end.settle()
 
+    def member_lost(self, node: NodeId, cluster: str, reason: str) -> None:
+        """``node`` is no member of ``cluster``: every tunnel that was opened to it as one is broken."""
+        peer = self._peers.get(node)
+        for end in [] if peer is None else list(peer.ends.values()):
+            if end.machine.asked == cluster:
+                end.machine.lost(reason)
+                end.settle()
+
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _peer(self, node: NodeId) -> _Peer:

@@ -199,6 +199,10 @@ class Tunnels:
     def peer_refused(self, node: NodeId) -> None:
         """The mesh tries to reach the node again; tunnels wait for the outcome."""
 
+    def member_expelled(self, node: NodeId, cluster: str) -> None:
+        """A node may serve a cluster no more: tunnels that were opened to it as a member of that are broken."""
+        self._table.member_lost(node, cluster, f"node {node} is no member of cluster {cluster!r} any more")
+
     def peer_down(self, peer: Peer, reason: str) -> None:
         """Every tunnel with the node is broken."""
         self._table.node_lost(peer.node, reason)

@@ -106,6 +106,24 @@ class PeerIdentity:
         """When its certificate or delegation ends, in seconds since 1970."""
         return min(self.certificate.not_after, self.delegation.not_after)
 
+    def is_same_node(self, other: PeerIdentity) -> bool:
+        """Tell whether ``other`` is this very node, perhaps with fresher papers: same id, same cluster, same keys."""
+        mine, theirs = self.delegation, other.delegation
+        return (self.node_id, self.cluster, mine.static_key, mine.signing_key) == (
+            other.node_id,
+            other.cluster,
+            theirs.static_key,
+            theirs.signing_key,
+        )
+
+    def check_time(self, wall_now: float) -> None:
+        """Check that certificate and delegation are valid at ``wall_now``.
+
+        Raises:
+            AuthenticationError: they are not, or not yet.
+        """
+        certificates.check_validity(self.certificate, self.delegation, wall_now)
+
     def verify_untrusted(self, claim: bytes, signature: bytes) -> None:
         """Check that this node signed ``claim`` with ``NodeIdentity.sign``.
 
@@ -127,9 +145,19 @@ def verify_peer_untrusted(
     Raises:
         AuthenticationError: a part of the chain does not hold.
     """
+    peer = read_peer_untrusted(realm, node_id=node_id, certificate=certificate, delegation=delegation)
+    peer.check_time(wall_now)
+    return peer
+
+
+def read_peer_untrusted(realm: bytes, *, node_id: str, certificate: bytes, delegation: bytes) -> PeerIdentity:
+    """Verify all of a node's chain that never changes: everything but whether it is valid at this time.
+
+    Raises:
+        AuthenticationError: a part of the chain does not hold.
+    """
     read = certificates.read_certificate_untrusted(certificate, realm)
     delegated = certificates.read_delegation_untrusted(delegation, read)
-    certificates.check_validity(read, delegated, wall_now)
     if not is_node_id(node_id) or not delegated.names(NodeId(node_id)):
         raise AuthenticationError(f"node id {node_id!r}: the delegation is for {delegated.node}")
     return PeerIdentity(

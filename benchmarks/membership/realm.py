@@ -51,6 +51,14 @@ class SimulatedTrust:
         key = self._keys.get(record.node)
         return key is not None and hashlib.blake2b(statement, key=key, digest_size=64).digest() == signature
 
+    def holds(self, record: NodeRecord) -> bool:
+        """See ``Trust.holds``."""
+        return record.node in self._keys
+
+    def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
+        """See ``Trust.continues``."""
+        return (held.node, held.name) == (record.node, record.name)
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

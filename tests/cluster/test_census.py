@@ -6,10 +6,11 @@ import dataclasses
 import itertools
 from typing import cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iris.cluster.effects import Effect, Rejected, Send, Synchronized
+from iris.cluster.effects import Changed, Effect, Rejected, Send, Synchronized
 from iris.cluster.gossip import Renewal, encode_update
 from iris.cluster.records import MemberState, NodeRecord
 from iris.kernel import kinds
@@ -18,6 +19,7 @@ from iris.kernel.ids import NodeId
 from tests.support.membership import (
     HashTrust,
     changes,
+    claim,
     gossip,
     knowing,
     machine,
@@ -115,28 +117,82 @@ def test_the_same_offence_is_reported_once_and_counted_each_time() -> None:
     assert swim.statistics().rejected["a record that its subject did not sign"] == 3
 
 
-def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it() -> None:
-    """Another credential of the realm cannot take over a living member's id."""
+class TwoKeys:
+    """Trust in nodes whose key is named by their proof: several keys may speak for one id."""
 
-    class TwoKeys:
-        def sign(self, statement: bytes) -> bytes:
-            return HashTrust(node(0)).sign(statement)
+    def sign(self, statement: bytes) -> bytes:
+        return HashTrust(node(0)).sign(statement)
 
-        def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
-            return HashTrust(NodeId(record.node + record.proof.decode())).sign(statement) == signature
+    def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
+        return HashTrust(NodeId(record.node + record.proof.decode())).sign(statement) == signature
 
-    def signed_by(proof: str, incarnation: int) -> NodeRecord:
-        bare = NodeRecord(node=node(1), name="databases", proof=proof.encode(), incarnation=incarnation)
+    def holds(self, record: NodeRecord) -> bool:
+        return record.proof != b"ended"
+
+    def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
+        return held.proof == record.proof
+
+    @staticmethod
+    def record(proof: str, incarnation: int, *, leaving: bool = False) -> NodeRecord:
+        bare = NodeRecord(
+            node=node(1), name="databases", proof=proof.encode(), incarnation=incarnation, leaving=leaving
+        )
         return dataclasses.replace(bare, signature=HashTrust(NodeId(node(1) + proof)).sign(bare.statement()))
 
+
+@pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD, MemberState.LEFT])
+def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it(state: MemberState) -> None:
+    """Another credential of the realm cannot take over a member's id, not even when that is gone."""
     swim = machine(0)
     swim._ground.trust = TwoKeys()  # type: ignore[misc]
-    gossip(swim, signed_by("first", 1))
-    assert swim.state(node(1)) is MemberState.ALIVE
-    gossip(swim, signed_by("second", 2))
+    gossip(swim, TwoKeys.record("first", 1, leaving=state is MemberState.LEFT))
+    if state is MemberState.DEAD:
+        member = swim._ground.view.find(node(1))
+        assert member is not None
+        swim._ground.view.bury(member, MemberState.DEAD, 0.0)
+    assert swim.state(node(1)) is state
+    effects = gossip(swim, TwoKeys.record("second", 2))
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that its subject did not sign"]
     held = swim.record(node(1))
     assert held is not None
     assert held.proof == b"first"
+    assert swim.state(node(1)) is state
+    gossip(swim, TwoKeys.record("first", 3))
+    assert swim.state(node(1)) is MemberState.ALIVE
+
+
+def test_whose_papers_hold_no_more_is_forgotten_whatever_its_state() -> None:
+    swim = knowing(1, 2, 3, 4)
+    for witness in (3, 4):
+        gossip(swim, claim(2, witness))
+    assert swim.state(node(2)) is MemberState.SUSPECT
+    gossip(swim, record(3, incarnation=2, leaving=True), sender=3)
+    trust = swim._ground.trust
+    assert isinstance(trust, HashTrust)
+    trust.expelled |= {node(1), node(2), node(3)}
+    effects = swim.recheck(1.0)
+    assert [(e.node, e.state, e.evidence) for e in effects if isinstance(e, Changed)] == [
+        (node(1), MemberState.DEAD, "expelled"),
+        (node(2), MemberState.DEAD, "expelled"),
+    ]
+    assert [swim.state(node(number)) for number in (1, 2, 3, 4)] == [None, None, None, MemberState.ALIVE]
+    assert swim.statistics().suspect == 0
+    assert swim.statistics().refuted == 0, "nobody has contradicted the suspicion"
+    later = [effect for _, effect in run(swim, 30.0, deaf=False)]
+    assert not {send.node for send in sends(later)} & {node(1), node(2), node(3)}, "they are not probed either"
+    assert {update.node for update in told(later)} <= {node(4)}, "and nobody is told of them"
+    assert swim.recheck(40.0) == []
+
+
+def test_the_forgotten_are_not_taken_in_again() -> None:
+    swim = knowing(1, 2)
+    trust = swim._ground.trust
+    assert isinstance(trust, HashTrust)
+    trust.expelled.add(node(1))
+    swim.recheck(0.0)
+    effects = gossip(swim, record(1, incarnation=7), sender=2)
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that its subject did not sign"]
+    assert swim.state(node(1)) is None
 
 
 def test_a_renewal_stands_for_the_known_record_or_else_the_whole_one_is_asked_for() -> None:

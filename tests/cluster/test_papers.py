@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from iris.cluster.papers import Papers, proof_of, serves_by_right
 from iris.cluster.records import ClusterEntry, NodeRecord
+from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import pack
 from iris.security.certificate import issue_certificate, issue_delegation
 from iris.security.identity import NodeIdentity
@@ -166,11 +168,67 @@ def test_who_is_revoked_is_not_believed_although_it_was_verified_before(what: st
     assert not subject.is_believed(record), "and it is not remembered either"
 
 
-def test_the_chain_of_a_further_cluster_that_is_revoked_does_not_hold() -> None:
-    subject = Subject(Rights())
-    record = subject.record(ClusterEntry(name="archive", proof=subject.second_proof("archive")))
+def test_a_further_cluster_that_is_revoked_or_has_ended_is_no_more_served_and_spoils_nothing_else() -> None:
+    subject = Subject(Rights(serves=("by.right",)))
+    archive = ClusterEntry(name="archive", proof=subject.second_proof("archive"))
+    others = (ClusterEntry(name="databases"), ClusterEntry(name="by.right"))
+    record = subject.record(*others, archive)
     assert subject.is_believed(record)
+    assert subject.papers.permitted(record) == (record, 60.0), "proofs are looked at once a minute at least"
     revoked = issue_revocations(subject.realm.root, number=1, issued=WALL, clusters={"archive": 2}, nodes={})
     assert subject.revocations.receive_untrusted(revoked.signed)
-    assert not subject.is_believed(record)
-    assert subject.is_believed(subject.record())
+    assert subject.is_believed(record)
+    assert subject.papers.holds(record)
+    assert subject.papers.permitted(record) == (subject.record(*others), 60.0)
+    assert subject.papers.permitted(subject.record(*others)) == (subject.record(*others), math.inf)
+    assert not subject.papers.may_serve(subject.identity.public(), "archive", archive.proof)
+
+
+def test_a_record_says_when_the_first_of_its_proofs_ends() -> None:
+    subject = Subject()
+    record = subject.record(ClusterEntry(name="archive", proof=subject.second_proof("archive")))
+    subject.now = WALL + DAY - 20
+    assert subject.papers.permitted(record) == (record, 20.0)
+    subject.now = WALL + DAY
+    permitted, _ = subject.papers.permitted(record)
+    assert permitted.clusters == ()
+    subject.now = WALL - DAY - 10  # a clock that was set back: it may be valid again
+    assert subject.papers.permitted(record) == (permitted, 60.0)
+
+
+def test_a_record_holds_until_its_own_chain_ends() -> None:
+    subject = Subject()
+    record = subject.record()
+    assert subject.papers.holds(record)
+    assert not subject.papers.holds(dataclasses.replace(record, proof=b"\xc0"))
+    subject.now = WALL + DAY
+    assert not subject.papers.holds(record)
+
+
+def test_a_node_is_the_same_with_other_papers_and_not_with_other_keys_or_another_cluster() -> None:
+    subject = Subject()
+    held = subject.record()
+    subject.now = WALL + DAY  # the papers that are held may have ended meanwhile
+    renewed = dataclasses.replace(held, proof=subject.second_proof("databases"), incarnation=9)
+    assert subject.papers.continues(held, renewed)
+    moved = dataclasses.replace(held, proof=subject.second_proof("billing"), name="billing")
+    assert not subject.papers.continues(held, moved)
+    other = subject.realm.identity("databases")
+    impostor = dataclasses.replace(subject.record(identity=other), node=other.node_id)
+    assert not subject.papers.continues(held, impostor)
+    assert not subject.papers.continues(held, dataclasses.replace(held, proof=b"\xc0"))
+
+
+def test_a_handshake_by_the_id_of_a_known_node_has_to_be_by_its_keys() -> None:
+    subject = Subject()
+    held = subject.record()
+    me = subject.identity.public()
+    subject.papers.check_known(held, me)
+    other = subject.realm.identity("databases").public()
+    for impostor in (
+        dataclasses.replace(me, delegation=other.delegation),
+        dataclasses.replace(me, delegation=dataclasses.replace(me.delegation, signing_key=bytes(32))),
+        dataclasses.replace(me, certificate=subject.realm.identity("billing").certificate),
+    ):
+        with pytest.raises(AuthenticationError, match="has the id of another node of 'databases'"):
+            subject.papers.check_known(held, impostor)

@@ -26,6 +26,30 @@ def test_what_is_announced_is_found_until_it_is_withdrawn(tmp_path: Path) -> Non
     assert registry.entries() == {TWO: ()}
 
 
+def test_who_withdraws_a_killed_node_removes_its_socket_as_well(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.announce(ONE, ())
+    for name in (ONE, TWO):
+        (tmp_path / name).touch()
+    registry.withdraw(ONE)
+    assert [path.name for path in tmp_path.iterdir()] == [TWO]
+
+
+def test_the_directory_goes_with_the_last_of_it_and_may_be_made_again(tmp_path: Path) -> None:
+    place = tmp_path / "realm"
+    place.mkdir()
+    registry = Registry(place)
+    registry.announce(ONE, ())
+    registry.sweep()
+    assert registry.exists, "somebody is there"
+    registry.withdraw(ONE)
+    registry.sweep()
+    registry.sweep()
+    assert not registry.exists
+    assert registry.entries() == {}
+    assert tmp_path.is_dir()
+
+
 def test_a_second_announcement_replaces_the_first(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     registry.announce(ONE, ("ipc:///one",))

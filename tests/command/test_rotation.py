@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self, final
 
 import pytest
 
@@ -21,6 +27,108 @@ store = iris.Service("store")
 async def give_back(request: iris.Request) -> object:
     return request.payload
 """
+
+
+LOAD = """
+import json
+import pathlib
+import sys
+
+import iris
+import trio
+
+
+async def ask(node: iris.Node, outcomes: list[str]) -> None:
+    while True:
+        try:
+            await node.request("store", b"x", timeout=20.0)
+            outcomes.append("")
+        except iris.IrisError as error:
+            outcomes.append(f"{type(error).__name__}: {error}")
+        await trio.sleep(0.001)
+
+
+async def main() -> None:
+    outcomes: list[str] = []
+    async with iris.open_node(credential="shop.iris", seeds=sys.argv[2:]) as node:
+        await node.wait_for("store", int(sys.argv[1]), timeout=20.0)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(ask, node, outcomes)
+            said = None
+            while not pathlib.Path("stop").exists():
+                members = [peer.identity for peer in node._mesh.peers.values() if peer.identity.cluster == "store"]
+                known = {
+                    "members": len(members),
+                    "generation": min((member.certificate.generation for member in members), default=0),
+                    "expires": min((member.expires for member in members), default=0),
+                    "revocations": node._revoking.revocations.number,
+                }
+                if len(outcomes) >= 20 and known != said:
+                    print(json.dumps(known), flush=True)
+                    said = known
+                await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+    print(json.dumps({"answered": outcomes.count(""), "failures": [text for text in outcomes if text][:3]}), flush=True)
+
+
+trio.run(main)
+"""
+"""Four tasks that ask the cluster ``store`` all the while; it tells what its links to the members rest on."""
+
+
+@final
+class Load:
+    """A process that asks without a pause, as long as the block lasts.  In the end no request may have failed."""
+
+    def __init__(self, terminal: Terminal, members: int, urls: list[str]) -> None:
+        self._terminal = terminal
+        (terminal.directory / "load.py").write_text(LOAD)
+        self._process = subprocess.Popen(
+            [sys.executable, "load.py", str(members), *urls],
+            cwd=terminal.directory,
+            env=terminal.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        self.answered = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def wait(self, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until ``what`` is true of what the process has seen last."""
+        assert self._process.stdout is not None
+        seen: list[bytes] = []
+        timer = threading.Timer(PATIENCE, self._process.kill)
+        timer.start()
+        try:
+            for line in self._process.stdout:
+                seen.append(line)
+                known = json.loads(line)
+                if what(known):
+                    return dict(known)
+        finally:
+            timer.cancel()
+        raise AssertionError(f"it did not come to that: {seen}")
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failed is None:
+                (self._terminal.directory / "stop").touch()
+                outcome = self.wait(lambda said: "answered" in said)
+                assert outcome["failures"] == []
+                assert outcome["answered"] > 100
+                assert self._process.wait(PATIENCE) == 0
+        finally:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+
+def replace(terminal: Terminal, fresh: str, file: str) -> None:
+    (terminal.directory / fresh).replace(terminal.directory / file)
 
 
 @pytest.fixture
@@ -73,6 +181,44 @@ def test_the_gate_secret_is_rotated_by_the_commands_while_a_member_runs(terminal
         assert said.startswith("iris: credential stale.iris: "), said
         assert said.count("\n") == 1, said
         assert "refreshed" in said
+
+
+def test_the_key_of_a_cluster_is_rotated_by_the_commands_and_no_request_fails(terminal: Terminal) -> None:
+    """Two members are asked all the while, and no request may run twice."""
+    keys(terminal, "realm", "acme.realm")
+    keys(terminal, "cluster", "acme.realm", "store", "--out", "store.iris")
+    keys(terminal, "cluster", "acme.realm", "shop", "--out", "shop.iris")
+    shutil.copy(terminal.directory / "store.iris", terminal.directory / "stolen.iris")
+    urls = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    with ExitStack() as stack:
+        for url in urls:
+            run = ("run", "app:store", "--credential", "store.iris", "--listen", url)
+            stack.enter_context(terminal.started(*run, announces="serves store"))
+        load = stack.enter_context(Load(terminal, 2, urls))
+        load.wait(lambda known: known["members"] == 2 and known["generation"] == 1)
+        keys(terminal, "cluster", "acme.realm", "store", "--out", "next.iris")
+        replace(terminal, "next.iris", "store.iris")
+        load.wait(lambda known: known["members"] == 2 and known["generation"] == 2)
+        keys(terminal, "revoke", "acme.realm", "--cluster", "store", "--below", "2", "--out", "list")
+        realm = json.loads(terminal.run("keys", "show", "shop.iris", "--json").stdout)["realm"]
+        replace(terminal, "list", str(Path(terminal.environment["IRIS_HOME"]) / "revocations" / realm))
+        load.wait(lambda known: known["revocations"] == 1 and known["members"] == 2)
+        assert ask(terminal, "stolen.iris", urls[0]).returncode != 0
+
+
+def test_a_sealed_credential_is_renewed_by_the_commands_and_no_request_fails(terminal: Terminal) -> None:
+    """Its delegation is about to end, and there is no other member that could answer meanwhile."""
+    keys(terminal, "realm", "acme.realm")
+    keys(terminal, "cluster", "acme.realm", "store", "--out", "store.iris")
+    keys(terminal, "cluster", "acme.realm", "shop", "--out", "shop.iris")
+    keys(terminal, "seal", "store.iris", "--out", "sealed.iris", "--days", "0.001")
+    url = f"tcp://127.0.0.1:{free_port()}"
+    run = ("run", "app:store", "--credential", "sealed.iris", "--listen", url)
+    with terminal.started(*run, announces="serves store"), Load(terminal, 1, [url]) as load:
+        ends = load.wait(lambda known: known["members"] == 1)["expires"]
+        keys(terminal, "seal", "store.iris", "--out", "next.iris", "--previous", "sealed.iris", "--days", "1")
+        replace(terminal, "next.iris", "sealed.iris")
+        assert load.wait(lambda known: known["expires"] > ends)["members"] == 1
 
 
 def test_a_credential_of_another_realm_is_named_in_one_line_that_says_what_to_do(terminal: Terminal) -> None:

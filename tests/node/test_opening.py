@@ -212,6 +212,34 @@ async def test_an_address_that_is_taken_ends_the_second_node_and_not_the_first(w
     assert world.is_untouched
 
 
+async def test_no_directory_is_left_of_a_realm_without_nodes(world: World) -> None:
+    async with iris.open_node(credential=world.shop, environment=world.environment()):
+        async with iris.open_node(credential=world.shop, environment=world.environment()):
+            assert len(world.announced()) == 2
+        assert len(world.announced()) == 1
+    assert list(world.runtime.iterdir()) == []
+
+
+async def test_a_node_that_starts_while_the_last_one_sweeps_makes_the_directory_again(world: World) -> None:
+    """The directory vanishes between being made and being listened in, three times."""
+    swept: list[Path] = []
+
+    class Swept(Wires):
+        async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+            place = world.runtime / world.shop.realm_id
+            if len(swept) < 3:
+                place.rmdir()
+                swept.append(place)
+            if not place.is_dir():
+                raise iris.ConfigError(f"cannot listen at {urls[0]}: no such file or directory")
+            return await super().listen(urls)
+
+    environment = world.environment(transport=lambda config: Swept(world.transport(config).inner))
+    async with iris.open_node(credential=world.shop, environment=environment):
+        assert len(swept) == 3
+        assert len(world.announced()) == 1
+
+
 async def test_a_place_for_meeting_that_cannot_be_made_is_the_error(world: World) -> None:
     def refuse(fingerprint: str) -> Path:
         raise iris.ConfigError(f"runtime directory {fingerprint}: belongs to user 0")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import trio
 from trio.testing import MockClock
 
 import iris
 import iris.testing
+from iris.security.certificate import issue_certificate
+from iris.security.signing import SigningKey
 from iris.testing import Rights
 
 
@@ -90,3 +95,38 @@ async def test_a_certificate_says_which_topics_its_nodes_may_use(autojump_clock:
         async with reader.subscribe("orders.new") as events:
             await shop.publish("orders.new", 1)
             assert (await anext(events)).payload == 1
+
+
+async def test_a_narrower_certificate_counts_for_what_was_subscribed_to_before(autojump_clock: MockClock) -> None:
+    """The publisher sees to it by itself: what the subscriber does about it does not matter."""
+    wide = Rights(subscribes=("orders.>", "prices.>"))
+    async with (
+        iris.testing.open_network(rights=wide) as network,
+        network.open_node("shop") as shop,
+        network.open_node("reader") as reader,
+        reader.subscribe("prices.>") as prices,
+        reader.subscribe("orders.>") as orders,
+    ):
+        await shop.publish("prices.a", 1)
+        assert (await anext(prices)).payload == 1
+        held = network.credential("reader")
+        assert isinstance(held.keys, SigningKey)
+        narrow = dataclasses.replace(
+            held,
+            certificate=issue_certificate(
+                network.root,
+                name="reader",
+                public_key=held.keys.public,
+                generation=1,
+                not_before=network.wall_clock() - 300,
+                not_after=network.wall_clock() + 86_400,
+                rights=Rights(subscribes=("orders.>",)),
+            ),
+        )
+        reader._mesh.identity = narrow.renew_identity(reader._mesh.identity, network.wall_clock())
+        await trio.sleep(5)
+        await shop.publish("prices.a", 2)
+        await shop.publish("orders.a", 3)
+        assert (await anext(orders)).payload == 3
+        await trio.sleep(1)
+        assert prices.statistics().received == 1

@@ -21,16 +21,27 @@ def node(number: int) -> NodeId:
 
 
 class HashTrust:
-    """Anybody's signature can be checked; ``as_node`` alone says whose this one makes."""
+    """Anybody's signature can be checked; ``as_node`` alone says whose this one makes.
+
+    Attributes:
+        expelled: whom nobody believes any more.
+    """
 
     def __init__(self, as_node: NodeId) -> None:
         self.as_node = as_node
+        self.expelled: set[NodeId] = set()
 
     def sign(self, statement: bytes) -> bytes:
         return hashlib.blake2b(self.as_node.encode() + statement, digest_size=16).digest()
 
     def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
-        return HashTrust(record.node).sign(statement) == signature
+        return record.node not in self.expelled and HashTrust(record.node).sign(statement) == signature
+
+    def holds(self, record: NodeRecord) -> bool:
+        return record.node not in self.expelled
+
+    def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
+        return (held.node, held.name) == (record.node, record.name)
 
 
 def record(number: int, *, incarnation: int = 1, leaving: bool = False, site: str = "") -> NodeRecord:

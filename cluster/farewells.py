@@ -1,0 +1,95 @@
+"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.peer import Peer
+from iris.kernel import kinds
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wire import Message
+
+
+class Leaver(Protocol):
+    """What farewells need of their mesh."""
+
+    closing: bool
+
+    @property
+    def peers(self) -> Mapping[NodeId, Peer]:
+        """The nodes that are linked."""
+        ...
+
+    @property
+    def on(self) -> Callable[[int, int, Callable[[Peer, Message], None]], None]:
+        """Registers who takes messages of a kind."""
+        ...
+
+    async def barrier(self, node: NodeId) -> None:
+        """Wait until a peer has dispatched everything posted to it before."""
+        ...
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        """Give a peer up."""
+        ...
+
+
+@final
+class Farewells:
+    """The goodbyes of one node, said and heard."""
+
+    def __init__(self, mesh: Leaver, nursery: trio.Nursery) -> None:
+        self._mesh: Final = mesh
+        self._nursery = nursery
+        self._gone = trio.lowlevel.ParkingLot()
+        mesh.on(kinds.GOODBYE, 1, self._receive)
+
+    def gone(self) -> None:
+        """A peer was given up."""
+        self._gone.unpark_all()
+
+    async def say(self, reason: str, timeout: float) -> None:
+        """Tell every peer that this node leaves; see ``Mesh.say_goodbye``."""
+        with trio.move_on_after(timeout):
+            # Those beyond another node hear it first: the way to them ends with the link to that node.
+            with trio.move_on_after(timeout / 2):
+                await self._part([peer for peer in self._mesh.peers.values() if peer.indirect], reason)
+            await self._part(list(self._mesh.peers.values()), reason)
+        await _let_flushers_run()
+
+    async def _part(self, peers: Sequence[Peer], reason: str) -> None:
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(self._mesh.barrier, peer.node)
+        for peer in peers:
+            with contextlib.suppress(NotSent):
+                peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
+        while any(self._mesh.peers.get(peer.node) is peer for peer in peers):
+            await self._gone.park()
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        _, reason = message
+        if type(reason) is not str:
+            raise RemoteProtocolError("a goodbye has a reason")
+        self._nursery.start_soon(self._drop_soon, peer, reason[:200])
+
+    async def _drop_soon(self, peer: Peer, reason: str) -> None:
+        """Drop a peer outside the loop that reads its batch, and let it know that its goodbye was heard."""
+        peer.leaving = True
+        if not self._mesh.closing:
+            with contextlib.suppress(NotSent):
+                peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
+            await _let_flushers_run()
+        if self._mesh.peers.get(peer.node) is peer:
+            self._mesh.drop(peer.node, f"it said goodbye: {reason}")
+
+
+async def _let_flushers_run() -> None:
+    for _ in range(3):  # rounds of the scheduler
+        await trio.lowlevel.cancel_shielded_checkpoint()
