@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.effects import Synchronized
@@ -31,6 +32,9 @@ _ASKED_AGAIN: Final = 0.5
 _COMPARISONS: Final = 256
 """Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
 nobody must not fetch all records again and again."""
+
+_PATIENCE: Final = 3
+"""Seconds for which a member has time to show newer papers than those that hold no more."""
 
 _STRANGERS: Final = 1024
 """Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
@@ -170,14 +174,23 @@ class Census:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
         self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
 
-    def recheck(self) -> None:
-        """Forget whose papers do not hold any more."""
+    def recheck(self, vouched: Callable[[NodeId], bool], patience: int = _PATIENCE) -> None:
+        """Forget whose papers do not hold any more.
+
+        Who is linked by papers that do hold (``vouched``) has newer ones than its record here: it is asked for that
+        first, once a second and ``patience`` times.
+        """
         ground = self._ground
         view = ground.view
         held = [*view.live, *view.gone]
+        late = False
         for node in held:
             member = view.find(node)
             if member is None or ground.trust.holds(member.record):
+                continue
+            if member.live and patience and vouched(node):
+                self.want(node, node)
+                late = True
                 continue
             if member.live:
                 self._suspects.drop(member)
@@ -186,6 +199,8 @@ class Census:
                 ground.changed(member, "expelled")
             ground.dissemination.discard(("record", node))
             view.forget(node)
+        if late:
+            ground.timers.at(ground.now + 1.0, lambda: self.recheck(vouched, patience - 1))
 
     def want(self, node: NodeId, sender: NodeId) -> None:
         """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""

@@ -280,9 +280,13 @@ class Membership:
 
     def recheck(self) -> None:
         """Look at everybody's papers again, for somebody was revoked."""
-        self._perform(self._swim.recheck(trio.current_time()))
+        self._perform(self._swim.recheck(trio.current_time(), self._is_linked_rightly))
         self._wakeup.wake()
         self._recheck_proofs()
+
+    def _is_linked_rightly(self, node: NodeId) -> bool:
+        peer = self._mesh.peers.get(node)
+        return peer is not None and self._papers.are_current(peer.identity)
 
     def _recheck_proofs(self) -> None:
         for node, held in list(self._records.items()):

@@ -128,6 +128,15 @@ class Papers:
             return record, until
         return dataclasses.replace(record, clusters=tuple(entries)), until
 
+    def are_current(self, peer: PeerIdentity) -> bool:
+        """Tell whether the papers that a node has shown in a handshake still hold."""
+        try:
+            peer.check_time(self._wall_clock())
+            self._check_peer(peer)
+        except AuthenticationError:
+            return False
+        return True
+
     def may_serve(self, peer: PeerIdentity, cluster: str, proof: bytes) -> bool:
         """Tell whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
         if not proof:

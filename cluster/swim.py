@@ -261,10 +261,13 @@ class Swim:
             self._prober.doubt(member)
         return self._flush()
 
-    def recheck(self, now: float) -> list[Effect]:
-        """Look again at the papers of everybody held: somebody was revoked."""
+    def recheck(self, now: float, vouched: Callable[[NodeId], bool] = lambda _: False) -> list[Effect]:
+        """Look again at the papers of everybody held: somebody was revoked.
+
+        ``vouched`` tells whether a node is linked by papers that hold, whatever its record shows.
+        """
         self._advance(now)
-        self._census.recheck()
+        self._census.recheck(vouched)
         return self._flush()
 
     def expire(self, now: float) -> list[Effect]:

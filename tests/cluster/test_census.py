@@ -184,6 +184,24 @@ def test_whose_papers_hold_no_more_is_forgotten_whatever_its_state() -> None:
     assert swim.recheck(40.0) == []
 
 
+def test_who_is_linked_by_newer_papers_has_time_to_show_them() -> None:
+    """A cluster's key was rotated: the link knows it already, the record does not yet."""
+    swim = machine(0)
+    swim._ground.trust = TwoKeys()  # type: ignore[misc]
+    gossip(swim, TwoKeys.record("ended", 1))
+    effects = swim.recheck(0.0, lambda _: True)
+    assert [(send.node, send.message[1]) for send in sends(effects, kinds.WANTED)] == [
+        (node(1), bytes.fromhex(node(1)))
+    ]
+    assert changes(effects) == []
+    asked = [at for at, effect in run(swim, 2.9, deaf=False) if sends([effect], kinds.WANTED)]
+    assert asked == [1.0, 2.0]
+    assert swim.state(node(1)) is not None
+    seen = run(swim, 3.1, deaf=False)
+    assert swim.state(node(1)) is None, "it had its time"
+    assert [effect.evidence for _, effect in seen if isinstance(effect, Changed)][-1] == "expelled"
+
+
 def test_the_forgotten_are_not_taken_in_again() -> None:
     swim = knowing(1, 2)
     trust = swim._ground.trust
