@@ -75,12 +75,9 @@ class Node:
         """The site the node belongs to; empty if none was given."""
         self.addresses: Final = mesh.listening
         """The URLs really bound."""
-        self._mesh = mesh
-        self._membership = membership
-        self._revoking = revoking
-        self._config = config
+        self._mesh, self._membership, self._revoking = mesh, membership, revoking
+        self._config, self._environment = config, environment
         self._joined = joined
-        self._environment = environment
         self._sites = sites
         self._foreign = None if sites is None else ForeignSubscribers(sites)
         self._requests = Requests(mesh, membership, config)
@@ -401,8 +398,7 @@ class Node:
             cluster: name of the cluster, usually ``service.name``.
             service: the handlers.
             limits: how much this member takes on.
-            credential: portable, or the path of such a file, which may be replaced meanwhile; proves the right to the
-                name where it is not the node's own.  Not needed in the local realm.
+            credential: portable, or such a file's path; proves the right to a name that is not the node's own.
 
         Raises:
             ConfigError: this node is a member already, or has no right to the name.
