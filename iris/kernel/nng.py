@@ -212,18 +212,14 @@ class NngTransport:
             pynng.lib.nng_listener_close(listener[0])
 
     def _listen_privately(self, url: str) -> None:
-        """Listen at an ipc address that is this user's only from before anybody can connect.
-
-        nng then changes the mode between ``bind`` and ``listen``.  A ``chmod`` afterwards would be too late.
-        """
-        listener = pynng.ffi.new("nng_listener *")
-        pynng.exceptions.check_err(pynng.lib.nng_listener_create(listener, self._socket, url.encode()))
-        try:
-            code = pynng.lib.nng_listener_set_int(listener[0], b"ipc:permissions", 0o600)
-            pynng.exceptions.check_err(code or pynng.lib.nng_listener_start(listener[0], 0))
-        except pynng.NNGException:
-            pynng.lib.nng_listener_close(listener[0])
-            raise
+        """Listen at an ipc address whose mode nng sets before anybody can connect: afterwards would be too late."""
+        library, listener = pynng.lib, pynng.ffi.new("nng_listener *")
+        pynng.exceptions.check_err(library.nng_listener_create(listener, self._socket, url.encode()))
+        code = library.nng_listener_set_int(listener[0], b"ipc:permissions", 0o600)
+        code = code or library.nng_listener_start(listener[0], 0)
+        if code:
+            library.nng_listener_close(listener[0])
+        pynng.exceptions.check_err(code)
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
