@@ -1,7 +1,7 @@
 """How much this node should doubt itself before it doubts others (Lifeguard, section "Local Health").
 
 A node that is starved of CPU or network sees everybody else fail.  The score counts the signs of that; probes
-are sent less often and waited for longer by the factor ``1 + score``.
+are sent less often and waited for longer, and gossip is sent less often, by the factor ``1 + score``.
 """
 
 from __future__ import annotations

@@ -193,9 +193,10 @@ class Mesh:
 
     async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None) -> Peer:
         """Dial a node and shake hands with it, when it is this one's turn."""
-        async with self._turns.take():
+        async with self._turns.take() as connected:
             with trio.move_on_after(self.config.handshake_timeout):
                 outgoing = await self._ways.dial_any(addresses)
+                connected()
                 try:
                     own = await self.own_urls(addresses[0], outgoing)
                     return await self._handshakes.initiate(outgoing, addresses, own, expected)

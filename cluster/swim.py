@@ -325,7 +325,9 @@ class Swim:
 
     def _gossip(self) -> None:
         ground = self._ground
-        self._gossip_from = ground.now + ground.config.gossip_interval
+        # A node that is starved gossips less often, with more in each message.  Else claims that the slow are dead, and
+        # what these answer, keep the processors busy that all of them wait for.
+        self._gossip_from = ground.now + ground.config.gossip_interval * ground.health.factor
         for node in ground.view.pick(ground.random, ground.config.gossip_fanout):
             updates = ground.take_gossip()
             if not updates:

@@ -77,7 +77,7 @@ class Config:
     """An answer later than this makes others be asked to probe.  Above any round trip, below the interval."""
 
     gossip_interval: float = 0.1
-    """Every this often pending updates go to ``gossip_fanout`` random members."""
+    """Every this often pending updates go to ``gossip_fanout`` random members, less often from a starved node."""
 
     gossip_fanout: int = 3
     """Members that get each round of updates; an update reaches n members in about log_fanout(n) rounds."""

@@ -12,15 +12,19 @@ from iris.cluster.effects import Rejected
 from iris.cluster.gossip import Accusation, Renewal, encode_update
 from iris.cluster.records import MAX_COUNTER, MemberState
 from iris.cluster.swim import KINDS
+from iris.kernel import kinds
+from iris.kernel.config import Config
 from tests.support.membership import (
     changes,
     claim,
     gossip,
     knowing,
     machine,
+    near,
     node,
     record,
     run,
+    sends,
 )
 
 
@@ -98,3 +102,13 @@ def test_every_kind_has_the_number_of_fields_that_it_says(kind: int) -> None:
         reasons = [e.reason for e in effects if isinstance(e, Rejected)]
         assert ("no message of membership has this form" in swim.statistics().rejected) or fields == KINDS[kind]
         assert reasons != [] or fields != 0
+
+
+@pytest.mark.parametrize("score", [0, 1, 8])
+def test_a_starved_node_gossips_less_often(score: int) -> None:
+    swim = knowing(*range(1, 30))
+    run(swim, 5.0, deaf=False)
+    swim._ground.health.score = score
+    assert sends(gossip(swim, record(100), now=6.0), kinds.GOSSIP), "what comes after a quiet while goes on at once"
+    later = next(at for at, effect in run(swim, 8.0) if sends([effect], kinds.GOSSIP))
+    assert near(later, 6.0 + Config().gossip_interval * (1 + score))
