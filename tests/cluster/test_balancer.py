@@ -102,7 +102,7 @@ def test_a_member_that_always_failed_is_tried_again_after_some_200_draws() -> No
     assert picks(two, 200)[node(0)] >= 1
 
 
-@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 1), (0.7, 10)])
+@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 5), (0.7, 10)])
 def test_each_of_ten_gets_its_share_of_the_capacity_if_one_is_ten_times_slower(load: float, callers: int) -> None:
     seen = balancing.offered(1, load=load, callers=callers, seconds=10.0)
     without = balancing.offered(1, load=load, callers=callers, seconds=10.0, one_slow=False)
