@@ -33,6 +33,7 @@ from typing import Final, final
 
 from iris.cluster.allowance import Allowance
 from iris.cluster.circuit import Circuit, CircuitState
+from iris.cluster.site_order import AtSite, SiteOrder
 from iris.kernel.ids import NodeId
 
 _WEIGHT: Final = 0.2
@@ -70,6 +71,9 @@ _KEYS: Final = 4096
 """Keys whose member is remembered; finding it again costs a hash for each member."""
 
 
+_NO_ORDER: Final = SiteOrder()
+
+
 @final
 class _Score:
     __slots__ = (
@@ -80,14 +84,16 @@ class _Score:
         "node",
         "outstanding",
         "pause",
+        "site",
         "suspended",
         "trial_at",
         "tried",
         "usual",
     )
 
-    def __init__(self, node: NodeId, distance: int) -> None:
+    def __init__(self, node: NodeId, site: str, distance: int) -> None:
         self.node = node
+        self.site = site
         self.distance = distance
         self.latency = _UNKNOWN
         self.outstanding = 0
@@ -126,12 +132,12 @@ class Balancer:
 
     Args:
         random: draws the two candidates.
-        site: the asking node's own.
+        order: of sites, for the asking node.
     """
 
-    def __init__(self, random: Random, *, site: str = "") -> None:
+    def __init__(self, random: Random, *, order: SiteOrder = _NO_ORDER) -> None:
         self._draw = random.random
-        self._site = site
+        self._order = order
         self._scores: dict[NodeId, _Score] = {}
         self._asked: list[_Score] = []
         self._keys: dict[str, NodeId] = {}
@@ -158,8 +164,8 @@ class Balancer:
     # -- who can be asked -----------------------------------------------------------------------------------
 
     def add(self, node: NodeId, site: str = "", distance: int = 1) -> None:
-        """Add a member; ``distance`` orders the sites that are not the own one."""
-        self._scores[node] = _Score(node, 0 if site == self._site else distance)
+        """Add a member; ``distance`` orders sites of the same priority that are not the own one."""
+        self._scores[node] = _Score(node, site, self._order.rank(site, distance))
         self._arrange()
 
     def remove(self, node: NodeId) -> None:
@@ -211,16 +217,27 @@ class Balancer:
         *,
         exclude: Collection[NodeId] = (),
         key: str | None = None,
-        prefer: NodeId | None = None,
+        prefer: NodeId | AtSite | None = None,
         now: float = -math.inf,
     ) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``.
 
-        ``prefer`` is taken as long as it is reachable and not gray, at whatever site.  With ``key`` it is the same
-        member for every asker, at whatever site, as long as that one is reachable (rendezvous hashing).  Without
-        ``now`` no open circuit is tried.
+        ``prefer`` is taken as long as it is reachable and not gray, at whatever site; of a site, one of those at which
+        work does not wait.  With ``key`` it is the same member for every asker, at whatever site, as long as that one
+        is reachable (rendezvous hashing).  Without ``now`` no open circuit is tried.
         """
-        if prefer is not None and prefer not in exclude:
+        preferred_site: list[_Score] = []
+        if isinstance(prefer, AtSite):
+            preferred_site = [
+                score
+                for score in self._scores.values()
+                if score.site == prefer.site
+                and not score.suspended
+                and score.delay < _SPILL_DELAY
+                and (score.circuit is None or score.circuit.state is CircuitState.CLOSED)
+                and score.node not in exclude
+            ]
+        elif prefer is not None and prefer not in exclude:
             preferred = self._scores.get(prefer)
             if preferred is not None and not preferred.suspended and preferred.delay < _GRAY_DELAY:
                 return prefer
@@ -230,8 +247,8 @@ class Balancer:
             tried = self._begin_trial(now, exclude)
             if tried is not None:
                 return tried
-        asked = self._asked
-        if exclude:
+        asked = preferred_site or self._asked
+        if exclude and not preferred_site:
             asked = [score for score in asked if score.node not in exclude] or [
                 score for score in self._scores.values() if score.node not in exclude and not score.suspended
             ]

@@ -28,6 +28,7 @@ from iris.cluster.peer import Peer
 from iris.cluster.proofs import Proofs
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.roster import Change, Member, Roster
+from iris.cluster.site_order import SiteOrder
 from iris.cluster.swim import KINDS, Swim
 from iris.cluster.watch import Watch
 from iris.kernel import kinds
@@ -64,6 +65,8 @@ class Membership:
     ) -> None:
         self.rejected: Counter[str] = Counter()
         """Gossip that was refused, by reason."""
+        self.order = SiteOrder(swim.own.site)
+        """Which sites are asked first."""
         self.queue_delay = queue_delay
         self._mesh = mesh
         self._swim = swim
@@ -130,7 +133,7 @@ class Membership:
         members = [node for node in self.member_ids(name) if self.site_of(node) == site]
         if not members:
             return None
-        balancer = self._balancers[address] = Balancer(self._random, site=site)
+        balancer = self._balancers[address] = Balancer(self._random, order=SiteOrder(site))
         for node in members:
             balancer.add(node, site)
             if node in self._closed_routes:
@@ -407,7 +410,7 @@ class Membership:
         for name in addresses.union(serves):
             balancer = self._balancers.get(name)
             if balancer is None:
-                balancer = self._balancers[name] = Balancer(self._random, site=self._swim.own.site)
+                balancer = self._balancers[name] = Balancer(self._random, order=self.order)
                 balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)

@@ -328,6 +328,10 @@ class SiteDirectory:
             for members in self._contents[origin].clusters.values()
         )
 
+    def is_told(self, site: str) -> bool:
+        """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
+        return all(self._contents[origin].version for origin in self._accepted.get(site, ()))
+
     def offers(self, site: str, node: NodeId) -> bool:
         """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
         return self.lists(site, node) or any(

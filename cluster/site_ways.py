@@ -5,6 +5,7 @@ To the mesh it is a connection like any other.  Its address is ``site://SITE/NOD
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
@@ -21,6 +22,10 @@ SCHEME: Final = "site://"
 
 HOPS: Final = 16
 """Gateways that hand a frame on before it is dropped.  It ends loops in the moments in which routes change."""
+
+PAUSE: Final = 1.0
+"""Seconds for which a way stands still when a gateway says that it is busy, unless it says sooner that it is ready.
+What says so may be lost."""
 
 
 class Carrier(Protocol):
@@ -76,6 +81,8 @@ class CarriedWay:
         self._link = link
         self._on_broken = on_broken
         self._on_closed = on_closed
+        self._paused_until = -math.inf
+        self._resumed = trio.lowlevel.ParkingLot()
         self.closed = False
 
     def __repr__(self) -> str:
@@ -84,7 +91,7 @@ class CarriedWay:
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
         link = self._open_link()
-        if not link.has_room():
+        if self._paused_until > trio.current_time() or not link.has_room():
             return False
         try:
             link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
@@ -95,11 +102,23 @@ class CarriedWay:
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""
         link = self._open_link()
-        if link.has_room():
+        if self._paused_until > trio.current_time():
+            with trio.move_on_at(self._paused_until):
+                await self._resumed.park()
+        elif link.has_room():
             await trio.lowlevel.checkpoint()
         else:
             await link.wait_room()
         self._open_link()
+
+    def pause(self) -> None:
+        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        self._paused_until = trio.current_time() + PAUSE
+
+    def resume(self) -> None:
+        """It goes on."""
+        self._paused_until = -math.inf
+        self._resumed.unpark_all()
 
     def _open_link(self) -> Link:
         link = None if self.closed else self._link(self.way.neighbour)
@@ -117,4 +136,5 @@ class CarriedWay:
         """See ``Outgoing.close``."""
         if not self.closed:
             self.closed = True
+            self._resumed.unpark_all()
             self._on_closed(self)

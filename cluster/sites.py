@@ -24,7 +24,8 @@ from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
 from iris.cluster.redialling import pauses_of
 from iris.cluster.roster import Member
-from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber
+from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
+from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber, Way
 from iris.cluster.site_messages import Hop
 from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
 from iris.kernel import kinds
@@ -42,6 +43,10 @@ GONE: Final = 1
 """Why a frame could not be carried: its site does not know the node, or not any more."""
 NOT_EXPORTED: Final = 2
 NO_ROUTE: Final = 3
+BUSY: Final = 4
+"""The frame was carried, and no more are to follow for now: much waits for the next link."""
+READY: Final = 5
+"""It was busy, and is no more."""
 
 _AT_ONCE: Final = 3
 """Members that are linked to when a cluster is first asked for: one may not answer, and another may be faster."""
@@ -88,13 +93,23 @@ class Sites:
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""
+        self.copies: Final = CopyWay((self._site, mesh.node), self._way, self._first_link)
+        """Where events for several nodes of other sites leave."""
+        self.hear: Callable[[NodeId, bytes], None] = lambda _, __: None
+        """Takes such events from others, each frame with its publisher; set by the patterns."""
+        self.divide: Callable[[Peer, Message], None] | None = None
+        """Takes those for several nodes, to be handed on; set by a gateway."""
         self.border: Final = Border()
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: list[CarriedWay] = []
+        self._routes: dict[str, Way | None] = {}
+        self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
         self._subscribers: set[Subscriber] = set()
+        self._withdrawn: set[NodeId] = set()
+        """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
         """Linked nodes whose way is gone, as long as there may be another one."""
         self._heard: set[NodeId] = set()
@@ -110,6 +125,7 @@ class Sites:
         mesh.redialling.pauses = self._pauses
         mesh.on(kinds.CARRY, 6, self._receive_carried)
         mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.on(kinds.COPY, 5, self._receive_copy)
         mesh.on(kinds.ALLOWED, 3, self._receive_allowed)
         mesh.on(kinds.ROUTE, 3, self._receive_route)
         mesh.on(kinds.EXPORTS, 7, self._receive_exports)
@@ -131,12 +147,16 @@ class Sites:
         return bool(self._broken) or self._reached.get(address) != self.directory.version
 
     def foreigners(self, address: str) -> list[Foreign]:
-        """Return the members that a cluster has at other sites, the nearest first."""
+        """Return the members that a cluster has at other sites, those that are asked first in front."""
         name, _, site = address.partition("@")
-        return [found for found in self.directory.members(name) if not site or found.site == site]
+        found = [foreign for foreign in self.directory.members(name) if not site or foreign.site == site]
+        return sorted(found, key=self._rank)
+
+    def _rank(self, foreign: Foreign) -> int:
+        return self._membership.order.rank(foreign.site, foreign.distance)
 
     def members(self, address: str) -> tuple[Member, ...]:
-        """Return the members that a cluster has at other sites, the nearest first."""
+        """Return the members that a cluster has at other sites, those that are asked first in front."""
         found: list[Member] = []
         for foreign in self.foreigners(address):
             peer = self._mesh.peers.get(foreign.node)
@@ -167,6 +187,10 @@ class Sites:
         near = any(node not in self._clusters for node in self._membership.member_ids(address))
         now = trio.current_time()
         ready = [foreign for foreign in found if self._not_before.get(foreign.node, 0.0) <= now]
+        own = self._membership.order.rank(self._site, 0)
+        if near and not linked and ready and self._rank(ready[0]) < own:
+            near = False
+            ready = [foreign for foreign in ready if self._rank(foreign) < own]  # they are asked before those here
         with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
             if everybody:
                 await self._link_all(ready)
@@ -178,7 +202,8 @@ class Sites:
                 self._reached[address] = version
             else:
                 doing = [self._begin_link(foreign) for foreign in ready[:_AT_ONCE]]
-                while not all(done.is_set() for done in doing) and not self._membership.member_ids(address):
+                nodes = {foreign.node for foreign in ready[:_AT_ONCE]}
+                while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
                     await self._news.park()
         await trio.lowlevel.checkpoint()
         return max(timeout - (trio.current_time() - now), 0.001)
@@ -236,13 +261,24 @@ class Sites:
         """See ``Transport.dial``."""
         site, node = parse_site_url(url)
         await trio.lowlevel.checkpoint()
-        way = self.directory.way(site, salt=self._mesh.node)
+        way = self._way(site)
         if way is None or self.link_to(way.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
         own = (self._site, self._mesh.node)
         carried = CarriedWay((site, node), own, way, self.link_to, on_broken, self._ways.remove)
         self._ways.append(carried)
         return carried
+
+    def _way(self, site: str) -> Way | None:
+        if self._routes_version != self.directory.version:
+            self._routes_version = self.directory.version
+            self._routes.clear()
+        if site not in self._routes:
+            self._routes[site] = self.directory.way(site, salt=self._mesh.node)
+        return self._routes[site]
+
+    def _first_link(self, neighbour: NodeId) -> Link | None:
+        return self.link_to(neighbour)
 
     def _link_to(self, neighbour: NodeId) -> Link | None:
         peer = self._mesh.peer(neighbour)
@@ -285,16 +321,32 @@ class Sites:
             peer = self._mesh.peers.get(node)
             if peer is None or peer.site not in directory.sites():
                 continue
-            if clusters and not directory.lists(peer.site, node):
+            if clusters and directory.is_told(peer.site) and not directory.lists(peer.site, node):
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
             else:
                 self._place(peer)
         subscribers = directory.subscribers()
         if subscribers != self._subscribers:
+            self._withdrawn |= {found.node for found in self._subscribers} - {found.node for found in subscribers}
+            self._withdrawn -= {found.node for found in subscribers}
             self._subscribers = subscribers
             self.subscribers_version += 1
+        for node in list(self._withdrawn):
+            peer = self._mesh.peers.get(node)
+            if peer is None or not peer.foreign:
+                self._withdrawn.discard(node)
+            elif peer.site in directory.sites() and directory.is_told(peer.site):
+                self._withdrawn.discard(node)
+                self._nursery.start_soon(self._see_to, peer)
         self._membership.news()
         self._news.unpark_all()
+
+    async def _see_to(self, peer: Peer) -> None:
+        """Give up a subscriber that its site says is none any more, unless it answers: it may have other business."""
+        with trio.move_on_after(self._config.handshake_timeout) as scope:
+            await self._mesh.barrier(peer.node)
+        if scope.cancelled_caught and self._mesh.peers.get(peer.node) is peer:
+            self._mesh.drop(peer.node, f"site {peer.site!r} says that it subscribes to nothing, and it does not answer")
 
     def _place(self, peer: Peer) -> None:
         """Have a linked node asked for what its site exports of it and what it may serve."""
@@ -326,6 +378,18 @@ class Sites:
         else:
             raise RemoteProtocolError("this node is no gateway")
 
+    def _receive_copy(self, peer: Peer, message: Message) -> None:
+        _, hops, source_site, source, targets, frame = message
+        if type(hops) is not int or type(source_site) is not str or type(frame) is not bytes or peer.foreign:
+            raise RemoteProtocolError("a copy comes from a gateway, and says whose it is")
+        if self.divide is not None:
+            self.divide(peer, message)
+        elif targets_untrusted(targets) == {self._site: bytes.fromhex(self._mesh.node)}:
+            _check_gateway(peer)
+            self.hear(node_untrusted(source), frame)
+        else:
+            raise RemoteProtocolError("this node is no gateway")
+
     def _receive_refused(self, peer: Peer, message: Message) -> None:
         _, hops, site, target, source_site, source, reason = message
         if type(hops) is not int or type(reason) is not int or type(source_site) is not str or peer.foreign:
@@ -339,7 +403,17 @@ class Sites:
         self.refused(source_site, node_untrusted(source), reason)
 
     def refused(self, site: str, node: NodeId, reason: int) -> None:
-        """A gateway does not carry what goes to a node.  It could drop it without a word: this is only a hint."""
+        """A gateway does not carry what goes to a node, or only more slowly.
+
+        It could drop it without a word: this is only a hint.
+        """
+        if reason in (BUSY, READY):
+            ways: list[CarriedWay | CopyWay] = [way for way in self._ways if way.target == (site, node)]
+            if node == ANYBODY.hex():
+                ways.append(self.copies)
+            for way in ways:
+                way.pause() if reason == BUSY else way.resume()
+            return
         self._mesh.refusals[f"not carried: {_REASONS.get(reason, 'unknown')}"] += 1
         for way in [way for way in self._ways if way.target == (site, node)]:
             way.break_off()

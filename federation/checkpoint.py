@@ -57,12 +57,16 @@ class Checkpoint:
         return NOT_EXPORTED
 
     def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:
-        """Tell whether a neighbour may send so many bytes more; they count if it may."""
+        """Tell whether a neighbour may send so many bytes more; they count if it may.
+
+        A frame passes while anything is left, and what it takes beyond that is paid back first: one that is larger than
+        all that may come at once would never pass otherwise.
+        """
         if self._rate is None:
             return True
         tokens, since = self._buckets.get(neighbour, (self._rate, now))
         tokens = min(self._rate, tokens + (now - since) * self._rate)
-        if tokens < size:
+        if tokens <= 0:
             self._buckets[neighbour] = (tokens, now)
             self.refused[TOO_FAST] += 1
             return False

@@ -61,7 +61,11 @@ _FLOOD_PAUSE: Final = 30.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayStatistics:
-    """A snapshot of a gateway's counters.  received = carried + refused, in frames."""
+    """A snapshot of a gateway's counters.
+
+    received = carried + refused, in frames; but of events, one that came may go on to several gateways and nodes, and
+    each of these counts.
+    """
 
     received: int
     """Refusals that this gateway sent are among them."""
@@ -95,7 +99,15 @@ class Gateway:
         self._policy = policy
         self._directory = sites.directory
         self._advertising = Advertising(self._directory, transit=policy.transit)
-        self._carrying = Carrying(self._near, between, sites, self._is_exported, transit=policy.transit, rate=rate)
+        self._carrying = Carrying(
+            self._near,
+            between,
+            sites,
+            self._is_exported,
+            self._advertising.exported,
+            transit=policy.transit,
+            rate=rate,
+        )
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reported: set[Hop] = set()
@@ -176,6 +188,7 @@ class Gateway:
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Keep neighbours informed."""
+        nursery.start_soon(self._carrying.pressure.run)
         nursery.start_soon(self._watch_members)
         nursery.start_soon(self._look_after_neighbours)
         while True:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
@@ -100,6 +100,7 @@ class Network:
         host: str | None = None,
         seeds: Iterable[str] | None = None,
         site: str | None = None,
+        prefer_site: str | Mapping[str, int] | None = None,
         config: Config | None = None,
         revocations: Path | None = None,
         dial_only: bool = False,
@@ -111,6 +112,7 @@ class Network:
             host: its place on the network, for ``partition`` and ``crash``; by default one of its own.
             seeds: hosts to join through; by default every host that has a node of the same site.
             site: as for ``iris.open_node``.
+            prefer_site: as for ``iris.open_node``.
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
             dial_only: as for ``iris.open_node``.
@@ -142,6 +144,7 @@ class Network:
                 listen=[] if dial_only else [_url(host)],
                 seeds=known if seeds is None else map(_url, seeds),
                 site=site,
+                prefer_site=prefer_site,
                 config=config,
                 revocations=revocations,
                 dial_only=dial_only,

@@ -19,6 +19,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
+from iris.patterns.copies import Audience
 from iris.patterns.interest import InterestTable
 from iris.patterns.publishing import STALLED, Publishing, envelope_size
 from iris.patterns.shards import stable_hash
@@ -164,9 +165,11 @@ class Confirming:
         subscribers = self._subscribers(run.topic, run.key)
         groups = {name for name, members in subscribers.items() if name not in members}
         for link in state.links:
-            if publishing.post(link, run.message(None), run.size, count) and link.node in subscribers:
-                run.asked[link.node] = link.node
-                run.pending[link.node] = 0
+            if publishing.post(link, run.message(None), run.size, count):
+                for node in link.nodes if isinstance(link, Audience) else (link.node,):
+                    if node in subscribers:
+                        run.asked[node] = node
+                        run.pending[node] = 0
         for node, terms in state.choose(run.key, run.first):
             if terms.group not in groups:
                 publishing.post_to(node, run.message(terms.group), run.size, count)

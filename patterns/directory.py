@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from iris.cluster.site_order import AtSite
 from iris.kernel.ids import NodeId
 
 
@@ -16,7 +17,7 @@ class Picker(Protocol):
         *,
         exclude: Collection[NodeId] = (),
         key: str | None = None,
-        prefer: NodeId | None = None,
+        prefer: NodeId | AtSite | None = None,
         now: float = ...,
     ) -> NodeId | None:
         """Return the member to ask next, or None if there is none outside ``exclude``."""

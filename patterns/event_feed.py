@@ -18,6 +18,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Growing, Link
 from iris.kernel.wakeup import Wakeup
+from iris.patterns.copies import Audience
 from iris.patterns.event_tree import END, Place, Relayed, Shape, claim
 
 _BODY: Final = 60 * KIB
@@ -62,7 +63,7 @@ class TreeWay:
         await self._feed.wait_room()
 
 
-Outlet = Link | TreeWay
+Outlet = Link | TreeWay | Audience
 """What takes the events of a publisher."""
 
 

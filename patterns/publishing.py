@@ -24,6 +24,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_key
 from iris.kernel.link import Growing, Link
+from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_feed import Outlet
 from iris.patterns.event_trees import EventTrees
@@ -149,6 +150,8 @@ class Publishing:
         self.trees: Final = EventTrees(
             mesh, config, terms_of=interest.terms_of, avoid=avoid, changed=self.ways_changed, lost=self._count_lost
         )
+        self.abroad: Copies | None = None
+        """Takes events for nodes of other sites, if this node is at a site."""
         mesh.on(kinds.HOLD, 2, self._receive_hold)
 
     @property
@@ -349,9 +352,15 @@ class Publishing:
         patient: set[Outlet] = set()
         grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
         shared: dict[str, tuple[int, dict[int, NodeId]]] = {}
+        far: dict[NodeId, Peer] = {}
+        patient_far = False
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
+                continue
+            if self.abroad is not None and peer.foreign and terms.group is None:
+                far[node] = peer
+                patient_far = patient_far or terms.patient
                 continue
             if terms.patient:
                 patient.add(peer.link)
@@ -365,6 +374,11 @@ class Publishing:
                 every[peer.link] = None
                 grouped.setdefault(terms.group, []).append((node, terms))
         state.links = self.trees.ways(links)
+        if self.abroad is not None and far:
+            audiences = self.abroad.audiences(far.values())
+            state.links += audiences
+            if patient_far:
+                patient.update(audiences)
         state.grouped = tuple(grouped.values())
         state.shared = shared
         state.every = tuple({**dict.fromkeys(state.links), **every})
@@ -409,12 +423,16 @@ class Publishing:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_reset(self, node: NodeId) -> None:
-        """The end of a pause may be lost: a node that still needs one asks again."""
+        """The end of a pause may be lost: a node that still needs one asks again.  So may a key."""
+        if self.abroad is not None:
+            self.abroad.peer_reset(node)
         self._release_all(node)
         self.trees.peer_reset(node)
 
     def peer_gone(self, node: NodeId) -> None:
         """A node gets nothing any more, and holds up nobody."""
+        if self.abroad is not None:
+            self.abroad.peer_gone(node)
         self._release_all(node)
         self.trees.peer_gone(node)
         self.ways_changed()

@@ -14,15 +14,18 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.sites import Sites
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId, check_name
+from iris.kernel.ids import Entropy, NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import REPEATED, Confirming
+from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_relays import EventRelays
 from iris.patterns.events import Run, check_run_untrusted
+from iris.patterns.heard_copies import HeardCopies
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing
@@ -83,7 +86,14 @@ class PubSub:
         mesh.on(kinds.INTEREST_KNOWN, 1, self._receive_known)
         mesh.on(kinds.EVENTS, 7, self._receive_events)
         mesh.on(kinds.RETAINED, 6, self._receive_retained)
+        mesh.on(kinds.COPIES_LOST, 0, self._receive_copies_lost)
+        self.heard: Final = HeardCopies(mesh, self._receive_events)
         mesh.observe(self)
+
+    def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
+        """Send events to nodes of other sites, and take them from there; to be called before there are any."""
+        self.publishing.abroad = Copies(self._mesh, sites.copies, self._config, entropy)
+        sites.hear = self.heard.take
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -95,6 +105,14 @@ class PubSub:
         async with trio.open_nursery() as nursery:
             for part in (self._reports, self._relays, self.publishing.trees):
                 nursery.start_soon(part.run)
+            if self.publishing.abroad is not None:
+                nursery.start_soon(self.heard.run)
+                nursery.start_soon(self.publishing.abroad.run)
+
+    async def wait_copies_sent(self) -> None:
+        """Wait until events for other sites have left."""
+        if self.publishing.abroad is not None:
+            await self.publishing.abroad.wait_sent()
 
     # -- publishing with one of the options -----------------------------------------------------------------
 
@@ -311,6 +329,9 @@ class PubSub:
         for subscription in takers:
             subscription.deliver(Run(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain))
 
+    def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
+        self.confirming.lost(peer.node)
+
     def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
         size = check_retained_untrusted(message)
         if not self._relays.holds(peer, message, size):
@@ -396,6 +417,7 @@ class PubSub:
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self._relays.peer_gone(node)
+        self.heard.peer_down(node)
         self.publishing.peer_gone(node)
         self.confirming.lost(node)
         self.confirming.interest_changed()

@@ -26,6 +26,7 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.site_order import AtSite
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -141,7 +142,7 @@ class Requests:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         member: NodeId | None = None,
-        prefer: NodeId | None = None,
+        prefer: NodeId | AtSite | None = None,
         priority: Priority | None = None,
         hedge: float | None = None,
     ) -> Any:
@@ -215,7 +216,7 @@ class Requests:
         flags: int,
         operation: str | None,
         key: str | None,
-        prefer: NodeId | None,
+        prefer: NodeId | AtSite | None,
         headers: wire.Headers,
         tried: set[NodeId],
     ) -> Any:

@@ -33,8 +33,9 @@ class Tunnel:
     between them go through, for as long as both nodes live.  If that becomes impossible, both ends get
     ``TunnelBroken``: there is no silent truncation.
 
-    Memory at each end is at most two windows (``Config.tunnel_window``) of unsent and unacknowledged messages, and
-    one window and one message (``Config.max_payload``) of unread ones, however much passes through.
+    Memory at each end is at most two windows of unsent and unacknowledged messages, and one window and one message
+    (``Config.max_payload``) of unread ones, however much passes through.  A window is ``Config.tunnel_window``, to
+    other sites ``Config.site_tunnel_window``.
 
     Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive.
     Use it as a context manager: leaving the block closes it, and an error in the block is told to the other end.

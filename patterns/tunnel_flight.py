@@ -23,9 +23,13 @@ LEAST: Final = 2 * STEP
 
 MOST: Final = 1024 * STEP
 
-_LITTLE: Final = 1 * STEP
-_MUCH: Final = 3 * STEP
+LITTLE: Final = 1 * STEP
+MUCH: Final = 3 * STEP
 """Bytes in the queue between which the limit stays.  At 300 MB/s three frames are 0.6 ms."""
+
+FAR: Final = 8
+"""To nodes of other sites the queue may be this many times as long: with several gateways on the way, each at work on a
+frame, three frames are none; and over 40 ms, 1 ms of jitter looks like 1.6 frames at 100 MB/s."""
 
 _MEMORY: Final = 10.0
 """Seconds after which the shortest time may be forgotten: the route may have become longer."""
@@ -41,14 +45,20 @@ class Blocked(Protocol):
 
 @final
 class Flight:
-    """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers."""
+    """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers.
+
+    Args:
+        slack: how many times as long as usual the queue may be.
+    """
 
     __slots__ = (
         "_blocked",
         "_fast",
         "_former",
+        "_little",
         "_marked",
         "_marks",
+        "_much",
         "_number",
         "_round_end",
         "_round_shortest",
@@ -59,9 +69,11 @@ class Flight:
         "limit",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, slack: int = 1) -> None:
         self.limit = 4 * STEP
         """Bytes that may be on the way."""
+        self._little = slack * LITTLE
+        self._much = slack * MUCH
         self._sent = 0  # bytes, since ever
         self._sent_at_mark = 0  # bytes sent when a mark last became due
         self._marked = 0  # bytes that have arrived
@@ -127,10 +139,10 @@ class Flight:
         queued = flight * (1 - min(self._shortest, self._former) / self._round_shortest)
         self._round_end = self._number
         self._round_shortest = float("inf")
-        if queued > _MUCH:
+        if queued > self._much:
             self._fast = False
-            self.limit = max(LEAST, self.limit - max(STEP, int(queued - _MUCH) // 2))
-        elif queued < _LITTLE and flight * 2 > self.limit:
+            self.limit = max(LEAST, self.limit - max(STEP, int(queued - self._much) // 2))
+        elif queued < self._little and flight * 2 > self.limit:
             self.limit = min(MOST, self.limit * 2 if self._fast else self.limit + STEP)
 
     # -- those who wait -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import Headers, Message
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.tunnel_end import TunnelEnd, TunnelMesh
-from iris.patterns.tunnel_flight import Flight
+from iris.patterns.tunnel_flight import FAR, Flight
 from iris.patterns.tunnel_ids import OpenedIds
 from iris.patterns.tunnel_machine import TunnelMachine
 from iris.patterns.tunnel_messages import (
@@ -72,12 +72,13 @@ class TunnelsStatistics:
 class _Peer:
     """What is known of the tunnels with one node."""
 
-    __slots__ = ("accepted", "ends", "farewells", "flight", "opened", "opened_here")
+    __slots__ = ("accepted", "config", "ends", "farewells", "flight", "opened", "opened_here")
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config, flight: Flight) -> None:
+        self.config = config
         self.ends: dict[int, TunnelEnd] = {}  # by the id in the peer's messages
         self.farewells: OrderedDict[int, Message] = OrderedDict()
-        self.flight = Flight()
+        self.flight = flight
         self.opened = OpenedIds()
         self.opened_here = 0
         self.accepted = 0
@@ -85,11 +86,25 @@ class _Peer:
 
 @final
 class TunnelTable:
-    """The tunnels of one node."""
+    """The tunnels of one node.
 
-    def __init__(self, mesh: TunnelMesh, config: Config, *, accept: Accept, clock: Callable[[], float]) -> None:
+    Args:
+        is_far: whether a node is at another site.
+    """
+
+    def __init__(
+        self,
+        mesh: TunnelMesh,
+        config: Config,
+        *,
+        accept: Accept,
+        clock: Callable[[], float],
+        is_far: Callable[[NodeId], bool] = lambda _: False,
+    ) -> None:
         self._mesh = mesh
         self._config = config
+        self._far_config = dataclasses.replace(config, tunnel_window=config.site_tunnel_window)
+        self._is_far = is_far
         self._accept = accept
         self._clock = clock
         self.on_begun: Callable[[], None] = lambda: None
@@ -119,9 +134,9 @@ class TunnelTable:
         """
         peer = self._peer(node)
         number = peer.opened_here + 1
-        window = max(self._config.tunnel_window, SMALLEST_WINDOW)
+        window = max(peer.config.tunnel_window, SMALLEST_WINDOW)
         opening = (kinds.TUNNEL_OPEN, number, cluster, operation, headers, window, self._config.max_payload)
-        machine = TunnelMachine(identifier=number, opening=opening, config=self._config, now=self._clock())
+        machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._clock())
         end = peer.ends[-number] = self._make_end(machine, peer, node, -number)
         peer.opened_here = number
         try:
@@ -189,7 +204,7 @@ class TunnelTable:
         peer = self._peers.pop(node, None)
         if peer is None:
             return
-        peer.flight = Flight()
+        peer.flight = self._flight(node)
         self._former[node] = peer
         if len(self._former) > _FORMER_PEERS:
             self._former.popitem(last=False)
@@ -210,9 +225,15 @@ class TunnelTable:
     def _peer(self, node: NodeId) -> _Peer:
         peer = self._peers.get(node)
         if peer is None:
-            peer = self._former.pop(node) if node in self._former else _Peer()
+            peer = self._former.pop(node, None)
+            if peer is None:
+                config = self._far_config if self._is_far(node) else self._config
+                peer = _Peer(config, self._flight(node))
             self._peers[node] = peer
         return peer
+
+    def _flight(self, node: NodeId) -> Flight:
+        return Flight(FAR if self._is_far(node) else 1)
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEnd:
         self.on_begun()
@@ -238,7 +259,7 @@ class TunnelTable:
         if peer.accepted >= self._config.tunnels_per_node:
             refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
         else:
-            machine = TunnelMachine(identifier=-identifier, opening=None, config=self._config, now=self._clock())
+            machine = TunnelMachine(identifier=-identifier, opening=None, config=peer.config, now=self._clock())
             machine.begin(opening.window, opening.limit)
             end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier)
             peer.accepted += 1

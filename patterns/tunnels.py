@@ -62,10 +62,14 @@ class Tunnels:
         self._directory = directory
         self._serving = serving
         self._config = config
-        self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time)
+        self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
         for kind, fields in _FIELDS.items():
             mesh.on(kind, fields, self._receive)
         mesh.observe(self)
+
+    def _is_far(self, node: NodeId) -> bool:
+        peer = self._mesh.peers.get(node)
+        return peer is not None and peer.foreign
 
     def statistics(self) -> TunnelsStatistics:
         """Return a snapshot of the counters."""

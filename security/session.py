@@ -51,7 +51,8 @@ MAX_EPOCH_SKIP: Final = 16
 """Epochs that may be lost as a whole.  Bounds what a forged header can make the receiver compute to 25 us."""
 
 _MIN_FRAME: Final = HEADER_SIZE + noise.TAGLEN
-_NONCE: Final = {Suite.AESGCM: struct.Struct(">4xQ"), Suite.CHACHAPOLY: struct.Struct("<4xQ")}
+NONCE: Final = {Suite.AESGCM: struct.Struct(">4xQ"), Suite.CHACHAPOLY: struct.Struct("<4xQ")}
+"""Nonces of a counter, as in Noise."""
 
 
 @final
@@ -157,7 +158,7 @@ class Session:
         self._renew_after = config.session_lifetime
         self._reject_after = config.session_rejected
         self._cipher = noise.CIPHERS[suite.cipher]
-        self._nonce = _NONCE[suite].pack
+        self._nonce = NONCE[suite].pack
         # sealing
         self._seal_key: Secret | None = Secret(seal_key)
         self._seal_aead: noise.Aead | _Unusable = self._cipher(seal_key)

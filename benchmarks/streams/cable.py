@@ -1,5 +1,7 @@
 """A bad cable between two machines on one: packets are lost at random, and now and then all of them for a moment.
 
+It may also be long: packets then take their time, and for as long as it is told nothing passes at all.
+
 Linux, root.  The machines are network namespaces; the cable is a program between two TUN devices, so that nothing has
 to be in the kernel but those.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import random
 import select
@@ -15,6 +18,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from time import monotonic
@@ -32,6 +36,9 @@ _MTU: Final = 9000
 _BURST: Final = 64
 """Packets of one direction before the other one gets its turn."""
 
+_QUEUE: Final = 0.1
+"""Seconds that a packet may wait before a cable of limited speed: what would wait longer is lost, as at a router."""
+
 
 def why_not() -> str:
     """Return why there can be no such cable here; empty if there can."""
@@ -47,16 +54,25 @@ def _ip(*arguments: str) -> None:
 
 
 async def _cable(task: Mapping[str, Any]) -> None:
-    """Pass packets on, and lose some; tells its counters when it gets a line."""
+    """Pass packets on, and lose some; tells its counters when it gets a line, and is down for the seconds in it."""
     rng = random.Random(task["seed"])
     ends = [_open_end(name, address) for name, address in zip(task["namespaces"], ADDRESSES, strict=True)]
     say(ready=True)
     passed = lost = flaps = 0
     down_until = 0.0
     flap_at = monotonic() + task["flap_every"]
+    delay = task["delay"]
+    rate = task["rate"]
+    on_the_way: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
+    free_at = dict.fromkeys(ends, 0.0)
     while True:
-        ready, _, _ = select.select([*ends, sys.stdin], [], [], 0.05)
+        due = min((packets[0][0] for packets in on_the_way.values() if packets), default=math.inf)
+        ready, _, _ = select.select([*ends, sys.stdin], [], [], min(max(0.0, due - monotonic()), 0.05))
         now = monotonic()
+        for target, packets in on_the_way.items():
+            while packets and packets[0][0] <= now:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(target, packets.popleft()[1])
         if now > flap_at:
             down_until = now + rng.uniform(*task["flap"])
             flap_at = down_until + rng.expovariate(1 / task["flap_every"])
@@ -67,14 +83,21 @@ async def _cable(task: Mapping[str, Any]) -> None:
                     packet = os.read(source, 65536)
                 except BlockingIOError:
                     break
-                if now < down_until or rng.random() < task["loss"]:
+                if now < down_until or rng.random() < task["loss"] or free_at[target] > now + _QUEUE:
                     lost += 1
+                    continue
+                if delay:
+                    free_at[target] = max(free_at[target], now) + len(packet) / rate
+                    on_the_way[target].append((free_at[target] + delay, packet))
+                    passed += 1
                     continue
                 with contextlib.suppress(BlockingIOError):
                     os.write(target, packet)
                 passed += 1
         if sys.stdin in ready:
-            sys.stdin.readline()
+            seconds = sys.stdin.readline().strip()
+            if seconds:
+                down_until = now + float(seconds)
             say(passed=passed, lost=lost, flaps=flaps)
 
 
@@ -100,14 +123,27 @@ def kill_connections(namespace: str) -> None:
 
 @contextlib.contextmanager
 def open_cable(
-    run: Run, *, loss: float, flap_every: float, flap: tuple[float, float]
+    run: Run, *, loss: float, flap_every: float, flap: tuple[float, float], delay: float = 0.0, rate: float = 1e12
 ) -> Generator[tuple[Part, tuple[str, str]]]:
-    """Make two machines and a cable; give its process and the names of their namespaces."""
+    """Make two machines and a cable; give its process and the names of their namespaces.
+
+    Packets take ``delay`` seconds each way, and ``rate`` bytes per second of them pass if there is a delay.
+    """
     namespaces = (f"is-{os.getpid()}-1", f"is-{os.getpid()}-2")
     with contextlib.ExitStack() as stack:
         for namespace in namespaces:
             _ip("netns", "add", namespace)
             stack.callback(_ip, "netns", "del", namespace)
-        cable = run.start("cable", "cable", namespaces=namespaces, loss=loss, flap_every=flap_every, flap=flap, seed=1)
+        cable = run.start(
+            "cable",
+            "cable",
+            namespaces=namespaces,
+            loss=loss,
+            flap_every=flap_every,
+            flap=flap,
+            delay=delay,
+            rate=rate,
+            seed=1,
+        )
         cable.hear("ready")
         yield cable, namespaces

@@ -78,11 +78,11 @@ class Part:
         self._process.wait()
         self._lines.put("")
 
-    def tell(self) -> None:
+    def tell(self, line: str = "") -> None:
         """Let the process go on: it waits for a line."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def hear(self, word: str, patience: float = PATIENCE) -> Any:

@@ -165,6 +165,9 @@ class Config:
     tunnel_window: int = MIB
     """Bytes that may be on the way in one direction of one tunnel: throughput <= window / round trip."""
 
+    site_tunnel_window: int = 8 * MIB
+    """The same for tunnels to other sites: over a round trip of 40 ms it is 200 MiB/s, where 1 MiB is 25."""
+
     tunnel_chunk: int = 32 * KIB
     """Tunnel payloads travel in pieces of this size, so that other messages find gaps between them."""
 

@@ -55,6 +55,9 @@ EVENT_TREE: Final = 0x49  # (tree: int, place: bytes, children: tuple): node, pl
 EVENT_WAY: Final = 0x4A  # (turn: int, tree: int, wait: bool): my events come over that tree from here on; 0: directly
 EVENTS_RELAYED: Final = 0x4B  # (publisher: bytes, tree: int, number: int, places: bytes, body: bytes, signature: bytes)
 EVENT_RELAY: Final = 0x4C  # (tree: int, state: int, node): 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came
+SENDER_KEY: Final = 0x4D  # (number: int, suite: int, key: bytes): of copies of events; none was sealed with it before
+SENDER_KEY_WANTED: Final = 0x4E  # (number: int): copies under this key have come, and the key has not
+COPIES_LOST: Final = 0x4F  # (): copies of events were lost on their way here
 
 # Tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends.
 TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)
@@ -73,3 +76,4 @@ ROUTE: Final = 0x62  # (site, gateway: node, path: tuple of site, node, site, no
 EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: tuple, removed: tuple, more: bool)
 ALLOWED: Final = 0x65  # (clusters, topics out, topics in): patterns; what the gateway lets through, for its own site
 EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports
+COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of site, nodes: bytes, ..., frame: bytes)

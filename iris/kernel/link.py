@@ -222,7 +222,7 @@ class Link:
         elif not held and not self._batches and self._frame is None:
             now = trio.current_time()
             quiet = self._alone and now - self.moved > _QUIET
-            self.moved = now
+            self.moved = max(self.moved, now)
         self._open.append(message)
         self._open_bytes += size
         if growing is not None:
@@ -239,6 +239,12 @@ class Link:
             self._bulk[source] = None
             self._wakeup.wake()
 
+    def cut(self) -> int:
+        """Have what is posted next travel in another frame; return how many frames are made before that one."""
+        if self._held():
+            self._close_batch()
+        return self._frames_sent + len(self._batches) + (self._frame is not None)
+
     def has_room(self) -> bool:
         """Tell whether less than half of the limit is waiting."""
         return self.waiting_bytes < self._limit // 2
@@ -247,9 +253,18 @@ class Link:
         """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
         return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
 
+    def excuse(self, until: float) -> None:
+        """Its way takes nothing until then because somebody asked for that: it is not stalled."""
+        self.moved = max(self.moved, until)
+
     async def wait_room(self) -> None:
         """Wait until the link has room or has ended.  Cancelling leaves nothing behind."""
         while not self.has_room() and self._closed is None:
+            await self._room.park()
+
+    async def wait_drained(self, below: int) -> None:
+        """Wait until at most ``below`` bytes wait or the link has ended.  Cancelling leaves nothing behind."""
+        while self.waiting_bytes > below and self._closed is None:
             await self._room.park()
 
     # -- what the mesh calls --------------------------------------------------------------------------------

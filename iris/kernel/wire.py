@@ -31,6 +31,8 @@ HANDSHAKE_INIT: Final = 1
 HANDSHAKE_RESPONSE: Final = 2
 HANDSHAKE_FINISH: Final = 3
 DATA: Final = 4
+COPY: Final = 5
+"""A frame under a sender key (``iris.security.sender_key``): it travels inside of messages only."""
 
 HEADER: Final = struct.Struct(">BBHIQ")
 HEADER_SIZE: Final = HEADER.size

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from benchmarks.membership import balancing
 from iris.cluster.balancer import Balancer
+from iris.cluster.site_order import AtSite, SiteOrder
 from iris.kernel.ids import NodeId
 from tests.support.membership import node
 
 
 def balancer(count: int, *, site: str = "", sites: tuple[str, ...] = ("",), seed: int = 1) -> Balancer:
-    made = Balancer(Random(seed), site=site)
+    made = Balancer(Random(seed), order=SiteOrder(site))
     for number in range(count):
         made.add(node(number), sites[number % len(sites)])
     return made
@@ -285,6 +286,28 @@ def test_load_moves_no_key() -> None:
     assert eight.pick(key="k") == member
 
 
+def test_sites_are_asked_in_the_order_that_was_given() -> None:
+    made = Balancer(Random(1), order=SiteOrder("eu", {"us": 1, "eu": 2, "far": 16}))
+    for number, (site, distance) in enumerate([("eu", 0), ("us", 3), ("ap", 1), ("far", 1)]):
+        made.add(node(number), site, distance)
+    expected = [1, 0, 2, 3]
+    for number in expected:
+        assert picks(made, 20) == {node(number): 20}
+        made.suspend(node(number))
+
+
+def test_a_preferred_site_is_asked_until_work_waits_there() -> None:
+    made = balancer(6, site="eu", sites=("eu", "us", "ap"))
+    assert picks(made).keys() == {node(0), node(3)}
+    assert {made.pick(prefer=AtSite("us")) for _ in range(100)} == {node(1), node(4)}
+    assert made.pick(prefer=AtSite("us"), exclude=[node(1)]) == node(4)
+    made.suspend(node(1))
+    assert {made.pick(prefer=AtSite("us")) for _ in range(100)} == {node(4)}
+    made.gray(node(4), 0.3)
+    assert {made.pick(prefer=AtSite("us")) for _ in range(100)} == {node(0), node(3)}
+    assert {made.pick(prefer=AtSite("nowhere")) for _ in range(100)} == {node(0), node(3)}
+
+
 @given(
     st.lists(
         st.tuples(
@@ -295,7 +318,7 @@ def test_load_moves_no_key() -> None:
     )
 )
 def test_whatever_happens_only_reachable_members_are_picked(steps: list[tuple[str, int]]) -> None:
-    one = Balancer(Random(1), site="eu")
+    one = Balancer(Random(1), order=SiteOrder("eu"))
     reachable: dict[NodeId, bool] = {}
     for step, number in steps:
         member = node(number)
@@ -316,6 +339,6 @@ def test_whatever_happens_only_reachable_members_are_picked(steps: list[tuple[st
                 (one.suspend if step == "suspend" else one.resume)(member)
                 reachable[member] = step == "resume"
         can = {member for member, open_ in reachable.items() if open_}
-        for picked in (one.pick(), one.pick(key="k"), one.pick(prefer=member)):
+        for picked in (one.pick(), one.pick(key="k"), one.pick(prefer=member), one.pick(prefer=AtSite("us"))):
             assert picked in can if can else picked is None
         assert (one.pick(exclude=[member]) is None) == (can <= {member})

@@ -95,3 +95,33 @@ def test_a_site_behind_a_firewall_is_joined_by_a_gateway_that_only_dials_out(mac
             if done.returncode == 0 or time.monotonic() > end:
                 break
     assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr
+
+
+def test_of_three_sites_one_behind_a_firewall_is_reached_from_the_farthest(machines: tuple[Machine, Machine]) -> None:
+    hub, home = machines
+    gate = ("--credential", "gateway", "--export", ">")
+    berlin, paris, tokyo = (f"tcp://{hub.address}:7000", f"tcp://{hub.address}:7100", f"tcp://{home.address}:7000")
+    with (
+        hub.terminal.started(
+            *("gateway", "--site", "berlin", "--listen", hub.web, "--near", berlin, *gate), announces="is a gateway"
+        ),
+        hub.terminal.started(
+            *("gateway", "--site", "paris", "--listen", f"ws://{hub.address}:7180/iris", "--peer", hub.web),
+            *("--near", paris, *gate),
+            announces="is a gateway",
+        ),
+        home.terminal.started(
+            *("gateway", "--site", "tokyo", "--peer", hub.web, "--near", tokyo, *gate), announces="only dials out"
+        ),
+        home.terminal.started(
+            *("run", "app:databases", *CREDENTIAL, "--site", "tokyo", "--seeds", tokyo), announces="serves databases"
+        ),
+    ):
+        end = time.monotonic() + CHANGED
+        while True:
+            done = hub.terminal.run(
+                *("request", "databases@tokyo", "hello", *CREDENTIAL, "--site", "paris", "--seeds", paris)
+            )
+            if done.returncode == 0 or time.monotonic() > end:
+                break
+    assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr

@@ -136,3 +136,48 @@ async def test_the_own_site_can_be_named_without_any_gateway(autojump_clock: Moc
         await federation.member("us", echo("store", "us too"), "two")
         await shop.wait_for("store@us", members=2)
         assert {await shop.request("store@us") for _ in range(30)} == {"us", "us too"}
+
+
+async def test_a_site_that_a_request_prefers_is_asked_and_another_when_it_is_gone(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "one", "two", "three")
+        for site in ("one", "two", "three"):
+            await federation.member(site, echo("store", site), "store")
+        shop = await federation.node("one", "shop")
+        await shop.wait_for("store", members=3)
+        assert {await shop.request("store", prefer_site="three") for _ in range(20)} == {"three"}
+        assert {await shop.request("store", prefer_site="one") for _ in range(20)} == {"one"}
+        assert {await shop.request("store", prefer_site="nowhere") for _ in range(20)} == {"one"}
+        federation.crash("three-store")
+        with trio.fail_after(10):
+            assert await shop.request("store", prefer_site="three", idempotent=True, timeout=10) != "three"
+        with pytest.raises(ConfigError, match="exclude each other"):
+            await shop.request("store", prefer=shop.id, prefer_site="two")
+        with pytest.raises(ConfigError, match="site"):
+            await shop.request("store", prefer_site="no site!")
+
+
+async def test_a_node_asks_sites_in_the_order_that_it_was_given(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "one", "two", "three")
+        for site in ("one", "two", "three"):
+            await federation.member(site, echo("store", site), "store")
+        preferring = await federation.node("one", "preferring", prefer_site="three")
+        ordering = await federation.node("one", "ordering", prefer_site={"two": 1, "one": 3, "three": 2})
+        for node in (preferring, ordering):
+            await node.wait_for("store", members=3)
+        assert {await preferring.request("store") for _ in range(20)} == {"three"}
+        assert {await ordering.request("store") for _ in range(20)} == {"two"}
+        federation.crash("two-store")
+        with trio.fail_after(10):
+            assert await ordering.request("store", idempotent=True, timeout=10) in ("three", "one")
+        await trio.sleep(5)
+        assert {await ordering.request("store") for _ in range(20)} == {"three"}
+
+
+async def test_an_order_of_sites_is_for_a_node_at_a_site(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        with pytest.raises(ConfigError, match="give site="):
+            await federation.node(None, "shop", prefer_site="eu")
+        with pytest.raises(ConfigError, match="priority"):
+            await federation.node("eu", "shop", prefer_site={"us": 99})

@@ -42,12 +42,22 @@ def test_other_frames_pass_for_they_begin_nothing(kind: int) -> None:
 def test_beyond_its_rate_a_neighbour_is_cut_and_others_are_not() -> None:
     border = checkpoint(rate=1_000)
     assert border.within_rate(NEAR, 900, 0.0)
+    assert border.within_rate(NEAR, 200, 0.0)
     assert not border.within_rate(NEAR, 200, 0.0)
     assert border.within_rate(FAR, 900, 0.0)
     assert border.within_rate(NEAR, 200, 0.2)
     assert border.refused == {TOO_FAST: 1}
     taken = sum(100 for step in range(1_000) if border.within_rate(NEAR, 100, 1 + step / 100))
     assert 9_000 <= taken <= 11_500
+
+
+def test_a_frame_that_is_larger_than_the_rate_passes_and_is_paid_back() -> None:
+    border = checkpoint(rate=1_000)
+    assert border.within_rate(NEAR, 5_000, 0.0)
+    assert not border.within_rate(NEAR, 1, 3.9)
+    assert border.within_rate(NEAR, 5_000, 4.5)
+    passed = [at for at in range(10, 100) if border.within_rate(NEAR, 5_000, float(at))]
+    assert 16 <= len(passed) <= 19
 
 
 def test_without_a_rate_everything_passes() -> None:

@@ -46,6 +46,19 @@ def test_in_a_ring_every_site_reaches_every_other_by_the_shorter_side() -> None:
         assert len(sites[start].directory.members("databases")) == 3
 
 
+def test_a_site_is_told_when_the_exports_of_all_its_gateways_have_come() -> None:
+    directory = SiteDirectory(Hop("eu", A))
+    directory.add(B, 0.0, local=False)
+    origin = Hop("us", B)
+    directory.receive_route_untrusted(B, Route(origin, (origin,)).message(), 0.0)
+    assert directory.sites() == ("us",)
+    assert not directory.is_told("us")
+    for part in split_exports(origin, 0, 1, [Export(CLUSTER, "store", C)], []):
+        directory.receive_exports_untrusted(B, part.message(), 0.0)
+    assert directory.is_told("us")
+    assert directory.lists("us", C)
+
+
 def test_in_a_full_mesh_every_site_is_one_step_away() -> None:
     world, sites = full(6)
     for start, end in itertools.permutations(range(6), 2):

@@ -241,6 +241,33 @@ async def test_a_rate_is_a_number_above_nothing(rate: float, autojump_clock: Moc
                 raise AssertionError("it opened")
 
 
+async def test_a_tunnel_runs_at_the_rate_that_a_gateway_allows(autojump_clock: MockClock) -> None:
+    mib = 1024 * 1024
+    async with open_federation() as federation:
+        await federation.gateway("eu", rate=mib / 2)
+        await federation.gateway("us", to=["eu-gateway"])
+        done: list[int] = []
+        service = iris.Service("store")
+
+        @service.tunnel
+        async def take(tunnel: iris.Tunnel) -> None:
+            done.extend([len(payload) async for payload in tunnel])
+
+        await federation.member("eu", service)
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        began = trio.current_time()
+        async with shop.open_tunnel("store") as tunnel:
+            for _ in range(6):
+                await tunnel.send(bytes(mib))
+            await tunnel.send_eof()
+            with pytest.raises(trio.EndOfChannel):
+                await tunnel.receive()
+        assert sum(done) == 6 * mib
+        assert 10 <= trio.current_time() - began <= 60
+        assert federation.gateways["eu-gateway"].statistics().refused["beyond the rate"] > 0
+
+
 async def test_a_gateway_that_is_closed_is_no_way_any_more(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         await federation.gateway("eu")

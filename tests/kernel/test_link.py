@@ -9,9 +9,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel.errors import NotSent
-from iris.kernel.link import Growing
+from iris.kernel.link import Growing, Link
 from iris.kernel.wire import Message
 from tests.support.links import (
+    NODE,
     SMALL,
     PlainSession,
     Way,
@@ -280,3 +281,24 @@ async def test_messages_that_somebody_waits_for_leave_in_parts(autojump_clock: M
         await wait_all_tasks_blocked()
         assert [message for batch in way.batches[1:] for message in batch] == [(1, number) for number in range(40)]
         check(link, 42)
+
+
+async def test_what_is_posted_after_a_cut_travels_in_another_frame() -> None:
+    link = Link(NODE, SMALL)
+    assert link.cut() == 0
+    link.post((1, "a"), 1)
+    assert link.cut() == 1
+    assert link.cut() == 1
+    link.post((1, "b"), 1)
+    link.post((1, "c"), 1)
+    assert link.cut() == 2
+    link.post((1, "d"), 1)
+    way = Way()
+    link.use(PlainSession())
+    link.attach(way)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await wait_all_tasks_blocked()
+        assert way.batches == [[(1, "a")], [(1, "b"), (1, "c")], [(1, "d")]]
+        assert link.cut() == 3
+        nursery.cancel_scope.cancel()

@@ -15,6 +15,7 @@ import trio
 
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
+from iris.cluster.site_order import AtSite
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
@@ -48,11 +49,11 @@ class StaticPicker:
         *,
         exclude: Collection[NodeId] = (),
         key: str | None = None,
-        prefer: NodeId | None = None,
+        prefer: NodeId | AtSite | None = None,
         now: float = 0.0,
     ) -> NodeId | None:
         self.keys.append(key)
-        if prefer in self.members and prefer not in exclude:
+        if isinstance(prefer, str) and prefer in self.members and prefer not in exclude:
             return prefer
         return next((member for member in self.members if member not in exclude), None)
 

@@ -1,0 +1,180 @@
+"""Events that come sealed under a publisher's sender key (``iris.patterns.copies``), at the receiving end.
+
+The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
+wait behind them, so nothing is taken out of order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh, MessageReceiver
+from iris.cluster.peer import Peer
+from iris.kernel import kinds, wire
+from iris.kernel.config import MIB
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wakeup import Wakeup
+from iris.security.sender_key import CopyHeader, HeardKey, read_copy_header_untrusted
+
+MAX_KEYS: Final = 1024
+"""Keys of one publisher that are kept: as many as it has audiences.  The oldest goes first, and is asked for again."""
+
+MAX_WAITING: Final = 4 * MIB
+"""Bytes of one publisher's frames that wait for a key."""
+
+PATIENCE: Final = 5.0
+"""Seconds for which a frame waits for its key."""
+
+_ASK_AGAIN: Final = 1.0
+_GATHER: Final = 0.05
+"""Seconds for which losses are gathered before the publisher is told."""
+
+_FIELDS: Final = 8
+
+
+@final
+class _Publisher:
+    __slots__ = ("asked", "asked_at", "decoder", "keys", "last", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.keys: OrderedDict[int, HeardKey] = OrderedDict()
+        self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
+        self.size = 0
+        self.last = 0
+        self.decoder = wire.BatchDecoder()
+        self.asked = 0
+        self.asked_at = 0.0
+
+
+@final
+class HeardCopies:
+    """What publishers of other sites have sealed for this node among others.
+
+    Args:
+        receive: takes each EVENTS message with its publisher.
+    """
+
+    def __init__(self, mesh: Mesh, receive: MessageReceiver) -> None:
+        self._mesh = mesh
+        self._receive = receive
+        self._publishers: dict[NodeId, _Publisher] = {}
+        self._lossy: set[NodeId] = set()
+        self._news = Wakeup()
+        mesh.on(kinds.SENDER_KEY, 3, self._receive_key)
+
+    def __repr__(self) -> str:
+        return f"<HeardCopies of {len(self._publishers)} publishers>"
+
+    # -- keys -----------------------------------------------------------------------------------------------
+
+    def _receive_key(self, peer: Peer, message: wire.Message) -> None:
+        _, number, suite, key = message
+        if type(number) is not int or number < 1 or type(suite) is not int or type(key) is not bytes:
+            raise RemoteProtocolError("a sender key has a number and a suite")
+        if not peer.foreign:
+            raise RemoteProtocolError("sender keys are for nodes of other sites")
+        known = self._publishers.setdefault(peer.node, _Publisher())
+        if number not in known.keys:
+            try:
+                known.keys[number] = HeardKey(suite, key)
+            except AuthenticationError as error:
+                raise RemoteProtocolError(str(error)) from None
+            if len(known.keys) > MAX_KEYS:
+                known.keys.popitem(last=False)
+        self._go_on(peer, known)
+
+    def _ask(self, peer: Peer, known: _Publisher, number: int) -> None:
+        now = trio.current_time()
+        if known.asked == number and now - known.asked_at < _ASK_AGAIN:
+            return
+        known.asked, known.asked_at = number, now
+        try:
+            peer.link.post((kinds.SENDER_KEY_WANTED, number), 0, CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["answer without room on the link"] += 1
+
+    # -- frames ---------------------------------------------------------------------------------------------
+
+    def take(self, source: NodeId, frame: bytes) -> None:
+        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``."""
+        peer = self._mesh.peers.get(source)
+        if peer is None or not peer.foreign:
+            self._mesh.refusals["copy from a node that is not linked"] += 1
+            return
+        try:
+            header = read_copy_header_untrusted(frame)
+        except AuthenticationError:
+            self._mesh.refusals["AuthenticationError"] += 1
+            return
+        known = self._publishers.setdefault(source, _Publisher())
+        if known.waiting or header.key not in known.keys:
+            if known.size + len(frame) > MAX_WAITING:
+                self._mesh.refusals["copy without its key"] += 1
+            else:
+                known.waiting.append((trio.current_time(), header, frame))
+                known.size += len(frame)
+            self._go_on(peer, known)
+        else:
+            self._open(peer, known, header, frame)
+
+    def _go_on(self, peer: Peer, known: _Publisher) -> None:
+        """Open what waits, as far as the keys are here."""
+        now = trio.current_time()
+        while known.waiting:
+            since, header, frame = known.waiting[0]
+            if header.key not in known.keys and now - since < PATIENCE:
+                self._ask(peer, known, header.key)
+                return
+            known.waiting.popleft()
+            known.size -= len(frame)
+            if header.key in known.keys:
+                self._open(peer, known, header, frame)
+            else:
+                self._mesh.refusals["copy without its key"] += 1
+
+    def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
+        if header.number <= known.last:
+            self._mesh.refusals["copy that repeats or comes late"] += 1
+            return
+        key = known.keys[header.key]
+        lost = key.lost
+        try:
+            body = key.open_untrusted(frame, peer.identity.verify_untrusted)
+        except AuthenticationError:
+            self._mesh.refusals["AuthenticationError"] += 1
+            return
+        known.last = header.number
+        if key.lost != lost:
+            self._lossy.add(peer.node)
+            self._news.wake()
+        try:
+            for message in known.decoder.decode_untrusted(body):
+                if message[0] != kinds.EVENTS or len(message) != _FIELDS or message[4] is not None:
+                    raise RemoteProtocolError("a copy holds events for subscribers of no group")
+                self._receive(peer, message)
+        except RemoteProtocolError:
+            self._mesh.refusals[f"message of kind {kinds.COPY:#x}"] += 1
+
+    # -- losses ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tell publishers of copies that were lost, so that they repeat what is to be confirmed; run it in one task."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_GATHER)
+            lossy, self._lossy = self._lossy, set()
+            for node in lossy:
+                try:
+                    self._mesh.post(node, (kinds.COPIES_LOST,), 0, CONTROL_RESERVE)
+                except NotSent:
+                    self._mesh.refusals["answer without room on the link"] += 1
+
+    def peer_down(self, node: NodeId) -> None:
+        """Forget a publisher."""
+        self._publishers.pop(node, None)
+        self._lossy.discard(node)

@@ -1,0 +1,392 @@
+"""Events between sites are sealed once for all who want them, and whoever has gone opens nothing that comes after."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.site_copies import Targets, copy_message, targets_untrusted
+from iris.federation.policy import Policy
+from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, RemoteProtocolError
+from iris.kernel.wire import Message
+from iris.patterns import copies as casting
+from iris.patterns.copies import Copies
+from iris.patterns.heard_copies import PATIENCE
+from iris.security.sender_key import read_copy_header_untrusted
+from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
+
+
+def copies_of(node: iris.Node) -> Copies:
+    assert node.parts.pubsub.publishing.abroad is not None
+    return node.parts.pubsub.publishing.abroad
+
+
+def carried(federation: Federation, host: str) -> int:
+    return federation.gateways[host].statistics().carried
+
+
+def capture(federation: Federation, host: str) -> list[Message]:
+    """Return the copies that a gateway is handed from now on."""
+    captured: list[Message] = []
+    carrying = federation.gateways[host]._carrying
+    divide = carrying._divide
+
+    def keep(message: Message, targets: Targets) -> None:
+        captured.append(message)
+        divide(message, targets)
+
+    carrying._divide = keep  # type: ignore[method-assign]
+    return captured
+
+
+@asynccontextmanager
+async def publisher_and_ears(
+    count: int = 3,
+) -> AsyncIterator[tuple[Federation, iris.Node, list[iris.Node], list[Heard]]]:
+    """Bring up a publisher in us and subscribers of ``orders.>`` in eu."""
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        heard: list[Heard] = []
+        ears = [await federation.listen("eu", "orders.>", heard) for _ in range(count)]
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        await publisher.publish("orders.first", "first")
+        await trio.sleep(1)
+        assert len(heard) == count
+        heard.clear()
+        yield federation, publisher, ears, heard
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_an_event_crosses_a_link_between_sites_once_for_all(autojump_clock: MockClock, count: int) -> None:
+    async with publisher_and_ears(count) as (federation, publisher, _, heard):
+        captured = capture(federation, "us-gateway")
+        out, frames = carried(federation, "us-gateway"), copies_of(publisher).frames
+        for number in range(20):
+            await publisher.publish("orders.new", number)
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        assert copies_of(publisher).frames - frames == 20
+        assert carried(federation, "us-gateway") - out == 20
+        assert len(captured) == 20
+        assert sorted(event.payload for event in heard) == sorted([*range(20)] * count)
+        statistics = publisher.statistics().publishing
+        assert statistics.sent == statistics.handed_over == 21 * count
+
+
+async def test_in_a_chain_of_sites_each_link_carries_one_copy(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("a")
+        await federation.gateway("b", to=["a-gateway"])
+        await federation.gateway("c", to=["b-gateway"])
+        await federation.gateway("d", to=["b-gateway"])
+        heard: list[Heard] = []
+        for site in ("b", "c", "c", "d", "d"):
+            await federation.listen(site, "orders.>", heard)
+        publisher = await federation.node("a", "publisher")
+        await trio.sleep(1)
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(1)
+        before = {host: carried(federation, host) for host in federation.gateways}
+        await publisher.publish("orders.new", 2)
+        await trio.sleep(1)
+        assert {host: carried(federation, host) - before[host] for host in before} == {
+            "a-gateway": 1,
+            "b-gateway": 3,
+            "c-gateway": 2,
+            "d-gateway": 2,
+        }
+        assert sorted(event.payload for event in heard) == [1] * 5 + [2] * 5
+
+
+async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
+    secret = b"the combination of the safe is 31-41-59"
+    async with publisher_and_ears() as (federation, publisher, _, heard):
+        captured = [capture(federation, host) for host in federation.gateways]
+        for _ in range(5):
+            await publisher.publish("orders.new", secret)
+            await trio.sleep(0.1)
+        assert [event.payload for event in heard] == [secret] * 15
+        for messages in captured:
+            assert len(messages) == 5
+            for *_, frame in messages:
+                assert secret not in frame
+                assert b"orders" not in frame
+                for host in federation.gateways:
+                    parts = federation.nodes[host].parts
+                    assert all(not known.keys for known in parts.pubsub.heard._publishers.values())
+                    for entry in parts.mesh._sessions.values():
+                        with pytest.raises(AuthenticationError):
+                            entry.session.open_untrusted(frame)
+
+
+@pytest.mark.parametrize("how", ["leaves", "dies", "unsubscribes"])
+async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: MockClock, how: str) -> None:
+    async with publisher_and_ears(2) as (federation, publisher, ears, heard):
+        node = await federation.node("eu", "third")
+        done = trio.Event()
+
+        async def listen() -> None:
+            async with node.subscribe("orders.>") as events:
+                federation.nursery.start_soon(count, events)
+                await done.wait()
+
+        async def count(events: iris.Subscription) -> None:
+            async for event in events:
+                heard.append(Heard("third", event.topic, event.payload, event.missed))
+
+        federation.nursery.start_soon(listen)
+        await trio.sleep(1)
+        await publisher.publish("orders.new", "before")
+        await trio.sleep(1)
+        assert sum(event.site == "third" for event in heard) == 1
+        frames = copies_of(publisher).frames
+        former = dict(node.parts.pubsub.heard._publishers[publisher.id].keys)
+        assert former
+        captured = capture(federation, "us-gateway")
+        if how == "dies":
+            federation.crash("eu-third")
+        else:
+            done.set()
+            if how == "leaves":
+                await node.parts.mesh.say_goodbye("leaving", 1)
+        await trio.sleep(30)
+        await publisher.publish("orders.new", "after")
+        await trio.sleep(1)
+        assert copies_of(publisher).frames == frames + 1
+        assert [event.payload for event in heard if event.site == "eu"][-2:] == ["after"] * 2
+        (message,) = captured
+        assert read_copy_header_untrusted(message[5]).key not in former
+        assert message[4] == ("eu", message[4][1])
+        assert bytes.fromhex(node.id) not in message[4][1]
+        for key in former.values():
+            with pytest.raises(AuthenticationError, match="not genuine"):
+                key.open_untrusted(message[5], lambda *_: None)
+        assert {ear.id for ear in ears} <= publisher.parts.mesh.peers.keys()
+
+
+async def test_a_node_gets_the_events_of_several_audiences_in_order(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (federation, publisher, _, heard):
+        others: list[Heard] = []
+        for pattern in ("orders.1", "orders.2", "orders.*"):
+            await federation.listen("eu", pattern, others)
+        await trio.sleep(1)
+        made = copies_of(publisher).keys
+        for number in range(300):
+            await publisher.publish(f"orders.{number % 4}", number)
+        await trio.sleep(2)
+        assert [event.payload for event in heard] == list(range(300))
+        assert not any(event.missed for event in heard)
+        assert copies_of(publisher).keys - made == 3
+        assert len(others) == 300 + 75 + 75
+
+
+async def test_a_key_that_is_used_up_is_replaced(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(casting, "_KEY_FRAMES", 10)
+    async with publisher_and_ears() as (_, publisher, __, heard):
+        for number in range(45):
+            await publisher.publish("orders.new", number)
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        assert [event.payload for event in heard[::3]] == list(range(45))
+        assert copies_of(publisher).keys == 5
+
+
+async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_lost(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
+        known = ear.parts.pubsub.heard._publishers[publisher.id]
+        known.keys.clear()
+        for number in range(3):
+            await publisher.publish("orders.new", number)
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(0.5)
+        assert [event.payload for event in heard] == [0, 1, 2]
+        assert not known.waiting
+        assert known.size == 0
+
+
+async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
+        known = ear.parts.pubsub.heard._publishers[publisher.id]
+        known.keys.clear()
+        copies = copies_of(publisher)
+        copies._audiences.clear()  # so that it cannot say which key it was
+        await publisher.publish("orders.first", "without its key")
+        await trio.sleep(PATIENCE + 1)
+        assert heard == []
+        copies._addressed = None
+        publisher.parts.pubsub.publishing.ways_changed()
+        await publisher.publish("orders.new", "with another")
+        await trio.sleep(1)
+        assert [(event.payload, event.missed) for event in heard] == [("with another", 0)]
+        assert ear.parts.mesh.refusals["copy without its key"] == 1
+
+
+async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_was_promised(
+    autojump_clock: MockClock,
+) -> None:
+    async with publisher_and_ears(1) as (federation, publisher, _, heard):
+        store = await federation.node("eu", "store")
+        kept: list[object] = []
+        events = await federation.enter(store.subscribe("orders.>", durable=True))
+
+        async def keep() -> None:
+            async for event in events:
+                kept.append(event.payload)
+                await events.confirm([event])
+
+        federation.nursery.start_soon(keep)
+        await trio.sleep(1)
+        await publisher.publish("orders.new", "warm", confirm=True)
+        sites = federation.nodes["us-gateway"].parts.sites
+        assert sites is not None
+        divide, sites.divide = sites.divide, lambda *_: None
+
+        async def confirmed() -> None:
+            await publisher.publish("orders.new", "lost on its way", confirm=True)
+
+        federation.nursery.start_soon(confirmed)
+        await trio.sleep(0.1)
+        sites.divide = divide
+        await publisher.publish("orders.new", "next")
+        await trio.sleep(1)
+        assert sorted(map(str, kept)) == ["lost on its way", "next", "warm"]
+        assert [(event.payload, event.missed) for event in heard] == [("warm", 0), ("next", 1)]
+
+
+async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu", policy=EVERYTHING)
+        await federation.gateway("us", to=["eu-gateway"], policy=Policy(export_topics=("orders.>",)))
+        heard: list[Heard] = []
+        ear = await federation.listen("eu", "orders.>", heard)
+        deaf = await federation.node("eu", "deaf")
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(1)
+        captured = capture(federation, "us-gateway")
+        await publisher.publish("orders.new", 2)
+        await trio.sleep(1)
+        (message,) = captured
+        gateway = federation.gateways["us-gateway"]
+        before = gateway.statistics()
+        link = publisher.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        targets = {"eu": bytes.fromhex(deaf.id + ear.id), "nowhere": bytes.fromhex(deaf.id)}
+        again, size = copy_message(16, "us", message[3], targets, message[5])
+        link.post(again, size)
+        await trio.sleep(1)
+        after = gateway.statistics()
+        assert after.refused.get("not exported", 0) - before.refused.get("not exported", 0) == 2
+        assert after.carried - before.carried == 1
+        assert ear.parts.mesh.refusals["copy that repeats or comes late"] == 1
+        # Nobody speaks for others.
+        another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message[5])
+        link.post(another, size)
+        await trio.sleep(1)
+        assert gateway.statistics().carried == after.carried
+        assert federation.nodes["us-gateway"].parts.mesh.refusals[f"message of kind {kinds.COPY:#x}"] == 1
+
+
+async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(2) as (federation, publisher, ears, heard):
+        captured = capture(federation, "eu-gateway")
+        await publisher.publish("orders.new", "genuine")
+        await trio.sleep(1)
+        frame = captured[-1][5]
+        heard.clear()
+        forged = frame[:-64] + bytes(64)
+        ears[0].parts.pubsub.heard.take(publisher.id, forged)
+        ears[0].parts.pubsub.heard.take(ears[1].id, frame)
+        ears[0].parts.pubsub.heard.take(publisher.id, b"short")
+        await trio.sleep(1)
+        assert heard == []
+        refusals = ears[0].parts.mesh.refusals
+        assert refusals["copy that repeats or comes late"] == 1
+        assert refusals["copy from a node that is not linked"] == 1
+        assert refusals["AuthenticationError"] >= 1
+
+
+async def test_a_large_audience_is_several(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(casting, "MAX_AUDIENCE", 2)
+    async with publisher_and_ears(5) as (_, publisher, __, heard):
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(1)
+        assert len(heard) == 5
+        assert copies_of(publisher).keys == 3
+
+
+async def test_events_leave_before_the_publisher_does(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (federation, _, __, heard):
+        async with federation.network.open_node("brief", host="us-brief", site="us") as brief:
+            await trio.sleep(1)
+            for number in range(1000):
+                await brief.publish("orders.new", [number] * 50)
+        await trio.sleep(1)
+        assert [event.payload[0] for event in heard] == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (),
+        ("eu",),
+        ("eu", b""),
+        ("eu", b"short"),
+        ("eu", "x" * 16),
+        (b"eu", bytes(16)),
+        ("not a site!", bytes(16)),
+        [],
+        None,
+    ],
+)
+def test_a_copy_says_to_whom_it_goes(field: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        targets_untrusted(field)
+
+
+def test_a_node_that_is_named_twice_gets_it_once() -> None:
+    one, two = bytes(16), bytes(range(16))
+    assert targets_untrusted(("eu", one + two + one, "us", two, "eu", two)) == {"eu": one + two, "us": two}
+
+
+async def test_a_publisher_waits_while_a_gateway_has_it_pause_and_loses_nothing(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (_, publisher, __, heard):
+        sites = publisher.parts.sites
+        assert sites is not None
+        sites.copies.pause()
+        began = trio.current_time()
+        for number in range(600):
+            await publisher.publish("orders.new", number.to_bytes(2) * 10_000)
+        assert trio.current_time() - began >= 0.9
+        await trio.sleep(1)
+        assert len(heard) == 600
+        assert not any(event.missed for event in heard)
+        assert publisher.statistics().publishing.lost == {}
+
+
+async def test_what_a_slow_link_does_not_take_is_counted_for_each_node(autojump_clock: MockClock) -> None:
+    config = dataclasses.replace(Config(), link_bytes=2 * 1024 * 1024)
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        heard: list[Heard] = []
+        for _ in range(3):
+            await federation.listen("eu", "orders.>", heard)
+        publisher = await federation.node("us", "publisher", config=config)
+        await trio.sleep(1)
+        await publisher.publish("orders.new", 1)
+        copies_of(publisher)._way._paused_until = trio.current_time() + 1000
+        for number in range(100):
+            await publisher.publish("orders.new", bytes([number]) * 50_000)
+        statistics = publisher.statistics().publishing
+        assert statistics.lost["subscriber stalled"] > 0
+        assert statistics.lost["subscriber stalled"] % 3 == 0
+        assert statistics.sent == statistics.handed_over + sum(statistics.lost.values()) == 303

@@ -1,0 +1,99 @@
+"""The way of copies: one message for each link, whatever leads to no link, and pauses."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from iris.cluster.site_copies import CopyWay
+from iris.cluster.site_directory import Way
+from iris.cluster.site_messages import Hop
+from iris.cluster.site_ways import PAUSE
+from iris.kernel import kinds
+from iris.kernel.config import KIB, Config
+from iris.kernel.ids import NodeId
+from iris.kernel.link import Link
+from iris.kernel.wire import Message
+from tests.support.links import PlainSession
+from tests.support.links import Way as Wire
+
+OWN, ONE, TWO = (NodeId(f"{number:032x}") for number in range(1, 4))
+EAR = bytes(range(16))
+ROUTES = {"eu": ONE, "us": ONE, "ap": TWO}
+
+
+class Place:
+    """A node with links to two gateways, over which three sites are reached."""
+
+    def __init__(self) -> None:
+        self.links: dict[NodeId, Link] = {node: Link(node, Config()) for node in (ONE, TWO)}
+        self.way = CopyWay(("own", OWN), self._route, self.links.get)
+
+    def _route(self, site: str) -> Way | None:
+        return Way(ROUTES[site], (Hop(site, ROUTES[site]),)) if site in ROUTES else None
+
+    def posted(self, node: NodeId) -> int:
+        return self.links[node].statistics().posted
+
+
+def sent(link: Link) -> list[Message]:
+    wire = Wire()
+    link.use(PlainSession())
+    link.attach(wire)
+    while link._push():
+        pass
+    return wire.messages
+
+
+async def test_sites_behind_one_gateway_share_a_message() -> None:
+    place = Place()
+    place.way.targets = {"eu": EAR, "us": EAR + EAR, "ap": EAR}
+    assert place.way.send_nowait(b"frame")
+    own = bytes.fromhex(OWN)
+    assert sent(place.links[ONE]) == [(kinds.COPY, 16, "own", own, ("eu", EAR, "us", EAR + EAR), b"frame")]
+    assert sent(place.links[TWO]) == [(kinds.COPY, 16, "own", own, ("ap", EAR), b"frame")]
+
+
+async def test_what_no_route_leads_to_is_counted_and_holds_up_nobody() -> None:
+    place = Place()
+    place.way.targets = {"nowhere": EAR + EAR, "ap": EAR}
+    assert place.way.send_nowait(b"frame")
+    assert place.way.lost == {"no route": 2}
+    assert (place.posted(ONE), place.posted(TWO)) == (0, 1)
+    del place.links[TWO]
+    assert place.way.send_nowait(b"frame")
+    assert place.way.lost == {"no route": 5}
+
+
+async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClock) -> None:
+    place = Place()
+    full = place.links[TWO]
+    while full.has_room():
+        full.post((1, bytes(64 * KIB)), 64 * KIB)
+    place.way.targets = {"eu": EAR, "ap": EAR}
+    assert not place.way.send_nowait(b"frame")
+    assert place.posted(ONE) == 0, "a frame goes to all or to nobody"
+    await place.way.wait_writable()
+    await trio.sleep(0.1)
+    assert place.way.send_nowait(b"frame"), "a link on which nothing moves does not hold up the others"
+    assert place.posted(ONE) == 1
+    full.close("the end")
+    assert place.way.send_nowait(b"frame")
+    assert place.way.lost == {"link full": 1}
+
+
+async def test_a_pause_lasts_until_it_is_ended_or_over(autojump_clock: MockClock) -> None:
+    place = Place()
+    place.way.targets = {"eu": EAR}
+    place.way.pause()
+    assert not place.way.send_nowait(b"frame")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(place.way.wait_writable)
+        await wait_all_tasks_blocked()
+        place.way.resume()
+    assert place.way.send_nowait(b"frame")
+    place.way.pause()
+    began = trio.current_time()
+    await place.way.wait_writable()
+    assert trio.current_time() - began == PAUSE
+    assert place.way.send_nowait(b"frame")
