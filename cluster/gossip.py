@@ -147,9 +147,11 @@ def update_size(update: Update) -> int:
             assert_never(update)
 
 
-def updates_untrusted(
-    value: object, is_old: Callable[[object, object, object], bool] = lambda *_: False
-) -> list[Update]:
+def _never(node: object, incarnation: object, signature: object) -> bool:  # noqa: ARG001 -- the same whatever they are
+    return False
+
+
+def updates_untrusted(value: object, is_old: Callable[[object, object, object], bool] = _never) -> list[Update]:
     """Read the updates that a message carries, without the records that are old.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import final
+from typing import cast, final
 
 import trio
 
@@ -168,7 +168,7 @@ class EventRelays:
             return  # its receivers would have refused it
         for message in messages:
             if message[0] == kinds.EVENTS and type(message[1]) is str and type(message[7]) is tuple:
-                self._lost(relayed.publisher, message[1], copies * len(message[7]), 0)
+                self._lost(relayed.publisher, message[1], copies * len(cast("tuple[object, ...]", message[7])), 0)
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
         """Have a publisher wait until a link has room again."""

@@ -169,13 +169,16 @@ def _terms_untrusted(field: object) -> list[Terms]:
                 (None | str()) as group,
                 bool() as durable,
                 bool() as patient,
-                tuple() as share,
+                _,
             ) if (
                 is_pattern(pattern)
                 and (group is None or is_name(group))
-                and (share == () or (group is not None and durable and is_share(share)))
+                and (
+                    (share := cast("tuple[object, ...]", item)[4]) == ()
+                    or (group is not None and durable and is_share(share))
+                )
             ):
-                found.append(Terms(pattern, group, durable, patient, share))
+                found.append(Terms(pattern, group, durable, patient, cast("tuple[int, ...]", share)))
             case _:
                 raise RemoteProtocolError(
                     "terms are a pattern, a group, whether they are durable and patient, and the group's shards"

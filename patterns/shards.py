@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, cast, final
 
 from iris.kernel.errors import ConfigError
 
@@ -37,11 +37,12 @@ class Share(NamedTuple):
 
 def is_share(value: object) -> bool:
     """Tell whether ``value``, which may come from a peer, is the number of shards and then different ones of them."""
-    if type(value) is not tuple or not 2 <= len(value) <= MAX_SHARDS + 1:
+    if type(value) is not tuple:
         return False
-    if any(type(number) is not int for number in value):
+    numbers = cast("tuple[object, ...]", value)
+    if not 2 <= len(numbers) <= MAX_SHARDS + 1 or any(type(number) is not int for number in numbers):
         return False
-    of, *shards = value
+    of, *shards = cast("tuple[int, ...]", numbers)
     return 0 < of <= MAX_SHARDS and len(set(shards)) == len(shards) and min(shards) >= 0 and max(shards) < of
 
 

@@ -294,14 +294,16 @@ def test_of_a_record_that_says_nothing_new_only_three_fields_are_looked_at() -> 
 
 def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found() -> None:
     _, known, incarnation, *_, signature = encode_update(record(2))
-    for first, second, last in (
-        (known, incarnation + 1, signature),  # type: ignore[operator]
+    assert isinstance(incarnation, int)
+    wrong: list[tuple[object, object, object]] = [
+        (known, incarnation + 1, signature),
         (known, incarnation, b"another"),
         (bytes(16), incarnation, signature),
         ("no bytes", incarnation, signature),
         (known, "no number", signature),
         (known, True, signature),
-    ):
+    ]
+    for first, second, last in wrong:
         swim = knowing(1, 2)
         effects = swim.receive((kinds.GOSSIP, ((0, first, second, *[None] * 7, last),)), node(1), 0.0)
         assert [type(effect) for effect in effects] == [Rejected]

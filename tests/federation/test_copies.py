@@ -24,6 +24,10 @@ from iris.security.sender_key import read_copy_header_untrusted
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
 
 
+def _ignore(*_: object) -> None:
+    pass
+
+
 def copies_of(node: iris.Node) -> Copies:
     assert node.parts.pubsub.publishing.abroad is not None
     return node.parts.pubsub.publishing.abroad
@@ -169,7 +173,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         assert bytes.fromhex(node.id) not in message[4][1]
         for key in former.values():
             with pytest.raises(AuthenticationError, match="not genuine"):
-                key.open_untrusted(message[5], lambda *_: None)
+                key.open_untrusted(message[5], _ignore)
         assert {ear.id for ear in ears} <= publisher.parts.mesh.peers.keys()
 
 
@@ -248,7 +252,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
         await publisher.publish("orders.new", "warm", confirm=True)
         sites = federation.nodes["us-gateway"].parts.sites
         assert sites is not None
-        divide, sites.divide = sites.divide, lambda *_: None
+        divide, sites.divide = sites.divide, _ignore
 
         async def confirmed() -> None:
             await publisher.publish("orders.new", "lost on its way", confirm=True)

@@ -19,6 +19,14 @@ from iris.testing import ALL_RIGHTS, Network, Rights
 from tests.support.federations import echo, open_federation
 
 
+def _prove_nothing(_: object) -> None:
+    pass
+
+
+def _permit_all(record: object) -> object:
+    return record
+
+
 def certify(network: Network, name: str, rights: Rights) -> Credential:
     """Have nodes of a cluster come up with other rights than the network's."""
     held = network.credential(name)
@@ -82,9 +90,9 @@ async def test_a_member_of_another_site_whose_further_cluster_is_revoked_is_not_
             await shop.wait_for(cluster)
             assert await shop.request(cluster, 1) == 1
         for node in federation.nodes.values():  # its own site would not even list it any more
-            monkeypatch.setattr(node._joined, "_prove", lambda _: None)
+            monkeypatch.setattr(node._joined, "_prove", _prove_nothing)
             if node.site == "eu":
-                monkeypatch.setattr(node._membership.proofs, "permitted", lambda record: record)
+                monkeypatch.setattr(node._membership.proofs, "permitted", _permit_all)
         assert await shop.revoke(revoke(federation.network, 1, store=2).signed)
         await trio.sleep(5)
         with pytest.raises(iris.IrisError):

@@ -234,7 +234,10 @@ async def test_a_node_that_starts_while_the_last_one_sweeps_makes_the_directory_
                 raise iris.ConfigError(f"cannot listen at {urls[0]}: no such file or directory")
             return await super().listen(urls)
 
-    environment = world.environment(transport=lambda config: Swept(world.transport(config).inner))
+    def transport(config: iris.Config) -> Swept:
+        return Swept(world.transport(config).inner)
+
+    environment = world.environment(transport=transport)
     async with iris.open_node(credential=world.shop, environment=environment):
         assert len(swept) == 3
         assert len(world.announced()) == 1

@@ -155,7 +155,7 @@ async def test_a_share_that_makes_no_sense_is_refused() -> None:
         with refused("different whole numbers"):
             async with subscribe("t", durable=True, group="g", share=Share(2, (2,))):
                 pass
-        for options in ({"durable": True}, {"group": "g"}):
+        for durable, group in ((True, None), (False, "g")):
             with refused("only a durable group"):
-                async with subscribe("t", share=Share(2, (1,)), **options):
+                async with subscribe("t", share=Share(2, (1,)), durable=durable, group=group):
                     pass
