@@ -163,20 +163,17 @@ def _terms_untrusted(field: object) -> list[Terms]:
     items = cast("tuple[object, ...]", field)
     found: list[Terms] = []
     for item in items:
-        match item:
+        match cast("tuple[object, ...]", item) if isinstance(item, tuple) else ():
             case (
                 str() as pattern,
                 (None | str()) as group,
                 bool() as durable,
                 bool() as patient,
-                _,
+                share,
             ) if (
                 is_pattern(pattern)
                 and (group is None or is_name(group))
-                and (
-                    (share := cast("tuple[object, ...]", item)[4]) == ()
-                    or (group is not None and durable and is_share(share))
-                )
+                and (share == () or (group is not None and durable and is_share(share)))
             ):
                 found.append(Terms(pattern, group, durable, patient, cast("tuple[int, ...]", share)))
             case _:
