@@ -15,7 +15,7 @@ from typing import Final, cast, final
 import trio
 
 from iris.cluster.site_directory import Way
-from iris.cluster.site_ways import HOPS, PAUSE
+from iris.cluster.site_ways import AHEAD, HOPS, PAUSE
 from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
@@ -27,7 +27,7 @@ NODE: Final = 16
 ANYBODY: Final = bytes(NODE)
 """Stands for the receivers of a copy where one node is named."""
 
-_STALLED: Final = 0.25
+STALLED: Final = 0.25
 """Seconds without progress after which a link holds up no copies that go over others."""
 
 Targets = Mapping[str, bytes]
@@ -107,7 +107,7 @@ class CopyWay:
             else:
                 hops.setdefault(link, {})[site] = nodes
         for link in hops:
-            if not link.has_room() and not link.is_stalled(_STALLED):
+            if link.waiting_bytes > AHEAD and not link.is_stalled(STALLED):
                 self._full = link
                 return False
         if homeless:
@@ -127,8 +127,8 @@ class CopyWay:
             with trio.move_on_at(self._paused_until):
                 await self._resumed.park()
         elif full is not None:
-            with trio.move_on_after(_STALLED):
-                await full.wait_room()
+            with trio.move_on_after(STALLED):
+                await full.wait_drained(AHEAD // 2)
         else:
             await trio.lowlevel.checkpoint()
 

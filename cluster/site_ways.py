@@ -23,6 +23,12 @@ SCHEME: Final = "site://"
 HOPS: Final = 16
 """Gateways that hand a frame on before it is dropped.  It ends loops in the moments in which routes change."""
 
+AHEAD: Final = 1024 * 1024
+"""Bytes that wait for the first gateway at most before more is handed over: what is there cannot be held back any more
+when the gateway says that it is busy."""
+
+_LOOK: Final = 0.25
+
 PAUSE: Final = 1.0
 """Seconds for which a way stands still when a gateway says that it is busy, unless it says sooner that it is ready.
 What says so may be lost."""
@@ -91,7 +97,7 @@ class CarriedWay:
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
         link = self._open_link()
-        if self._paused_until > trio.current_time() or not link.has_room():
+        if self._paused_until > trio.current_time() or link.waiting_bytes > AHEAD:
             return False
         try:
             link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
@@ -105,10 +111,11 @@ class CarriedWay:
         if self._paused_until > trio.current_time():
             with trio.move_on_at(self._paused_until):
                 await self._resumed.park()
-        elif link.has_room():
+        elif link.waiting_bytes <= AHEAD:
             await trio.lowlevel.checkpoint()
         else:
-            await link.wait_room()
+            with trio.move_on_after(_LOOK):  # this way may be closed meanwhile
+                await link.wait_drained(AHEAD // 2)
         self._open_link()
 
     def pause(self) -> None:

@@ -18,7 +18,15 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
 from iris.cluster.site_contents import Contents
-from iris.cluster.site_copies import ANYBODY, NODE, Targets, copy_message, split_nodes, targets_untrusted
+from iris.cluster.site_copies import (
+    ANYBODY,
+    NODE,
+    STALLED,
+    Targets,
+    copy_message,
+    split_nodes,
+    targets_untrusted,
+)
 from iris.cluster.site_directory import Way
 from iris.cluster.site_ways import HOPS, PAUSE
 from iris.cluster.sites import BUSY, GONE, NO_ROUTE, NOT_EXPORTED, READY, Sites
@@ -234,12 +242,9 @@ class Carrying:
                 nexts.setdefault(link, {})[site] = nodes
         for link, part in nexts.items():
             self._post_copy(link, hops, source_site, source, part, frame)
-            if self.pressure.is_high(link):
-                flow = Flow(source_site, source, next(iter(part)), ANYBODY)
-                self.pressure.hold(link, flow, trio.current_time())
 
     def _hand_out(self, message: Message, nodes: bytes) -> None:
-        """Give events to nodes of this site, each on its own link: one that is slow loses some, and holds up nobody."""
+        """Give events to nodes of this site, each on its own link."""
         _, hops, source_site, source, _, frame = message
         own = self._directory.own
         for node in split_nodes(nodes):
@@ -264,6 +269,10 @@ class Carrying:
             return
         self.carried += 1
         self.carried_bytes += len(frame)
+        # As at home: publishers wait for a link that is full and moves, and one that stands still holds up nobody.
+        if self.pressure.is_high(link) and not link.is_stalled(STALLED):
+            flow = Flow(source_site, source, next(iter(targets)), ANYBODY)
+            self.pressure.hold(link, flow, trio.current_time())
 
     # -- inside ---------------------------------------------------------------------------------------------
 

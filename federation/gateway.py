@@ -48,6 +48,9 @@ _ALIVE_EVERY: Final = 1.0
 _ALIVE_WITHIN: Final = 2.0
 """A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
 
+_BUSY_TURNS: Final = 10
+"""How often it is asked again while frames still leave for it: 16 MiB wait at most, and take 16 s at 1 MiB/s."""
+
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a gateway of another site; the last one repeats."""
 
@@ -239,9 +242,13 @@ class Gateway:
 
         async def ask(peer: Peer) -> None:
             try:
-                with trio.move_on_after(_ALIVE_WITHIN) as scope:
-                    await self._between.barrier(peer.node)
-                if scope.cancelled_caught and self._between.peers.get(peer.node) is peer:
+                for _ in range(_BUSY_TURNS):
+                    with trio.move_on_after(_ALIVE_WITHIN):
+                        await self._between.barrier(peer.node)
+                        return
+                    if not peer.link.waiting_bytes or peer.link.is_stalled(_ALIVE_WITHIN):
+                        break  # else the question stands behind frames that are on their way over a slow link
+                if self._between.peers.get(peer.node) is peer:
                     self._between.drop(peer.node, f"no answer for {_ALIVE_WITHIN:g} s")
             finally:
                 asked.discard(peer.node)

@@ -28,7 +28,7 @@ async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_rea
     told: list[tuple[Flow, bool]] = []
     pressure = Pressure(LIMIT, lambda flow, busy: told.append((flow, busy)))
     link = Link(NodeId("1" * 32), Config())
-    fill(link, 3.5)
+    fill(link, 1.5)
     assert not pressure.is_high(link)
     fill(link, 1)
     assert pressure.is_high(link)
@@ -101,3 +101,19 @@ async def test_a_pause_that_nobody_ends_ends_by_itself(autojump_clock: MockClock
     await way.wait_writable()
     assert trio.current_time() - began == PAUSE
     assert way.send_nowait(b"frame")
+
+
+async def test_no_more_than_a_mebibyte_waits_for_the_first_gateway(autojump_clock: MockClock) -> None:
+    link = Link(NodeId("1" * 32), Config())
+    way = way_over(link)
+    sent = 0
+    while way.send_nowait(bytes(64 * KIB)):
+        sent += 1
+    assert MIB <= sent * 64 * KIB <= MIB + 64 * KIB
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        link.use(PlainSession())
+        link.attach(Wire())
+        await way.wait_writable()
+        assert link.waiting_bytes <= MIB // 2
+        nursery.cancel_scope.cancel()
