@@ -30,6 +30,7 @@ from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing
 from iris.patterns.retention import Retention, check_retained_untrusted
+from iris.patterns.service import callers
 from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.topics import Matcher, check_pattern
@@ -182,7 +183,7 @@ class PubSub:
             group=group,
             overflow=overflow,
             durable=durable,
-            allow=None if allow is None else frozenset(check_name(cluster, "cluster") for cluster in allow),
+            allow=callers(allow),
             max_events=max_events or self._config.subscription_messages,
             max_bytes=max_bytes or self._config.subscription_bytes,
             confirm=self._send_confirmations,
@@ -341,6 +342,8 @@ class PubSub:
         _, topic, last, sequence, headers, key, payload = message
         if not peer.identity.certificate.rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
+        if peer.border is not None and not peer.border.may_enter(topic):
+            raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         plain = type(payload) is bytes

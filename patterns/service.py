@@ -21,6 +21,17 @@ _R = TypeVar("_R", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=TunnelHandler)
 
 
+def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
+    """Return the clusters that ``allow`` names; None stands for all.
+
+    Raises:
+        ConfigError: it is a single text, or one of them is no name of a cluster.
+    """
+    if isinstance(allow, str):
+        raise ConfigError(f"allow is {allow!r}: use a list of clusters, [{allow!r}]")
+    return None if allow is None else frozenset(check_name(cluster, "cluster") for cluster in allow)
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -68,7 +79,7 @@ class Service:
 
     def __init__(self, name: str, *, allow: Iterable[str] | None = None, tracebacks: bool = False) -> None:
         self.name = check_name(name, "cluster")
-        self.allow = None if allow is None else frozenset(check_name(caller, "cluster") for caller in allow)
+        self.allow = callers(allow)
         self.tracebacks = tracebacks
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}

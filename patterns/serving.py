@@ -13,17 +13,32 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
-from iris.kernel.config import Config
+from iris.kernel.config import MIB, Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
-from iris.patterns.requests import DRAINING, IDEMPOTENT, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, PRIORITY_SHIFT
+from iris.patterns.requests import (
+    DRAINING,
+    EXPIRED,
+    IDEMPOTENT,
+    MEMBER_LEFT,
+    NOT_A_MEMBER,
+    NOT_ALLOWED,
+    OVERLOADED,
+    PRIORITY_SHIFT,
+)
 from iris.patterns.service import Limits, Service
 from iris.patterns.values import Message, Sender
 
 _REMEMBERED: Final = 65536
-"""Replies of idempotent requests that a node keeps; the oldest go first."""
+"""Outcomes of idempotent requests that a node keeps until their deadlines; the oldest go first."""
+
+_REMEMBERED_BYTES: Final = 64 * MIB
+"""Their payloads.  Beyond it a repeated request may run once more."""
+
+_DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
+"""Failures that are no outcome of a handler."""
 
 
 def refusal_text(cluster: str, peer: Peer) -> str:
@@ -41,6 +56,7 @@ class Serving:
         self._config = config
         self._jobs: dict[tuple[NodeId, int], Job] = {}
         self._replies: OrderedDict[tuple[NodeId, int], tuple[wire.Message, int, float]] = OrderedDict()
+        self._remembered_bytes = 0
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
@@ -94,14 +110,14 @@ class Serving:
         ):
             raise RemoteProtocolError("a request carries an id, a time, flags and a payload")
         membership = self.memberships.get(cluster)
+        idempotent = bool(flags & IDEMPOTENT)
+        if idempotent and self._answer_again(peer, identifier, membership):
+            return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
             return
         if not (membership.service.allows(peer.identity.cluster) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
-            return
-        idempotent = bool(flags & IDEMPOTENT)
-        if idempotent and self._answer_again(peer, identifier, membership):
             return
         handler = membership.service.requests.get(operation)
         if handler is None:
@@ -154,26 +170,35 @@ class Serving:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _answer_again(self, peer: Peer, identifier: int, membership: Membership) -> bool:
-        """Deal with a request that is known already: it runs, or its reply is sent once more."""
+    def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None) -> bool:
+        """Deal with a request that is known already: it runs, or its outcome is sent once more."""
         key = (peer.node, identifier)
         known = self._replies.get(key)
         if known is not None:
             self._post(peer, known[0], known[1])
         elif key not in self._jobs:
             return False
-        membership.repeated += 1
+        if membership is not None:
+            membership.repeated += 1
         return True
 
     def _answer(self, job: Job, reply: wire.Message, size: int) -> None:
-        """Send the outcome of a job, and remember it if the request may be repeated."""
-        if job.idempotent and reply[0] == kinds.REPLY:
-            replies = self._replies
-            now = trio.current_time()
-            replies[job.peer.node, job.identifier] = (reply, size, job.deadline)
-            while replies and (len(replies) > _REMEMBERED or next(iter(replies.values()))[2] < now):
-                replies.popitem(last=False)
+        """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
+        if job.idempotent and (reply[0] == kinds.REPLY or reply[2] not in _DID_NOT_RUN):
+            self._remember((job.peer.node, job.identifier), reply, size, job.deadline)
         self._post(job.peer, reply, size)
+
+    def _remember(self, key: tuple[NodeId, int], reply: wire.Message, size: int, until: float) -> None:
+        replies = self._replies
+        now = trio.current_time()
+        replies[key] = (reply, size, until)
+        self._remembered_bytes += size
+        while replies:
+            _, oldest, ends = next(iter(replies.values()))
+            if len(replies) <= _REMEMBERED and self._remembered_bytes <= _REMEMBERED_BYTES and ends >= now:
+                break
+            replies.popitem(last=False)
+            self._remembered_bytes -= oldest
 
     def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:
         self._post(peer, (kinds.FAILURE, identifier, code, text, retry_after_ms), len(text))

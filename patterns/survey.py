@@ -70,7 +70,7 @@ class Answers:
                 for way in ways:
                     asking.start_soon(way)
         now = trio.current_time()
-        if self._scope.cancelled_caught:
+        if self._scope.cancelled_caught or self._is_counted:
             self.ended_by = self._rules.reason(self._began, len(self._answered), now)
         else:
             self.ended_by = "all"
@@ -79,8 +79,14 @@ class Answers:
                 self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
         self._send.close()
 
+    @property
+    def _is_counted(self) -> bool:
+        return self._rules.count is not None and len(self._answered) >= self._rules.count
+
     def answered(self, member: NodeId, reply: Any) -> None:
-        """Take a member's reply."""
+        """Take a member's reply; those that came in one batch with the last one that counts are too many."""
+        if self._is_counted:
+            return
         self._answered.add(member)
         self._send.send_nowait(Answer(reply, member))
         self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.federation.policy import Policy
-from tests.support.federations import Federation, Heard, open_federation
+from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
 
 
 async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str, **options: str) -> list[Heard]:
@@ -60,6 +60,28 @@ async def test_the_first_event_waits_for_the_link_and_is_not_lost(autojump_clock
         await publisher.publish("orders.new", "first")
         await trio.sleep(0.5)
         assert heard == [("eu", "orders.new", "first", 0)]
+
+
+async def test_last_values_of_topics_that_a_list_leaves_out_are_not_let_in(autojump_clock: MockClock) -> None:
+    narrow = Policy(exports=(">",), export_topics=(">",), import_topics=("weather.>",))
+    async with open_federation() as federation:
+        await federation.gateway("away", policy=EVERYTHING)
+        await federation.gateway("home", to=["away-gateway"], policy=narrow)
+        await federation.wait_for_sites("home", "away")
+        publisher = await federation.node("away", "publisher")
+        reader = await federation.node("home", "reader")
+        async with reader.subscribe("weather.x") as weather, reader.subscribe("secret.x") as secret:
+            await trio.sleep(2)
+            await publisher.publish("weather.x", 0)
+            await trio.sleep(1)
+            for topic in ("weather.x", "secret.x"):
+                await publisher.publish(topic, "kept", retain=True)
+            await trio.sleep(1)
+            async with reader.subscribe("weather.*") as late, reader.subscribe("secret.*") as secret_late:
+                await trio.sleep(1)
+                assert weather.statistics().received >= 1
+                assert late.statistics().received == 1
+                assert secret.statistics().received == secret_late.statistics().received == 0
 
 
 @pytest.mark.parametrize("side", ["out", "in"])

@@ -13,6 +13,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, NotSent, PayloadTooLarge
 from iris.patterns import publishing
 from iris.patterns.events import Event
+from iris.patterns.service import Service
 from iris.patterns.subscription import Subscription
 from iris.security.rights import Rights
 from tests.support.events import collect, missed, publish, take_all
@@ -348,3 +349,12 @@ async def test_an_error_in_the_subscribers_block_ends_the_subscription_only(auto
         async with b.pubsub.subscribe("t") as events:
             await publish(a, "t", 2)
             assert (await events.__anext__()).payload == 2
+
+
+async def test_one_cluster_to_allow_is_not_taken_letter_by_letter() -> None:
+    with pytest.raises(ConfigError, match=r"use a list of clusters, \['orders'\]"):
+        Service("store", allow="orders")
+    async with open_meshes("a") as fleet:
+        with pytest.raises(ConfigError, match=r"use a list of clusters, \['orders'\]"):
+            async with fleet["a"].pubsub.subscribe("t", allow="orders"):
+                pass
