@@ -37,7 +37,10 @@ MAX_ADDRESSES: Final = 16
 _MAX_ADDRESS: Final = 512
 _PATIENCE: Final = (1.0, 2.0)
 """Seconds after which a first frame is sent again, and then once more.  Up to a quarter is added at random, so that
-nodes that were sent away together do not come back together."""
+nodes that were sent away together do not come back together.
+
+A node whose own first frame comes back to it does not believe at once that it has dialled itself: whoever listens to
+the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by then."""
 
 _MAX_HELLO: Final = 3500
 """Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
@@ -101,6 +104,8 @@ class _Initiating:
     site: str = ""
     established: Established | None = None
     error: IrisError | None = None
+    reflected: bool = False
+    """Its first frame has come back to this node."""
 
     def fail(self, error: IrisError) -> None:
         self.error = error
@@ -179,6 +184,8 @@ class Handshakes:
                     await waiting.done.wait()
                 if waiting.done.is_set():
                     break
+                if waiting.reflected and self._ways.owner(outgoing) is None:  # a link in use leads to somebody else
+                    raise _dialled_itself(addresses)
                 await self._send(outgoing, initiator.frame)
             await waiting.done.wait()
             if waiting.error is not None:
@@ -211,7 +218,8 @@ class Handshakes:
         """A connection broke: nothing will come of the handshakes begun over it."""
         for waiting in self._initiating.values():
             if waiting.outgoing is outgoing and not waiting.done.is_set():
-                waiting.fail(_cut_off(waiting.addresses))
+                addresses = waiting.addresses
+                waiting.fail(_dialled_itself(addresses) if waiting.reflected else _cut_off(addresses))
 
     def _new_index(self) -> int:
         while True:
@@ -245,12 +253,15 @@ class Handshakes:
         index = self._new_index()
         responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
-        if claimed == host.identity.node_id:
-            own = self._initiating.get(sender_index)
-            if own is not None and not own.done.is_set():
-                own.fail(NotSent(f"{own.addresses[0]} is the address of this node itself"))
-            return
         admission.remember(ephemeral)
+        if claimed == host.identity.node_id:
+            admission.charge(address, now)
+            own = self._initiating.get(sender_index)
+            if own is not None and frame == own.initiator.frame:
+                own.reflected = True
+            host.refusals["first frame of this node itself"] += 1
+            self._inbound.refused()  # if this node has dialled itself, that ends it
+            return
         for other in admission.open(index, address, now):
             admission.dialled(other)
             self._responding.pop(other).scope.cancel()
@@ -365,6 +376,10 @@ def _cut_off(addresses: tuple[str, ...]) -> NotSent:
         f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "
         "room for more, or is gone"
     )
+
+
+def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
+    return NotSent(f"{addresses[0]} is the address of this node itself")
 
 
 def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...]) -> None:

@@ -154,12 +154,16 @@ class Admission:
         Returns:
             Those, older ones, that are to be forgotten for it.
         """
-        if address is not None:
-            self._bucket(address, now).tokens -= 1.0
+        self.charge(address, now)
         dropped = self._handshakes.take(index, address, now)
         if dropped:
             self._refusals["too many half-open handshakes"] += len(dropped)
         return dropped
+
+    def charge(self, address: str | None, now: float) -> None:
+        """Count a genuine first frame against the rate of its address only: nothing more will come of it."""
+        if address is not None:
+            self._bucket(address, now).tokens -= 1.0
 
     def close(self, index: int) -> None:
         """Count a handshake as over, whatever its outcome.  One that is not under way is passed over."""
