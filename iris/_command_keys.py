@@ -13,7 +13,7 @@ import click
 from iris._command_keys_shown import check, date, show
 from iris._command_number import Finite
 from iris._command_output import note
-from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
+from iris._command_passphrase import asks_passphrase, is_plain, load_wrapped, read_passphrase
 from iris.kernel.nng import check_url
 from iris.security import keyring
 from iris.security.credential_file import load_credential, prepared_credential, save_credential
@@ -41,7 +41,8 @@ def keys() -> None:
 
     A realm file holds the key that everything else comes from: keep it offline. A credential is what the nodes of one
     cluster need. Files are private to their owner (mode 0600) and refused otherwise. With --passphrase a file is
-    encrypted; IRIS_PASSPHRASE answers for the prompt.
+    encrypted; IRIS_PASSPHRASE answers for the prompt. IRIS_PASSPHRASE alone opens files and encrypts a new realm, but
+    no new credential.
     """
 
 
@@ -86,7 +87,8 @@ def cluster(
     for url in seeds:
         check_url(url)
     rights = Rights(serves=serves, publishes=publishes or None, subscribes=subscribes or None, gateway=gateway)
-    root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
+    given = read_passphrase(asks, twice=asks and is_plain(load_realm, realm_file))
+    root, passphrase = load_wrapped(load_realm, realm_file, given)
     root, credential = keyring.issue_cluster(
         root,
         name,
@@ -96,7 +98,7 @@ def cluster(
         lifetime=days * keyring.DAY,
         seeds=seeds,
     )
-    with prepared_credential(out, credential):
+    with prepared_credential(out, credential, passphrase=given if asks else None):
         keep(realm_file, root, passphrase)
     generation, end = credential.certificate.generation, date(credential.expires)
     note(f"{out} is the credential of cluster {name}, generation {generation}, valid until {end}")
@@ -111,7 +113,7 @@ def cluster(
 def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) -> None:
     """Make a sealed credential of CREDENTIAL: for one machine and a time, without the key of the cluster."""
     check_absent(out)
-    passphrase = read_passphrase(asks)
+    passphrase = read_passphrase(asks, twice=asks and is_plain(load_credential, file))
     credential, _ = load_wrapped(load_credential, file, passphrase)
     now = wall_clock()
     sealed = keyring.seal_credential(
@@ -121,7 +123,7 @@ def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) 
         not_after=now + days * keyring.DAY,
         previous=None if previous is None else load_wrapped(load_credential, previous, passphrase)[0],
     )
-    save_credential(out, sealed)
+    save_credential(out, sealed, passphrase=passphrase if asks else None)
     note(f"{out} is a sealed credential of cluster {sealed.name}, valid until {date(sealed.expires)}")
     if sealed.expires < int(now + days * keyring.DAY):
         note(f"that is sooner than was asked for: {file} itself is valid no longer")

@@ -59,3 +59,12 @@ def load_wrapped(load: Load[Content], path: Path, passphrase: str | None) -> tup
         if passphrase is None:
             raise
         return load(path, passphrase=passphrase), passphrase
+
+
+def is_plain(load: Load[object], path: Path) -> bool:
+    """Tell whether a file opens without a passphrase: then one that is typed is new, and proved by no file."""
+    try:
+        load(path)
+    except ConfigError:
+        return False
+    return True

@@ -64,9 +64,11 @@ def save_credential(
     write_private(Path(path), data, _SORT, replace=replace)
 
 
-def prepared_credential(path: Path | str, credential: Credential) -> AbstractContextManager[None]:
+def prepared_credential(
+    path: Path | str, credential: Credential, *, passphrase: str | None = None
+) -> AbstractContextManager[None]:
     """Write a credential file that is there only after the block; see ``prepared_private``."""
-    return prepared_private(Path(path), encode_credential(credential), _SORT, replace=False)
+    return prepared_private(Path(path), encode_credential(credential, passphrase=passphrase), _SORT, replace=False)
 
 
 def encode_credential(credential: Credential, *, passphrase: str | None = None, entropy: Entropy = os.urandom) -> bytes:

@@ -115,6 +115,38 @@ def test_the_environment_answers_for_the_prompt(monkeypatch: pytest.MonkeyPatch)
     assert person.prompts == []
 
 
+@pytest.mark.parametrize("wrapped_realm", [True, False])
+def test_a_credential_made_with_a_passphrase_opens_with_it_only(
+    monkeypatch: pytest.MonkeyPatch, wrapped_realm: bool, capsys: Captured
+) -> None:
+    person = typist(monkeypatch, *["correct horse"] * 3)
+    assert run_command(["keys", "realm", "realm.key", *(["--passphrase"] if wrapped_realm else [])]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris", "--passphrase"]) == 0
+    assert run_command(["keys", "seal", "store.iris", "--out", "sealed.iris", "--passphrase"]) == 0
+    confirmed = [one["confirmation_prompt"] for one in person.prompts]
+    assert confirmed == ([True, False, False] if wrapped_realm else [True, False]), "what is new is typed twice"
+    for file in "store.iris", "sealed.iris":
+        assert set(json.loads(Path(file).read_text())) & {"cluster_key", "signing_key", "gate_secrets"} == set()
+        with pytest.raises(ConfigError, match="passphrase"):
+            load_credential(file)
+        assert run_command(["keys", "check", file]) == FAILED
+    capsys.readouterr()
+    monkeypatch.setenv(VARIABLE, "correct horse")
+    for file in "store.iris", "sealed.iris":
+        assert run_command(["keys", "check", file]) == 0
+        assert shown(file, capsys)["cluster"] == "store"
+
+
+def test_a_plain_credential_is_sealed_under_a_passphrase_that_is_typed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    person = typist(monkeypatch, "correct horse")
+    assert run_command(["keys", "realm", "realm.key"]) == 0
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris"]) == 0
+    assert run_command(["keys", "seal", "store.iris", "--out", "sealed.iris", "--passphrase"]) == 0
+    assert [one["confirmation_prompt"] for one in person.prompts] == [True]
+    assert load_credential("store.iris").name == "store"
+    assert load_credential("sealed.iris", passphrase="correct horse").name == "store"
+
+
 # -- validity and rights ------------------------------------------------------------------------------------
 
 
