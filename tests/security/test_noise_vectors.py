@@ -21,6 +21,8 @@ FILES = {"cacophony.json": 472, "snow.json": 408, "snow-multipsk.json": 104, "no
 
 def vectors_of(name: str) -> list[dict[str, Any]]:
     if not VECTORS.is_dir():
+        if os.environ.get("IRIS_NOISE_VECTORS"):
+            pytest.fail(f"IRIS_NOISE_VECTORS names {VECTORS}, where there is no directory")
         pytest.skip(
             f"no Noise vectors in {VECTORS}: set IRIS_NOISE_VECTORS to their directory; the tests against "
             "noiseprotocol cover every suite meanwhile"
@@ -87,3 +89,16 @@ def test_every_published_vector_is_reproduced_byte_by_byte(file: str) -> None:
         except AssertionError as error:
             raise AssertionError(f"{name_of(vector)}: {error}") from error
     assert len(vectors) == FILES[file]
+
+
+def test_a_directory_that_is_named_and_not_there_is_no_reason_to_skip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("IRIS_NOISE_VECTORS", str(missing))
+    monkeypatch.setitem(globals(), "VECTORS", missing)
+    with pytest.raises(pytest.fail.Exception, match="missing"):
+        vectors_of("snow.json")
+    monkeypatch.delenv("IRIS_NOISE_VECTORS")
+    with pytest.raises(pytest.skip.Exception, match="no Noise vectors"):
+        vectors_of("snow.json")
