@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
@@ -183,8 +184,12 @@ def test_the_key_of_a_realm_is_no_credential(capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("credential")
-def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(capsys: Captured) -> None:
-    assert run_command(["keys", "cluster", "realm.key", "brief", "--out", "brief.iris", "--days", "1e-9"]) == 0
+def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as past:
+        past.setattr("iris._command_keys.wall_clock", lambda: time.time() - 3 * 86400)
+        assert run_command(["keys", "cluster", "realm.key", "brief", "--out", "brief.iris", "--days", "1"]) == 0
     capsys.readouterr()
     assert run_command(["keys", "check", "brief.iris"]) == 1
     capsys.readouterr()
