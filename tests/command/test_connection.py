@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import trio
 import iris
 from iris._command import run_command
 from iris._command_connection import run_until_done
+from iris._command_keys import wall_clock
 from iris._command_passphrase import VARIABLE
 from iris.security.credential_watch import CredentialWatch
 
@@ -188,7 +188,7 @@ def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as past:
-        past.setattr("iris._command_keys.wall_clock", lambda: time.time() - 3 * 86400)
+        past.setattr("iris._command_keys.wall_clock", lambda: wall_clock() - 3 * 86400)
         assert run_command(["keys", "cluster", "realm.key", "brief", "--out", "brief.iris", "--days", "1"]) == 0
     capsys.readouterr()
     assert run_command(["keys", "check", "brief.iris"]) == 1
