@@ -82,6 +82,7 @@ class Mesh:
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
         self.config: Final = config
+        self.wall_clock: Final = wall_clock
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
         self._transport = transport

@@ -9,6 +9,8 @@ Sans-IO.  Rules of this file:
 - The origin signs the message with its node signing key, and every receiver checks that: who hands it on cannot change
   it, and cannot make one up.
 - The origin numbers what it sends, and a receiver takes each number once: no message comes twice or runs in circles.
+- The origin signs the date as well, and a receiver takes nothing that is a minute old: who has received a message
+  cannot show it later to a node that has started since, and has seen no number.
 
 At most once: a node that dies with a message in hand takes those behind it along, and whoever gave it the message
 counts them.
@@ -36,7 +38,10 @@ _WINDOW: Final = 4096
 _NODE: Final = 16
 _MAX_NUMBER: Final = 2**63 - 1
 _SIGNATURE: Final = 64
-_PURPOSE: Final = b"iris relay 1"
+_PURPOSE: Final = b"iris relay 2"
+
+MAX_AGE: Final = 60
+"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the time on the way included."""
 
 
 class Branch(NamedTuple):
@@ -91,18 +96,20 @@ def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branc
     return None
 
 
-def claim(origin: NodeId, number: int, body: bytes) -> bytes:
+def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
     """Return what the origin signs."""
     digest = hashlib.sha256(body).digest()
-    return statement_bytes(_PURPOSE, [bytes.fromhex(origin), number.to_bytes(8, "big"), digest])
+    numbers = number.to_bytes(8, "big") + at.to_bytes(8, "big")
+    return statement_bytes(_PURPOSE, [bytes.fromhex(origin), numbers, digest])
 
 
 @final
 class Relayed(NamedTuple):
-    """One message on its way through the tree."""
+    """One message on its way through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
 
     origin: NodeId
     number: int
+    at: int
     behind: tuple[NodeId, ...]
     body: bytes
     signature: bytes
@@ -110,12 +117,16 @@ class Relayed(NamedTuple):
     @property
     def claim(self) -> bytes:
         """What the signature is over."""
-        return claim(self.origin, self.number, self.body)
+        return claim(self.origin, self.number, self.at, self.body)
+
+    def is_current(self, wall_now: float) -> bool:
+        """Tell whether it was sent within a minute of ``wall_now``."""
+        return abs(wall_now - self.at) <= MAX_AGE
 
     def message(self, behind: Sequence[NodeId]) -> tuple[wire.Message, int]:
         """Return the wire form for a node with others behind it, and its size."""
         names = bytes.fromhex("".join(behind))
-        fields = (bytes.fromhex(self.origin), self.number, names, self.body, self.signature)
+        fields = (bytes.fromhex(self.origin), self.number, self.at, names, self.body, self.signature)
         return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE
 
 
@@ -125,20 +136,22 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
     Raises:
         RemoteProtocolError: malformed, or more than 512 nodes are behind the receiver.
     """
-    _, origin, number, behind, body, signature = message
+    _, origin, number, at, behind, body, signature = message
     if type(origin) is not bytes or len(origin) != _NODE:
         raise RemoteProtocolError("a node id is 16 bytes")
     if type(number) is not int or not 0 < number <= _MAX_NUMBER:
         raise RemoteProtocolError("a relayed message has a number above 0")
+    if type(at) is not int or not 0 <= at <= _MAX_NUMBER:
+        raise RemoteProtocolError("a relayed message has a date")
     if type(behind) is not bytes or len(behind) % _NODE or len(behind) > MAX_BEHIND * _NODE:
         raise RemoteProtocolError(f"a relayed message names at most {MAX_BEHIND} nodes of 16 bytes")
     if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
         raise RemoteProtocolError("a relayed message has a body and a signature of 64 bytes")
     names = behind.hex()
-    nodes = tuple(NodeId(names[at : at + 2 * _NODE]) for at in range(0, len(names), 2 * _NODE))
+    nodes = tuple(NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE))
     if len(set(nodes)) != len(nodes):
         raise RemoteProtocolError("a relayed message names a node twice")
-    return Relayed(NodeId(origin.hex()), number, nodes, body, signature)
+    return Relayed(NodeId(origin.hex()), number, at, nodes, body, signature)
 
 
 @final

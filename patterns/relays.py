@@ -75,7 +75,7 @@ class Relays:
         self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
         self._reports: dict[NodeId, dict[NodeId, list[int]]] = {}
         self._report_news = Wakeup()
-        mesh.on(kinds.RELAY, 5, self._receive)
+        mesh.on(kinds.RELAY, 6, self._receive)
         mesh.on(kinds.RELAYED, 2, self._receive_report)
         mesh.observe(self)
 
@@ -101,8 +101,9 @@ class Relays:
         """
         self._number += 1
         node, body = self._mesh.node, wire.pack(message)
-        signature = self._mesh.identity.sign(claim(node, self._number, body))
-        relayed = Relayed(node, self._number, (), body, signature)
+        at = int(self._mesh.wall_clock())
+        signature = self._mesh.identity.sign(claim(node, self._number, at, body))
+        relayed = Relayed(node, self._number, at, (), body, signature)
         return self._hand_on(relayed, tree.parts, tally)[0]
 
     def _hand_on(self, relayed: Relayed, parts: Sequence[tuple[NodeId, ...]], tally: Tally) -> tuple[list[Link], int]:
@@ -152,6 +153,9 @@ class Relays:
             # Not raised: the rest of the batch is genuine.
             self._mesh.refusals["relayed message with a wrong signature"] += 1
             return
+        if not relayed.is_current(self._mesh.wall_clock()):
+            self._mesh.refusals["relayed message of another time"] += 1
+            return
         if not self._is_new(relayed):
             self._mesh.refusals["relayed message came again"] += 1
             return
@@ -173,6 +177,8 @@ class Relays:
             seen = self._seen[relayed.origin] = Seen()
             if len(self._seen) > self._config.member_limit:
                 self._seen.popitem(last=False)
+        else:
+            self._seen.move_to_end(relayed.origin)  # what is forgotten could come again for a minute
         return seen.take(relayed.number)
 
     # -- the books ------------------------------------------------------------------------------------------

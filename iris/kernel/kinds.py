@@ -38,7 +38,7 @@ CANCEL: Final = 0x23  # (id: int): the caller no longer waits
 
 # Broadcast: 0x30 - 0x37
 BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
-RELAY: Final = 0x31  # (origin: bytes, number: int, behind: bytes, body: bytes, signature: bytes): hand it on to those
+RELAY: Final = 0x31  # (origin: bytes, number: int, at: int, behind: bytes, body: bytes, signature: bytes): hand it on
 RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies lost, number, copies lost, ... handed on
 
 # Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)

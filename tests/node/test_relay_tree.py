@@ -281,10 +281,11 @@ async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autoj
 # -- who lies ------------------------------------------------------------------------------------------------
 
 
-def relayed(origin: MeshNode, number: int, cluster: str = "crowd") -> Relayed:
-    """A broadcast of ``origin``, signed by it."""
+def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> Relayed:
+    """A broadcast of ``origin``, signed by it ``late`` seconds ago."""
+    at = int(origin.mesh.wall_clock()) - late
     body = wire.pack((kinds.BROADCAST, cluster, None, b"payload"))
-    return Relayed(origin.id, number, (), body, origin.mesh.identity.sign(claim(origin.id, number, body)))
+    return Relayed(origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body)))
 
 
 @pytest.mark.parametrize(
@@ -296,6 +297,9 @@ def relayed(origin: MeshNode, number: int, cluster: str = "crowd") -> Relayed:
         ("unknown origin", "relayed message of a node that is not linked"),
         ("own", "relayed message of a node that is not linked"),
         ("again", "relayed message came again"),
+        ("old", "relayed message of another time"),
+        ("of the future", "relayed message of another time"),
+        ("date", "relayed message with a wrong signature"),
         ("kind", "message of kind 0x31"),
         ("junk", "message of kind 0x31"),
     ],
@@ -327,13 +331,19 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                 case "again":
                     liar.mesh.post(member.id, *genuine.message(()))
                     forged = genuine
+                case "old":
+                    forged = relayed(shop, 1, late=62)
+                case "of the future":
+                    forged = relayed(shop, 1, late=-62)
+                case "date":
+                    forged = relayed(shop, 1, late=62)._replace(at=genuine.at)
                 case "kind":
                     body = wire.pack((kinds.GOODBYE, "crowd"))
-                    signature = shop.mesh.identity.sign(claim(shop.id, 1, body))
-                    forged = Relayed(shop.id, 1, (), body, signature)
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, body))
+                    forged = Relayed(shop.id, 1, genuine.at, (), body, signature)
                 case _:
-                    signature = shop.mesh.identity.sign(claim(shop.id, 1, b"\x01"))
-                    forged = Relayed(shop.id, 1, (), b"\x01", signature)
+                    signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, b"\x01"))
+                    forged = Relayed(shop.id, 1, genuine.at, (), b"\x01", signature)
             liar.mesh.post(member.id, *forged.message(()))
             await trio.sleep(0.1)
             assert told == ([("shop", b"payload")] if lie == "again" else [])
@@ -341,6 +351,25 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
             liar.mesh.post(member.id, *relayed(shop, 9).message(()))
             await trio.sleep(0.1)
             assert told[-1] == ("shop", b"payload"), "the genuine one is taken"
+
+
+async def test_what_others_were_told_is_not_told_to_who_starts_later(autojump_clock: MockClock) -> None:
+    """Who starts later has seen no number: only the date tells it that it was not meant."""
+    told: list[object] = []
+    crowd = iris.Service("crowd")
+
+    async def note(message: iris.Message) -> None:
+        told.append(message.payload)
+
+    crowd.broadcast(note)
+    async with open_meshes("shop", "liar", "late") as fleet:
+        kept = relayed(fleet["shop"], 1)
+        await trio.sleep(62)
+        async with fleet["late"].serve(crowd):
+            fleet["liar"].mesh.post(fleet["late"].id, *kept.message(()))
+            await trio.sleep(0.1)
+            assert told == []
+            assert fleet["late"].mesh.refusals == {"relayed message of another time": 1}
 
 
 async def test_names_behind_a_node_that_cannot_be_right_are_counted_as_lost(autojump_clock: MockClock) -> None:

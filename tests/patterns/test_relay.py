@@ -27,6 +27,7 @@ from iris.patterns.relay import (
 
 ORIGIN = NodeId("00" * 16)
 SIGNATURE = bytes(64)
+NOW = 1_800_000_000
 
 
 def nodes(count: int, seed: int = 1) -> list[NodeId]:
@@ -107,38 +108,46 @@ def test_nobody_hands_on_where_nobody_can_be_reached() -> None:
 
 def test_the_wire_form_comes_back_as_it_was() -> None:
     behind = tuple(nodes(3))
-    relayed = Relayed(ORIGIN, 7, (), b"body", SIGNATURE)
+    relayed = Relayed(ORIGIN, 7, NOW, (), b"body", SIGNATURE)
     message, size = relayed.message(behind)
-    assert relayed_untrusted(message) == Relayed(ORIGIN, 7, behind, b"body", SIGNATURE)
+    assert relayed_untrusted(message) == Relayed(ORIGIN, 7, NOW, behind, b"body", SIGNATURE)
     assert size >= 3 * 16 + 4 + 64
 
 
-def test_what_is_signed_names_origin_number_and_every_byte_of_the_body() -> None:
+def test_what_is_signed_names_origin_number_date_and_every_byte_of_the_body() -> None:
     claims = {
-        claim(ORIGIN, 1, b"body"),
-        claim(nodes(1)[0], 1, b"body"),
-        claim(ORIGIN, 2, b"body"),
-        claim(ORIGIN, 1, b"bodz"),
-        claim(ORIGIN, 1, b""),
+        claim(ORIGIN, 1, NOW, b"body"),
+        claim(nodes(1)[0], 1, NOW, b"body"),
+        claim(ORIGIN, 2, NOW, b"body"),
+        claim(ORIGIN, 1, NOW + 1, b"body"),
+        claim(ORIGIN, 1, NOW, b"bodz"),
+        claim(ORIGIN, 1, NOW, b""),
     }
-    assert len(claims) == 5
-    assert Relayed(ORIGIN, 1, tuple(nodes(2)), b"body", SIGNATURE).claim in claims, "who is behind is not signed"
+    assert len(claims) == 6
+    assert Relayed(ORIGIN, 1, NOW, tuple(nodes(2)), b"body", SIGNATURE).claim in claims, "who is behind is not signed"
 
 
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (1, b"short"), (1, "00" * 16), (2, 0), (2, -1), (2, 2**63), (2, True), (2, 1.0), (3, b"x" * 15), (3, None),
-        (3, bytes(16) * 2), (3, b"".join(number.to_bytes(16, "big") for number in range(MAX_BEHIND + 1))),
-        (4, "text"), (4, None), (5, bytes(63)), (5, None),
+        (1, b"short"), (1, "00" * 16), (2, 0), (2, -1), (2, 2**63), (2, True), (2, 1.0),
+        (3, -1), (3, 2**63), (3, 1.0), (3, True), (3, None),
+        (4, b"x" * 15), (4, None),
+        (4, bytes(16) * 2), (4, b"".join(number.to_bytes(16, "big") for number in range(MAX_BEHIND + 1))),
+        (5, "text"), (5, None), (6, bytes(63)), (6, None),
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_refused(at: int, value: object) -> None:
-    fields: list[object] = [kinds.RELAY, bytes(16), 1, b"", b"body", SIGNATURE]
+    fields: list[object] = [kinds.RELAY, bytes(16), 1, NOW, b"", b"body", SIGNATURE]
     relayed_untrusted(tuple(fields))
     fields[at] = value
     with pytest.raises(RemoteProtocolError):
         relayed_untrusted(tuple(fields))
+
+
+@pytest.mark.parametrize(("late", "current"), [(0, True), (60, True), (60.1, False), (-60, True), (-60.1, False)])
+def test_a_message_is_good_for_a_minute_before_and_after(late: float, current: bool) -> None:
+    assert Relayed(ORIGIN, 1, NOW, (), b"body", SIGNATURE).is_current(NOW + late) == current
 
 
 @given(st.lists(st.integers(1, 6000), max_size=200))
