@@ -1,0 +1,104 @@
+"""What an idempotent request came to is remembered, whatever it is, so that a repetition has no second effect."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import open_stage
+
+
+async def test_idempotent_requests_through_a_lossy_network_have_one_effect_each(autojump_clock: MockClock) -> None:
+    effects: Counter[int] = Counter()
+    store = iris.Service("store")
+
+    @store.request
+    async def add(request: iris.Request) -> object:
+        effects[request.payload] += 1
+        await trio.sleep(0.01)
+        return request.payload
+
+    assert store.requests[None] is add
+    async with open_stage(seed=11) as stage:
+        member, shop = await stage.pair(store)
+        stage.network.memory.loss = 0.1
+        async with trio.open_nursery() as nursery:
+
+            async def ask(first: int) -> None:
+                for number in range(first, first + 25):
+                    assert await shop.request("store", number, idempotent=True, timeout=60) == number
+
+            for first in range(0, 200, 25):
+                nursery.start_soon(ask, first)
+        stage.network.memory.loss = 0
+        assert effects == dict.fromkeys(range(200), 1)
+        service = member.statistics().services["store"]
+        assert service.served == 200
+        assert service.repeated > 0, "nothing was lost: the test shows nothing"
+        assert shop.statistics().requests.delivered == 200
+
+
+async def test_idempotent_requests_that_fail_have_one_effect_each_too(autojump_clock: MockClock) -> None:
+    effects: Counter[int] = Counter()
+    store = iris.Service("store")
+
+    @store.request
+    async def add(request: iris.Request) -> object:
+        effects[request.payload] += 1
+        await trio.sleep(0.01)
+        raise ValueError(str(request.payload))
+
+    assert store.requests[None] is add
+    async with open_stage(seed=12) as stage:
+        member, shop = await stage.pair(store)
+        stage.network.memory.loss = 0.1
+        async with trio.open_nursery() as nursery:
+
+            async def ask(first: int) -> None:
+                for number in range(first, first + 25):
+                    with pytest.raises(iris.RemoteError, match=str(number)):
+                        await shop.request("store", number, idempotent=True, timeout=60)
+
+            for first in range(0, 200, 25):
+                nursery.start_soon(ask, first)
+        stage.network.memory.loss = 0
+        assert effects == dict.fromkeys(range(200), 1)
+        assert member.statistics().services["store"].repeated > 0, "nothing was lost: the test shows nothing"
+
+
+async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_it(autojump_clock: MockClock) -> None:
+    effects: Counter[int] = Counter()
+
+    def make() -> iris.Service:
+        store = iris.Service("store")
+
+        @store.request
+        async def slow(request: iris.Request) -> object:
+            effects[request.payload] += 1
+            await trio.sleep(2)
+            return request.payload
+
+        assert store.requests[None] is slow
+        return store
+
+    async with open_stage(seed=3) as stage:
+        one, two = await stage.node("one"), await stage.node("two")
+        shop = await stage.node("shop")
+        async with two.join("store", make()), trio.open_nursery() as nursery:
+            async with one.join("store", make()):
+                await shop.wait_for("store", members=2)
+
+                async def ask(number: int) -> None:
+                    assert await shop.request("store", number, idempotent=True, timeout=60) == number
+
+                for number in range(40):
+                    nursery.start_soon(ask, number)
+                await trio.sleep(0.5)
+                assert sum(effects.values()) == 40
+                stage.network.memory.loss = 0.2
+            stage.network.memory.loss = 0
+        assert effects == dict.fromkeys(range(40), 1)
