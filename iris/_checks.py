@@ -16,9 +16,15 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     Raises:
         ConfigError: it is none that can be waited for.
     """
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout <= 0:
+    seconds = math.nan
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        try:
+            seconds = float(timeout)
+        except OverflowError:  # an int beyond all floats
+            seconds = math.copysign(math.inf, timeout > 0 or -1)
+    if math.isnan(seconds) or seconds <= 0:
         raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
-    return float(timeout)
+    return seconds
 
 
 def check_preference(prefer: Member | NodeId | None, site: str | None) -> NodeId | AtSite | None:

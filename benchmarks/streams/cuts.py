@@ -112,7 +112,8 @@ async def _use(opener: iris.Node, end: End) -> None:
         async with opener.open_tunnel(CLUSTER) as tunnel:
             await end.run(tunnel)
     except iris.IrisError as error:
-        end.outcome = type(error).__name__
+        if end.outcome == "none":  # leaving the block tells the same again, whatever the end itself was told
+            end.outcome = type(error).__name__
 
 
 def conduct(*, quick: bool) -> None:

@@ -348,6 +348,8 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     """
     if not headers:
         return None
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- users may not run a checker
+        raise LocalProtocolError(f"headers are of type {type(headers).__name__}: use a dict of texts")
     flat = tuple(text for pair in headers.items() for text in pair)
     size = 0
     for text in flat:

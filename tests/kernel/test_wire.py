@@ -404,3 +404,9 @@ def test_headers_are_at_most_512() -> None:
 def test_malformed_headers_are_the_peers_error(field: object) -> None:
     with pytest.raises(RemoteProtocolError):
         wire.decode_headers_untrusted(field)
+
+
+@pytest.mark.parametrize("headers", [["a"], "text", 5, (("a", "b"),)])
+def test_headers_that_are_no_dict_are_refused_with_their_type(headers: Any) -> None:
+    with pytest.raises(LocalProtocolError, match=f"headers are of type {type(headers).__name__}: use a dict of texts"):
+        wire.encode_headers(headers, 8 * KIB)
