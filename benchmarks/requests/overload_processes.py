@@ -89,7 +89,7 @@ def conduct(*, seconds: float) -> bool:
     """Run it and print what it showed; tell whether the targets are met."""
     shown = run(FACTORS, seconds)
     print(f"\n{MEMBERS} processes of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
-    return show(shown, seconds)
+    return show(shown)
 
 
 if __name__ == "__main__":
