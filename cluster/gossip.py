@@ -157,7 +157,7 @@ def updates_untrusted(value: object, is_old: Callable[[object, object, object], 
     Args:
         value: what came.
         is_old: tells of a record by its node, incarnation and signature, as they came, that it says nothing new.  While
-            many join, most of what arrives is known already: it is passed over in 0.6 us, and read in 20 us.
+            many join, most of what arrives is known already: it is passed over in 0.9 us, and read in 10 us.
 
     Raises:
         RemoteProtocolError: wrong form or a limit exceeded; nothing of the message is used then.

@@ -16,7 +16,7 @@ import trio
 
 AT_A_TIME: Final = 4
 """Handshakes of one node that are under way.  With 100 nodes on two cores, and 15 ms for all that a new link brings
-with it, these take 3 s."""
+with it, these would take 3 s: less than the 5 s that each may take."""
 
 PATIENCE: Final = 1.0
 """Seconds after which one that is not even connected no longer keeps others waiting: the other end may be cut off, or
@@ -25,7 +25,7 @@ its process stopped.  Whoever answers a connection is alive, and at most slow.""
 
 @final
 class Turns:
-    """Lets few of those in at a time that came together, in order; who takes long no longer counts."""
+    """Lets few of those in at a time that came together; who does not even connect soon counts no more."""
 
     def __init__(self) -> None:
         self._until: dict[object, float] = {}
