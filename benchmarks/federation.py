@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 import trio
 
 import iris
+from benchmarks import failover
 from tests.support.federations import echo
 from tests.support.site_worlds import World
 
@@ -54,22 +53,12 @@ def directory(sites: int, clusters: int) -> tuple[int, int, int, int]:
 @contextmanager
 def gateways() -> Iterator[None]:
     """Run the gateways of two sites, each in a process of its own."""
-    urls = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    urls = [f"tcp://127.0.0.1:{failover.free_port()}" for _ in range(2)]
     with ExitStack() as stack:
         for site, own, other in (("near", *urls), ("far", *reversed(urls))):
-            command = [sys.executable, "-m", "iris", "gateway", "--site", site, "--listen", own, "--peer", other]
-            process = stack.enter_context(
-                subprocess.Popen([*command, "--export", ">", "--export-topic", ">"], stderr=subprocess.DEVNULL)
-            )
+            process = stack.enter_context(failover.start(*failover.gateway_arguments(site, own, [other])))
             stack.callback(process.terminate)
         yield
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -140,9 +129,11 @@ def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["directory", "relay"])
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--only", choices=["directory", "relay", "failover"])
     given = parser.parse_args()
-    if given.only != "relay":
+    kept = True
+    if given.only in (None, "directory"):
         print("sites clusters messages MiB-sent bytes-for-a-change KiB-per-gateway")
         for sites, clusters in ((4, 1_000), (50, 250), (50, 500), (50, 1_000)):
             messages, size, change, memory = directory(sites, clusters)
@@ -151,8 +142,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="iris-") as home:
             os.environ["IRIS_HOME"] = str(Path(home) / "home")
             os.environ["XDG_RUNTIME_DIR"] = home
-            trio.run(compare, given.rounds)
-    return 0
+            if given.only != "failover":
+                trio.run(compare, given.rounds)
+            if given.only != "relay":
+                kept = failover.conduct(given.kills)
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":

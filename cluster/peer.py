@@ -9,6 +9,7 @@ from iris.cluster.border import Border
 from iris.cluster.site_ways import is_site_url
 from iris.cluster.via_ways import is_via_url
 from iris.kernel.config import Config
+from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
 from iris.kernel.wire import BatchDecoder
@@ -78,6 +79,15 @@ class Peer:
         """Tell whether the peer may have the events of every topic that matches a pattern."""
         permitted = self.identity.certificate.rights.may_subscribe(pattern)
         return permitted and (self.border is None or self.border.may_leave(pattern))
+
+    def check_gateway(self) -> None:
+        """Check that the peer may be a gateway.
+
+        Raises:
+            RemoteProtocolError: its certificate gives no right to be one.
+        """
+        if not self.identity.certificate.rights.gateway:
+            raise RemoteProtocolError(f"cluster {self.identity.cluster!r} has no right to be a gateway")
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"

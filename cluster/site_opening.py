@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Protocol, TypeVar
 
 from iris.cluster.sites import Sites
@@ -19,19 +20,37 @@ class Opening(Protocol[T]):
         ...
 
 
-def open_everywhere(
-    sites: Sites | None, address: str, opening: Opening[T], timeout: float, *, everybody: bool
+async def reach_one(sites: Sites, address: str, preferred: str | None, timeout: float) -> float:
+    """Link to members of a cluster as far as that is needed to ask one of them, at the preferred site if possible.
+
+    Returns what is left of ``timeout``, in seconds.  Cancelling it leaves handshakes under way that end by themselves.
+    """
+    if preferred and "@" not in address and sites.matters(f"{address}@{preferred}"):
+        timeout = await sites.reach(f"{address}@{preferred}", timeout, everybody=False)
+    if sites.matters(address):
+        timeout = await sites.reach(address, timeout, everybody=False)
+    return timeout
+
+
+def open_with_one(
+    sites: Sites | None, address: str, preferred: str | None, opening: Opening[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
-    """Link to members of a cluster as far as needed, then open something with what is left of the time."""
-    if sites is None or not (sites.listed(address) if everybody else sites.matters(address)):
+    """Have a member of a cluster linked, then open something with what is left of the time."""
+    if sites is None or not (preferred or sites.matters(address)):
         return opening(timeout=timeout)
-    return _open_everywhere(sites, address, opening, timeout, everybody=everybody)
+    return _open_later(opening, partial(reach_one, sites, address, preferred, timeout))
+
+
+def open_with_all(
+    sites: Sites | None, address: str, opening: Opening[T], timeout: float
+) -> AbstractAsyncContextManager[T]:
+    """Have all members of a cluster linked, then open something with what is left of the time."""
+    if sites is None or not sites.listed(address):
+        return opening(timeout=timeout)
+    return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
 
 
 @asynccontextmanager
-async def _open_everywhere(
-    sites: Sites, address: str, opening: Opening[T], timeout: float, *, everybody: bool
-) -> AsyncIterator[T]:
-    left = await sites.reach(address, timeout, everybody=everybody)
-    async with opening(timeout=left) as opened:
+async def _open_later(opening: Opening[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
+    async with opening(timeout=await reach()) as opened:
         yield opened

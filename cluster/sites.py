@@ -27,6 +27,7 @@ from iris.cluster.roster import Member
 from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
 from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber, Way
 from iris.cluster.site_messages import Hop
+from iris.cluster.site_refusals import BUSY, GONE, NOT_EXPORTED, READY, REASONS
 from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
 from iris.kernel import kinds
 from iris.kernel.config import Config
@@ -38,15 +39,6 @@ from iris.kernel.wire import Message
 from iris.security.identity import PeerIdentity
 
 _log: Final = logging.getLogger("iris")
-
-GONE: Final = 1
-"""Why a frame could not be carried: its site does not know the node, or not any more."""
-NOT_EXPORTED: Final = 2
-NO_ROUTE: Final = 3
-BUSY: Final = 4
-"""The frame was carried, and no more are to follow for now: much waits for the next link."""
-READY: Final = 5
-"""It was busy, and is no more."""
 
 _AT_ONCE: Final = 3
 """Members that are linked to when a cluster is first asked for: one may not answer, and another may be faster."""
@@ -107,6 +99,8 @@ class Sites:
         self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
+        self._doubted: dict[str, set[str]] = {}
+        """Clusters that sites export nodes of which have no right to be members; by site."""
         self._subscribers: set[Subscriber] = set()
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
@@ -359,10 +353,22 @@ class Sites:
             if peer.node in members
         }
         clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
+        self._doubt(peer, {name for name, _ in exported} - clusters)
         if clusters != self._clusters.get(peer.node):
             self._clusters[peer.node] = clusters
             distance = len(way.path) if way is not None else 1
             self._membership.place_foreign(peer.node, peer.site, distance, clusters)
+
+    def _doubt(self, peer: Peer, clusters: set[str]) -> None:
+        """Count what a site says that a node serves and that the node has no right to; report it once for each site."""
+        known = self._doubted.setdefault(peer.site, set())
+        if clusters <= known:
+            return
+        if not known:
+            text = "site %r exports node %s as a member of cluster %r, which it has no right to be: it is not asked"
+            _log.warning(text, peer.site, peer.node, min(clusters))
+        self._mesh.refusals["member that has no right to be one"] += len(clusters - known)
+        known |= clusters
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -371,7 +377,7 @@ class Sites:
         if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
         if site == self._site and node_untrusted(target) == self._mesh.node:
-            _check_gateway(peer)  # frames that are carried are under no limit of an address
+            peer.check_gateway()  # frames that are carried are under no limit of an address
             self._mesh.receive_carried(frame)
         elif self.forward is not None:
             self.forward(peer, message)
@@ -385,7 +391,7 @@ class Sites:
         if self.divide is not None:
             self.divide(peer, message)
         elif targets_untrusted(targets) == {self._site: bytes.fromhex(self._mesh.node)}:
-            _check_gateway(peer)
+            peer.check_gateway()
             self.hear(node_untrusted(source), frame)
         else:
             raise RemoteProtocolError("this node is no gateway")
@@ -399,7 +405,7 @@ class Sites:
                 raise RemoteProtocolError("this node is no gateway")
             self.forward(peer, message)
             return
-        _check_gateway(peer)
+        peer.check_gateway()
         self.refused(source_site, node_untrusted(source), reason)
 
     def refused(self, site: str, node: NodeId, reason: int) -> None:
@@ -414,7 +420,7 @@ class Sites:
             for way in ways:
                 way.pause() if reason == BUSY else way.resume()
             return
-        self._mesh.refusals[f"not carried: {_REASONS.get(reason, 'unknown')}"] += 1
+        self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
         for way in [way for way in self._ways if way.target == (site, node)]:
             way.break_off()
         if reason in (GONE, NOT_EXPORTED):
@@ -425,7 +431,7 @@ class Sites:
         """Give a peer up outside of the loop that reads messages."""
         peer = self._mesh.peers.get(node)
         if peer is not None and peer.foreign:
-            self._mesh.drop(node, f"a gateway refuses: {_REASONS[reason]}")
+            self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
 
     def _receive_allowed(self, peer: Peer, message: Message) -> None:
         self._listen_to(peer)
@@ -446,7 +452,7 @@ class Sites:
     def _listen_to(self, peer: Peer) -> None:
         if peer.foreign or peer is self._mesh.own:
             raise RemoteProtocolError("only a gateway of this site tells of others")
-        _check_gateway(peer)
+        peer.check_gateway()
         self.directory.add(peer.node, trio.current_time(), local=True)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
@@ -490,11 +496,3 @@ class Sites:
         if self.directory.is_local(node):
             self.directory.forget(node)
             self._wakeup.wake()
-
-
-def _check_gateway(peer: Peer) -> None:
-    if not peer.identity.certificate.rights.gateway:
-        raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} has no right to be a gateway")
-
-
-_REASONS: Final = {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}

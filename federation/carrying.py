@@ -28,8 +28,9 @@ from iris.cluster.site_copies import (
     targets_untrusted,
 )
 from iris.cluster.site_directory import Way
+from iris.cluster.site_refusals import BUSY, GONE, NO_ROUTE, NOT_EXPORTED, READY
 from iris.cluster.site_ways import HOPS, PAUSE
-from iris.cluster.sites import BUSY, GONE, NO_ROUTE, NOT_EXPORTED, READY, Sites
+from iris.cluster.sites import Sites
 from iris.federation import checkpoint
 from iris.federation.checkpoint import Checkpoint
 from iris.federation.pressure import Flow, Pressure

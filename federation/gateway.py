@@ -32,7 +32,7 @@ from iris.federation.carrying import Carrying
 from iris.federation.policy import Policy
 from iris.kernel import kinds
 from iris.kernel.background import open_background
-from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.wakeup import Wakeup
@@ -114,6 +114,7 @@ class Gateway:
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reported: set[Hop] = set()
+        self._doubted: set[str] = set()
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
@@ -163,6 +164,9 @@ class Gateway:
             self._directory.receive_route_untrusted(peer.node, message, trio.current_time())
         except Flooded:
             self._flood(peer)
+        except RemoteProtocolError as error:
+            self._report(peer, error)
+            raise
         self.news()
 
     def _receive_exports(self, peer: Peer, message: Message) -> None:
@@ -172,7 +176,16 @@ class Gateway:
                 peer.link.post(question, 0, CONTROL_RESERVE)
         except Flooded:
             self._flood(peer)
+        except RemoteProtocolError as error:
+            self._report(peer, error)
+            raise
         self.news()
+
+    def _report(self, peer: Peer, error: RemoteProtocolError) -> None:
+        """Report a neighbour that tells what cannot be, once for each certificate; the mesh counts each message."""
+        if peer.identity.cluster not in self._doubted:
+            self._doubted.add(peer.identity.cluster)
+            _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)
 
     def _receive_wanted(self, peer: Peer, message: Message) -> None:
         self._advertising.repeat(peer.node, wanted_untrusted(message))

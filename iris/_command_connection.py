@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, final
 
@@ -38,6 +38,7 @@ class Connection:
     listen: tuple[str, ...]
     site: str | None
     dial_only: bool = False
+    prefer_site: str | Mapping[str, int] | None = None
 
     @contextlib.asynccontextmanager
     async def open(self, name: str | None = None, config: iris.Config | None = None) -> AsyncGenerator[iris.Node]:
@@ -53,6 +54,7 @@ class Connection:
                 seeds=self.seeds,
                 listen=self.listen,
                 site=self.site,
+                prefer_site=self.prefer_site,
                 dial_only=self.dial_only,
                 config=config,
             ) as node,
@@ -140,6 +142,19 @@ class _HeldBack(logging.Filter):
         return met
 
 
+def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, int] | None:
+    """Read ``--prefer-site``: the name of one site, or a priority for each of several."""
+    if not given or (len(given) == 1 and "=" not in given[0]):
+        return given[0] if given else None
+    order: dict[str, int] = {}
+    for text in given:
+        name, _sign, priority = text.partition("=")
+        if not (priority.isascii() and priority.isdigit()) or name in order:
+            raise click.BadParameter(f"{text!r}: use one NAME, or NAME=N for each of several sites, N from 1 to 16")
+        order[name] = int(priority)
+    return order
+
+
 def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
 
@@ -154,6 +169,13 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
     @click.option("--site", metavar="NAME", help="The site of this node.")
     @click.option(
+        "--prefer-site",
+        multiple=True,
+        metavar="NAME[=N]",
+        callback=_read_order,
+        help="The site that is asked before all others; or, repeated, with priorities: 1 is asked first, 16 last.",
+    )
+    @click.option(
         "--dial-only",
         is_flag=True,
         help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
@@ -161,6 +183,8 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(Connection)}
+        if given["prefer_site"] is not None and given["site"] is None:
+            raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
         return verb(Connection(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
 
     return with_connection

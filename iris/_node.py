@@ -19,7 +19,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.revoking import Revoking
 from iris.cluster.roster import Member
-from iris.cluster.site_opening import open_everywhere
+from iris.cluster.site_opening import open_with_all, open_with_one, reach_one
 from iris.cluster.sites import Sites
 from iris.cluster.watch import Watch
 from iris.kernel.config import Config
@@ -156,10 +156,8 @@ class Node:
             check_timeout(hedge, "hedge")
         timeout = check_timeout(timeout)
         wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-        if prefer_site and self._sites is not None and self._sites.matters(f"{cluster}@{prefer_site}"):
-            timeout = await self._sites.reach(f"{cluster}@{prefer_site}", timeout, everybody=False)
-        if self._sites is not None and self._sites.matters(cluster):
-            timeout = await self._sites.reach(cluster, timeout, everybody=False)
+        if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
+            timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
         return await self._requests.request(
             cluster,
             payload,
@@ -233,7 +231,7 @@ class Node:
         check_address(cluster)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
         survey = partial(self._surveys.open, cluster, payload, rules, operation, headers)
-        return open_everywhere(self._sites, cluster, survey, rules.timeout, everybody=True)
+        return open_with_all(self._sites, cluster, survey, rules.timeout)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
 
@@ -355,6 +353,7 @@ class Node:
         timeout: float = 5.0,
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
+        prefer_site: str | None = None,
     ) -> AbstractAsyncContextManager[Tunnel]:
         """Open an ordered, throttled, two-way channel to one member of a cluster.
 
@@ -366,6 +365,7 @@ class Node:
             timeout: seconds that the opening may take.
             operation: name of the tunnel handler within the service.
             headers: str to str, for the handler.
+            prefer_site: as for ``request``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -381,8 +381,9 @@ class Node:
         the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
         check_address(cluster)
-        opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers)
-        return open_everywhere(self._sites, cluster, opening, check_timeout(timeout), everybody=False)
+        wanted = check_preference(None, prefer_site)
+        opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
+        return open_with_one(self._sites, cluster, prefer_site, opening, check_timeout(timeout))
 
     # -- clusters -------------------------------------------------------------------------------------------
 

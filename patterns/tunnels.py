@@ -10,6 +10,7 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.site_order import AtSite
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -96,13 +97,21 @@ class Tunnels:
         timeout: float,
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
+        prefer: NodeId | AtSite | None = None,
     ) -> AsyncIterator[Tunnel]:
         """See ``Node.open_tunnel``."""
         flat = wire.encode_headers(headers, self._config.max_headers)
-        async with await self._open(cluster, timeout, operation, flat) as tunnel:
+        async with await self._open(cluster, timeout, operation, flat, prefer) as tunnel:
             yield tunnel
 
-    async def _open(self, cluster: str, timeout: float, operation: str | None, headers: wire.Headers) -> Tunnel:
+    async def _open(
+        self,
+        cluster: str,
+        timeout: float,
+        operation: str | None,
+        headers: wire.Headers,
+        prefer: NodeId | AtSite | None,
+    ) -> Tunnel:
         picker = self._directory.picker(cluster)
         if picker is None:
             raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
@@ -110,7 +119,7 @@ class Tunnels:
         tried: set[NodeId] = set()
         failure: DeliveryError | None = None
         for _ in range(_MAX_ATTEMPTS):
-            member = picker.pick(exclude=tried)
+            member = picker.pick(exclude=tried, prefer=prefer)
             if member is None:
                 break
             tried.add(member)

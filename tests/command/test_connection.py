@@ -100,6 +100,7 @@ def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[s
                 "seeds": ("tcp://192.0.2.1:1", "tcp://192.0.2.2:2"),
                 "listen": ("tcp://127.0.0.1:0", "ipc:///x"),
                 "site": "berlin",
+                "prefer_site": None,
                 "dial_only": False,
             },
         )
@@ -120,7 +121,40 @@ def test_in_the_local_realm_a_member_speaks_for_its_cluster(
     arguments: list[str], name: str | None, opened: list[tuple[str | None, dict[str, Any]]]
 ) -> None:
     assert run_command(arguments) == 2
-    assert opened == [(name, {"credential": None, "seeds": (), "listen": (), "site": None, "dial_only": False})]
+    nothing = {"credential": None, "seeds": (), "listen": (), "site": None, "prefer_site": None, "dial_only": False}
+    assert opened == [(name, nothing)]
+
+
+@pytest.mark.parametrize(
+    ("given", "order"),
+    [(["eu"], "eu"), (["eu=2"], {"eu": 2}), (["eu=2", "ap=16"], {"eu": 2, "ap": 16}), (["=2"], {"": 2})],
+)
+def test_sites_are_asked_in_the_order_of_the_command_line(
+    given: list[str], order: object, opened: list[tuple[str | None, dict[str, Any]]]
+) -> None:
+    options = [part for text in given for part in ("--prefer-site", text)]
+    assert run_command(["request", "a", "--site", "us", *options]) == 2
+    assert [options["prefer_site"] for _, options in opened] == [order]
+
+
+@pytest.mark.parametrize("given", [["eu", "ap"], ["eu=2", "ap"], ["eu=2", "eu=3"], ["eu="], ["eu=²"], ["eu=-1"]])
+def test_what_is_no_order_of_sites_is_named(given: list[str], capsys: Captured) -> None:
+    options = [part for text in given for part in ("--prefer-site", text)]
+    assert run_command(["request", "a", "--site", "us", *options]) == 2
+    assert "NAME=N for each of several sites" in complaint(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--prefer-site", "eu"], "give --site, too"),
+        (["--prefer-site", "no site!", "--site", "us"], "no site!"),
+        (["--prefer-site", "eu=99", "--site", "us"], "priority of site 'eu' is 99"),
+    ],
+)
+def test_an_order_that_no_node_takes_is_one_line(options: list[str], reason: str, capsys: Captured) -> None:
+    assert run_command(["request", "a", *options]) == 2
+    assert reason in complaint(capsys)
 
 
 def test_a_credential_of_the_environment_is_used_unless_another_is_given(

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PRINTED = {
     "request": "hello world\nno-name: whom shall I greet?\n",
     "pubsub": "".join(f"orders.created {{'id': {number}}} from shop, 0 missed\n" for number in range(3)),
-    "federation": "hello from shop, answered in paris\n",
+    "federation": "hello from shop, answered in tokyo\n",
     "survey": "shown at gate: UA 1545 leaves from B12\nshown at hall: UA 1545 leaves from B12\n0 members are missing\n",
     "tunnel": "10,240,000 bytes arrived unchanged: True\n",
 }

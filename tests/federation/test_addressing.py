@@ -157,6 +157,29 @@ async def test_a_site_that_a_request_prefers_is_asked_and_another_when_it_is_gon
             await shop.request("store", prefer_site="no site!")
 
 
+async def test_a_tunnel_goes_to_the_site_that_is_preferred_and_to_another_when_it_is_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        await chain(federation, "one", "two", "three")
+        members = {site: await federation.member(site, echo("store"), "store") for site in ("one", "two", "three")}
+        shop = await federation.node("one", "shop")
+        await shop.wait_for("store", members=3)
+        for site in ("three", "one", "two", "three"):
+            async with shop.open_tunnel("store", prefer_site=site) as tunnel:
+                assert tunnel.sender.node == members[site].id
+                await tunnel.send(b"there and back")
+                assert await tunnel.receive() == b"there and back"
+        async with shop.open_tunnel("store@two", prefer_site="three") as tunnel:
+            assert tunnel.sender.node == members["two"].id
+        federation.crash("three-store")
+        await trio.sleep(10)
+        async with shop.open_tunnel("store", prefer_site="three") as tunnel:
+            assert tunnel.sender.node == members["one"].id
+        with pytest.raises(ConfigError, match="site"):
+            shop.open_tunnel("store", prefer_site="no site!")
+
+
 async def test_a_node_asks_sites_in_the_order_that_it_was_given(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         await chain(federation, "one", "two", "three")

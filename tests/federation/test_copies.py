@@ -20,6 +20,7 @@ from iris.kernel.wire import Message
 from iris.patterns import copies as casting
 from iris.patterns.copies import Copies
 from iris.patterns.heard_copies import PATIENCE
+from iris.security.revocation import issue_revocations
 from iris.security.sender_key import read_copy_header_untrusted
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
 
@@ -132,7 +133,7 @@ async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
                             entry.session.open_untrusted(frame)
 
 
-@pytest.mark.parametrize("how", ["leaves", "dies", "unsubscribes"])
+@pytest.mark.parametrize("how", ["leaves", "dies", "unsubscribes", "is revoked"])
 async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: MockClock, how: str) -> None:
     async with publisher_and_ears(2) as (federation, publisher, ears, heard):
         node = await federation.node("eu", "third")
@@ -158,6 +159,11 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         captured = capture(federation, "us-gateway")
         if how == "dies":
             federation.crash("eu-third")
+        elif how == "is revoked":
+            wall = federation.network.wall_clock()
+            nodes = {str(node.id): int(wall) + 86_400}
+            listed = issue_revocations(federation.network.root, number=1, issued=wall, clusters={}, nodes=nodes)
+            assert await publisher.revoke(listed.signed)
         else:
             done.set()
             if how == "leaves":
@@ -167,6 +173,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         await trio.sleep(1)
         assert copies_of(publisher).frames == frames + 1
         assert [event.payload for event in heard if event.site == "eu"][-2:] == ["after"] * 2
+        assert sum(event.site == "third" for event in heard) == 1
         (message,) = captured
         assert read_copy_header_untrusted(message[5]).key not in former
         assert message[4] == ("eu", message[4][1])

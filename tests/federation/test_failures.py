@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.site_copies import Targets
-from iris.cluster.site_messages import Hop, Route
+from iris.cluster.site_messages import CLUSTER, Export, Hop, Route
 from iris.federation.gateway import Gateway, open_gateway
 from iris.kernel import kinds
 from iris.kernel.config import Config
@@ -21,7 +21,8 @@ from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import Message
 from iris.patterns.heard_copies import PATIENCE
 from iris.security.session import Session
-from tests.support.federations import Federation, Heard, echo, open_federation
+from iris.testing import Rights
+from tests.support.federations import Federation, Heard, certify, echo, open_federation
 
 
 async def two_by_two(federation: Federation) -> iris.Node:
@@ -203,12 +204,14 @@ async def with_bad_gateway(
 
 async def test_replayed_frames_are_dropped(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        publisher, _, heard = await with_bad_gateway(federation, lambda frame: [frame, frame, frame])
+        publisher, ear, heard = await with_bad_gateway(federation, lambda frame: [frame, frame, frame])
         for number in range(100):
             await publisher.publish("orders.new", number)
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert [event.payload for event in heard] == list(range(-1, 100))
+        assert ear.parts.mesh.refusals["copy that repeats or comes late"] == 200
+        assert not any(event.missed for event in heard)
 
 
 async def test_dropped_frames_are_noticed_and_counted_at_the_subscriber(autojump_clock: MockClock) -> None:
@@ -306,13 +309,19 @@ async def test_a_gateway_may_not_speak_for_another_site(
                 open_gateway(impostor, listen=["mem://eu-impostor/between"], peers=["mem://us-gateway/between"])
             )
             await trio.sleep(15)
-        reports = [record.getMessage() for record in caplog.records if "another site has that name" in record.message]
-        assert len(reports) == 1
-        assert impostor.id in reports[0]
+        (report,) = reports_of(caplog, "another site has that name")
+        assert impostor.id in report
         assert await shop.request("store", b"still there") == b"still there"
 
 
-async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(autojump_clock: MockClock) -> None:
+def reports_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    """Return the warnings that contain a text."""
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
+async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_federation(seed=7) as federation:
         await federation.gateway("eu")
         await federation.member("eu", echo("store"))
@@ -332,17 +341,91 @@ async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(aut
         assert await shop.request("store", 1) == 1
         await trio.sleep(60)
         assert federation.gateways["us-gateway"].statistics().sites == ("ap", "eu")
+        assert len(reports_of(caplog, "floods the directory")) == 1
 
 
-async def test_gateways_of_another_realm_are_not_let_in(autojump_clock: MockClock) -> None:
+async def test_gateways_of_another_realm_are_not_let_in(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_federation(seed=1) as ours:
         await ours.gateway("eu")
+        await ours.member("eu", echo("store"))
+        await ours.gateway("ap", to=["eu-gateway"])
+        shop = await ours.node("ap", "shop")
+        await shop.wait_for("store")
+        gateway = ours.gateways["eu-gateway"]
+        neighbours = gateway.statistics().neighbours
         async with open_federation(seed=2) as theirs:
             theirs.network.memory = ours.network.memory  # type: ignore[misc]
             await theirs.gateway("us", to=["eu-gateway"])
-            await trio.sleep(10)
-            assert ours.gateways["eu-gateway"].statistics().neighbours == {}
+            await trio.sleep(60)
+            assert gateway.statistics().neighbours == neighbours
             assert theirs.gateways["us-gateway"].statistics().sites == ()
+        assert len(reports_of(caplog, "trying again")) == 1
+        assert sum(gateway._between.refusals.values()) > 0
+        assert await shop.request("store", 1) == 1
+
+
+async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        await federation.gateway("us", to=["eu-gateway"])
+        liar = await federation.gateway("ap", to=["us-gateway"])
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        own, us = federation.nodes["ap-gateway"].id, federation.gateways["us-gateway"]
+        link = liar._between.peers[federation.nodes["us-gateway"].id].link
+        eu = Hop("eu", federation.nodes["eu-gateway"].id)
+        before = us._between.refusals.copy()
+        for number in range(10):
+            link.post(Route(eu, (Hop("us", own), eu)).message(), 50)  # as if it were a gateway of that site
+            link.post(Route(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50)  # a way to somewhere else
+            link.post((kinds.EXPORTS, "eu", bytes(16), 0, "junk", (), (), 0), 50)
+        await trio.sleep(2)
+        assert (us._between.refusals - before).total() == 30
+        (report,) = reports_of(caplog, "tells what cannot be")
+        assert own in report
+        assert us.statistics().sites == ("ap", "eu")
+        assert await shop.request("store", 1) == 1
+
+
+async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_reported_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_federation() as federation:
+        for cluster in ("store", "other"):
+            certify(federation.network, cluster, Rights())
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        liar = await federation.gateway("ap", to=["eu-gateway"])
+        thief = await federation.member("ap", echo("other"))
+        await federation.enter(thief._serving.serve("store", echo("store", "stolen"), iris.Limits()))
+        shop = await federation.node("eu", "shop")
+        await shop.wait_for("other")
+        assert await shop.request("other", 1) == 1
+        honest = liar._advertising.export
+
+        def lie(entries: Iterable[Export]) -> bool:
+            return honest({*entries, Export(CLUSTER, "store", thief.id), Export(CLUSTER, "safe", thief.id)})
+
+        liar._advertising.export = lie  # type: ignore[method-assign]
+        for _ in range(5):
+            liar.news()
+            await trio.sleep(1)
+        assert "safe" in shop.clusters(), "its gateway cannot know better"
+        for _ in range(20):
+            assert await shop.request("store", 2) == 2
+        for address in ("store@ap", "safe"):
+            with pytest.raises(iris.IrisError):
+                await shop.request(address, 3, timeout=1)
+        assert await shop.request("other", 4) == 4
+        (report,) = reports_of(caplog, "which it has no right to be")
+        assert thief.id in report
+        assert shop._mesh.refusals["member that has no right to be one"] == 2
 
 
 async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: MockClock) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.sites import GONE
+from iris.cluster.site_refusals import GONE
 from iris.kernel import kinds
-from iris.security.certificate import issue_certificate
-from iris.security.credential import Credential
 from iris.security.revocation import RevocationList, issue_revocations
-from iris.security.signing import SigningKey
 from iris.testing import ALL_RIGHTS, Network, Rights
-from tests.support.federations import echo, open_federation
+from tests.support.federations import certify, echo, open_federation
 
 
 def _prove_nothing(_: object) -> None:
@@ -25,23 +20,6 @@ def _prove_nothing(_: object) -> None:
 
 def _permit_all(record: object) -> object:
     return record
-
-
-def certify(network: Network, name: str, rights: Rights) -> Credential:
-    """Have nodes of a cluster come up with other rights than the network's."""
-    held = network.credential(name)
-    assert isinstance(held.keys, SigningKey)
-    certificate = issue_certificate(
-        network.root,
-        name=name,
-        public_key=held.keys.public,
-        generation=1,
-        not_before=network.wall_clock() - 300,
-        not_after=network.wall_clock() + 86_400,
-        rights=rights,
-    )
-    fresh = network._credentials[name] = dataclasses.replace(held, certificate=certificate)
-    return fresh
 
 
 def revoke(network: Network, number: int, **clusters: int) -> RevocationList:

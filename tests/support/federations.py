@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +13,10 @@ import iris
 import iris.testing
 from iris.federation.gateway import Gateway, open_gateway
 from iris.federation.policy import Policy
-from iris.testing import Network
+from iris.security.certificate import issue_certificate
+from iris.security.credential import Credential
+from iris.security.signing import SigningKey
+from iris.testing import Network, Rights
 
 T = TypeVar("T")
 
@@ -133,3 +137,20 @@ def echo(name: str, answer: object = None) -> iris.Service:
             await tunnel.send(payload)
 
     return service
+
+
+def certify(network: Network, name: str, rights: Rights) -> Credential:
+    """Have nodes of a cluster come up with other rights than the network's."""
+    held = network.credential(name)
+    assert isinstance(held.keys, SigningKey)
+    certificate = issue_certificate(
+        network.root,
+        name=name,
+        public_key=held.keys.public,
+        generation=1,
+        not_before=network.wall_clock() - 300,
+        not_after=network.wall_clock() + 86_400,
+        rights=rights,
+    )
+    fresh = network._credentials[name] = dataclasses.replace(held, certificate=certificate)
+    return fresh
