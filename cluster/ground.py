@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol, final
 
@@ -65,6 +65,9 @@ class Ground:
         self.timers: Final = Timers()
         self.dissemination: Final = Dissemination()
         self.health: Final = LocalHealth()
+        self.is_linked: Callable[[NodeId], bool] = lambda _: True
+        self.is_new: Callable[[NodeId], bool] = lambda _: False
+        """Whether a node is being linked for the first time, so that its silence says nothing."""
         self.outbox: list[Effect] = []
         self.sent: Counter[int] = Counter()
         """Messages by kind."""

@@ -11,6 +11,7 @@ peer never sees a frame of a session that it does not know.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -35,9 +36,9 @@ from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
 _MAX_ADDRESS: Final = 512
-_PATIENCE: Final = (1.0, 2.0)
-"""Seconds after which a first frame is sent again, and then once more.  Up to a quarter is added at random, so that
-nodes that were sent away together do not come back together.
+_PATIENCE: Final = (0.2, 0.4)
+"""Shares of the time that a handshake may take after which a first frame is sent again, and then once more: 1 and 2 s.
+Up to a quarter is added at random, so that nodes that were sent away together do not come back together.
 
 A node whose own first frame comes back to it does not believe at once that it has dialled itself: whoever listens to
 the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by then."""
@@ -122,13 +123,19 @@ class _Responding:
     host: str | None
     done: trio.Event
     scope: trio.CancelScope
+    ephemeral: bytes
     outgoing: Outgoing | None = None
     """The connection by which the response went."""
+    response: bytes = b""
 
 
 @final
 class Handshakes:
-    """All handshakes of one node."""
+    """All handshakes of one node.
+
+    Args:
+        patience: returns how many seconds a handshake may take now.
+    """
 
     def __init__(
         self,
@@ -136,11 +143,13 @@ class Handshakes:
         ways: Ways,
         inbound: Inbound,
         nursery: trio.Nursery,
+        patience: Callable[[], float],
         *,
         entropy: Entropy,
         wall_clock: Callable[[], float],
     ) -> None:
         self._host = host
+        self._patience = patience
         self._ways = ways
         self._inbound = inbound
         self._admission = Admission(host.config, host.refusals)
@@ -150,6 +159,8 @@ class Handshakes:
         self._wall_clock = wall_clock
         self._initiating: dict[int, _Initiating] = {}
         self._responding: dict[int, _Responding] = {}
+        self._answering: dict[bytes, _Responding] = {}
+        """Those of which the first frame may come again, by the ephemeral key in it."""
 
     def __len__(self) -> int:
         return len(self._initiating) + len(self._responding)
@@ -179,8 +190,8 @@ class Handshakes:
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
         try:
             await self._send(outgoing, initiator.frame)
-            for patience in _PATIENCE:
-                with trio.move_on_after(patience * (1 + self._entropy(1)[0] / 1024)):
+            for share in _PATIENCE:
+                with trio.move_on_after(share * self._patience() * (1 + self._entropy(1)[0] / 1024)):
                     await waiting.done.wait()
                 if waiting.done.is_set():
                     break
@@ -250,6 +261,9 @@ class Handshakes:
         admission, ephemeral = self._admission, frame[EPHEMERAL]
         if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
             return
+        if ephemeral in self._answering and self._answer_again(self._answering[ephemeral]):
+            admission.remember(ephemeral)
+            return
         index = self._new_index()
         responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
@@ -265,11 +279,32 @@ class Handshakes:
         for other in admission.open(index, address, now):
             admission.dialled(other)
             self._responding.pop(other).scope.cancel()
-        scope = trio.CancelScope(deadline=now + self._config.handshake_timeout)
+        scope = trio.CancelScope(deadline=now + self._patience())
         waiting = self._responding[index] = _Responding(
-            responder, claimed, addresses, tag, address, trio.Event(), scope
+            responder, claimed, addresses, tag, address, trio.Event(), scope, ephemeral
         )
+        self._answering[ephemeral] = waiting
         self._nursery.start_soon(self._respond, index, waiting)
+
+    def _answer_again(self, waiting: _Responding) -> bool:
+        """Take the same first frame once more; tell whether that is all there is to do.
+
+        Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
+        make a connection for each copy would make them shorter.
+        """
+        outgoing = waiting.outgoing
+        if outgoing is None:
+            self._host.refusals["first frame again, before its answer"] += 1
+            return True
+        owner = self._ways.owner(outgoing)
+        if outgoing not in self._ways or (owner is not None and owner.link.outgoing is not outgoing):
+            return False  # it has broken
+        if owner is not None:
+            owner.link.insert(waiting.response)
+        else:
+            with contextlib.suppress(trio.ClosedResourceError):
+                outgoing.send_nowait(waiting.response)  # if there is no room, another answer has no room either
+        return True
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
         """Answer a first frame and wait, bounded, for the last one."""
@@ -285,7 +320,7 @@ class Handshakes:
                 own = await self._host.own_urls(told) if is_site_url(told) else self._host.advertised
                 hello = _hello(self._host.identity.node_id, own, self._host.tag)
                 response = waiting.responder.respond(hello, wall_now=self._wall_clock())
-                waiting.outgoing = outgoing
+                waiting.outgoing, waiting.response = outgoing, response
                 await self._send(outgoing, response)
                 await waiting.done.wait()
             except (NotSent, ConfigError):
@@ -294,6 +329,8 @@ class Handshakes:
                 refusals["handshake cut off"] += 1
             except AuthenticationError:
                 refusals["AuthenticationError"] += 1
+        if self._answering.get(waiting.ephemeral) is waiting:
+            del self._answering[waiting.ephemeral]
         self._forget(index, waiting)
         if dialled is not None and not waiting.done.is_set():
             self._ways.close(dialled)

@@ -2,6 +2,9 @@
 
 A node that is starved of CPU or network sees everybody else fail.  The score counts the signs of that; probes
 are sent less often and waited for longer, and gossip is sent less often, by the factor ``1 + score``.
+
+Beside it stands how late this node has done lately what was due: where processors are short, everything that takes
+several processes takes so many times that, and whoever waits for it has to wait longer.
 """
 
 from __future__ import annotations
@@ -14,15 +17,23 @@ MAX_SCORE: Final = 8
 _MAX_BY_OTHERS: Final = 2
 """A malicious accuser must not be able to blind this node."""
 
+_FADING: Final = 0.9
+"""What is left of a lateness when the next thing was done in time: a hundredth after 44 of them, or 4 s of gossip."""
+
 
 @final
 class LocalHealth:
-    """A score from 0 (well) to ``MAX_SCORE``."""
+    """A score from 0 (well) to ``MAX_SCORE``.
 
-    __slots__ = ("score",)
+    Attributes:
+        lateness: seconds by which this node did lately what was due too late; the worst counts, and fades.
+    """
+
+    __slots__ = ("lateness", "score")
 
     def __init__(self) -> None:
         self.score = 0
+        self.lateness = 0.0
 
     def __repr__(self) -> str:
         return f"<LocalHealth {self.score}>"
@@ -31,6 +42,10 @@ class LocalHealth:
     def factor(self) -> int:
         """By how much probing slows down: 1 when well."""
         return 1 + self.score
+
+    def late(self, seconds: float) -> None:
+        """Something that was due was done so many seconds later."""
+        self.lateness = max(seconds, _FADING * self.lateness)
 
     def answered(self) -> None:
         """A probe was answered in time."""

@@ -13,6 +13,7 @@ by it, for it sends by one.  While each peer has one connection, nothing is note
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, final
 
 import trio
@@ -36,6 +37,9 @@ one whom the operating system vouches for."""
 class Inbound:
     """The connections to one node.
 
+    Args:
+        patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.
+
     Attributes:
         strangers: those by which no genuine frame has come yet; mostly there are none.
         rivals: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
@@ -44,7 +48,9 @@ class Inbound:
         carrier: whose limits count for a frame that was carried; None if they are only those of all together.
     """
 
-    def __init__(self, transport: Transport, config: Config, refusals: Counter[str]) -> None:
+    def __init__(
+        self, transport: Transport, config: Config, refusals: Counter[str], patience: Callable[[], float] | None = None
+    ) -> None:
         self._connections: Connections[int] = Connections(config, refusals)
         self.strangers: Final = self._connections.waiting
         self.carried = False
@@ -57,6 +63,8 @@ class Inbound:
         self._owned: dict[NodeId, dict[int, float]] = {}
         self.rivals: Final[dict[NodeId, None]] = {}
         self._frame_timeout = config.frame_timeout
+        self._handshake_timeout = config.handshake_timeout
+        self._patience = patience or (lambda: config.handshake_timeout)
         self._news = trio.Event()
         transport.observe(self)
 
@@ -118,11 +126,16 @@ class Inbound:
     def deadline(self) -> float:
         """When to call ``expire``; infinity if there are neither strangers nor rivals."""
         silent = [next(iter(self._owned[node].values())) + self._frame_timeout for node in self.rivals]
-        return min(self._connections.deadline, *silent) if silent else self._connections.deadline
+        return min([self._connections.deadline + self._grace, *silent])
+
+    @property
+    def _grace(self) -> float:
+        """Seconds that strangers have in addition, since what they have sent is read late."""
+        return self._patience() - self._handshake_timeout
 
     def expire(self, now: float) -> None:
         """Send away strangers that take too long, and connections of rivals by which nothing whole comes."""
-        for connection in self._connections.expire(now):
+        for connection in self._connections.expire(now - self._grace):
             self._transport.hang_up(connection)
         for node in list(self.rivals):
             *others, _ = self._owned[node].items()

@@ -1,9 +1,11 @@
 """Links to everybody: who is dialled by whom, what waits for a link, and for how long a dead member keeps one.
 
-Of two nodes that hear of each other one dials, by the order of their ids; the other one waits a moment for it, unless
-it has something to say.  A member that is declared dead but was heard since it fell under suspicion is most likely
-slow: it will refute, and a link costs both ends milliseconds of work.  Dropping the links of slow nodes would make
-them slower yet, and a loaded machine would never come to rest.
+Of two nodes that hear of each other one dials, as their ids say; the other one waits a moment for it, unless it has
+something to say.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
+
+A member that is declared dead but was heard since it fell under suspicion is most likely slow: it will refute, and a
+link costs both ends milliseconds of work.  Dropping the links of slow nodes would make them slower yet, and a loaded
+machine would never come to rest.
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
 
 _COURTESY: Final = 0.5
-"""Of two nodes that hear of each other the one with the smaller id dials; the other one waits this long first."""
+"""Of two nodes that hear of each other one dials; the other one waits this long first."""
+
+_LATER: Final = 20.0
+"""It waits for so many times its own lateness in addition: a handshake goes through as many threads, of both nodes."""
+
+_LATE: Final = 0.02
+"""Seconds of lateness from which a node that has something to say waits as well."""
+
+_FIRST_ATTEMPTS: Final = 2
+"""Attempts to link to a new member that have to fail before its silence counts against it."""
 
 _COURTESY_TO_DIALLERS: Final = 5.0
 """Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
@@ -45,14 +56,16 @@ class _Wait:
 
     Attributes:
         messages: of the machine, for when it is linked.
+        new: whether it was not linked before, and could not be found silent yet.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """
 
-    __slots__ = ("hurry", "linked", "messages")
+    __slots__ = ("hurry", "linked", "messages", "new")
 
-    def __init__(self) -> None:
+    def __init__(self, *, new: bool) -> None:
         self.messages: list[Message] = []
+        self.new = new
         self.hurry = trio.Event()
         self.linked = trio.Event()
 
@@ -92,9 +105,14 @@ class Linking:
     def __len__(self) -> int:
         return len(self._waits)
 
-    def begin(self, node: NodeId) -> None:
-        """Link to a node, unless that is under way."""
-        self._wait(node)
+    def begin(self, node: NodeId, *, new: bool = False) -> None:
+        """Link to a node, unless that is under way; ``new``: it was not linked before."""
+        self._wait(node, new=new)
+
+    def is_new(self, node: NodeId) -> bool:
+        """Tell whether a node is being linked for the first time, and may well not have had its turn yet."""
+        wait = self._waits.get(node)
+        return wait is not None and wait.new
 
     def hold(self, node: NodeId, message: Message) -> None:
         """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself."""
@@ -152,10 +170,10 @@ class Linking:
 
     # -- dialling -------------------------------------------------------------------------------------------
 
-    def _wait(self, node: NodeId) -> _Wait:
+    def _wait(self, node: NodeId, *, new: bool = False) -> _Wait:
         wait = self._waits.get(node)
         if wait is None:
-            wait = _Wait()
+            wait = _Wait(new=new)
             if not self._mesh.closing:  # else there is nobody any more who could do it
                 self._waits[node] = wait
                 self._nursery.start_soon(self._link, node, wait)
@@ -176,9 +194,11 @@ class Linking:
                 try:
                     await self._mesh.connect(dict.fromkeys((*record.addresses, *through_others)), expected=node)
                 except Refused:
+                    wait.new = False
                     self._refused(node)
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     self._failed(type(error).__name__)
+                wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
                 if not self._is_alive(node):
                     return
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
@@ -192,6 +212,17 @@ class Linking:
         if dials and any(map(is_two_way, self._mesh.advertised)):
             with trio.move_on_after(_COURTESY_TO_DIALLERS):
                 await wait.linked.wait()
-        elif self._mesh.node > node if dials == self._mesh.dial_only else dials:
-            with trio.move_on_after(_COURTESY):
-                await wait.hurry.wait()
+        elif dials_second(self._mesh.node, node) if dials == self._mesh.dial_only else dials:
+            late = self._mesh.turns.lateness()
+            with trio.move_on_after(_COURTESY + _LATER * late):
+                await (wait.linked if late > _LATE else wait.hurry).wait()
+
+
+def dials_second(node: NodeId, other: NodeId) -> bool:
+    """Tell whether of these two the first one leaves it to the other to dial.
+
+    Not by the order of the ids alone: the smallest would have all the others to dial, some at a time, and the whole
+    realm would wait for it.  So each dials about half of them.
+    """
+    odd = (int(node[-1], 16) ^ int(other[-1], 16)) & 1
+    return (node > other) != bool(odd)

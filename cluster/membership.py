@@ -92,6 +92,8 @@ class Membership:
             failed=self._cannot_link,
         )
         mesh.redialling.refused = self._refused
+        mesh.turns.lateness = lambda: swim.lateness
+        swim.use_links(lambda node: mesh.peer(node) is not None, self._linking.is_new)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
@@ -389,7 +391,7 @@ class Membership:
             else:
                 self._linking.cleared(node)
             if self._mesh.peer(node) is None:
-                self._linking.begin(node)
+                self._linking.begin(node, new=True)
             else:
                 self._place(node)
         self._changed.unpark_all()

@@ -88,8 +88,11 @@ class Mesh:
         self._transport = transport
         self._nursery = nursery
         self._ways = Ways(transport, self._connection_broke, entropy if dial_only else None)
-        self._inbound: Final = Inbound(transport, config, self.refusals)
-        self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, entropy=entropy, wall_clock=wall_clock)
+        self.turns: Final = Turns(config.handshake_timeout)
+        self._inbound: Final = Inbound(transport, config, self.refusals, self.turns.patience)
+        self._handshakes = Handshakes(
+            self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
+        )
         self._peers: dict[NodeId, Peer] = {}
         self._sessions: dict[int, SessionEntry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
@@ -101,7 +104,6 @@ class Mesh:
         self._renewing: Final = Renewing(
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
-        self._turns = Turns()
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
         self.closing = False
@@ -194,8 +196,11 @@ class Mesh:
 
     async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None) -> Peer:
         """Dial a node and shake hands with it, when it is this one's turn."""
-        async with self._turns.take() as connected:
-            with trio.move_on_after(self.config.handshake_timeout):
+        async with self.turns.take() as connected:
+            if expected is not None and self.outgoing_to(expected) is not None:  # it was faster
+                return self._peers[expected]
+            patience = self.turns.patience()
+            with trio.move_on_after(patience):
                 outgoing = await self._ways.dial_any(addresses)
                 connected()
                 try:
@@ -208,8 +213,8 @@ class Mesh:
                     raise
         self.refusals["handshake that came to nothing"] += 1
         raise NotSent(
-            f"no answer from {addresses[0]} within {self.config.handshake_timeout:g} s: it is cut off, of another "
-            "realm, or no node of Iris"
+            f"no answer from {addresses[0]} within {patience:.3g} s: it is cut off, of another realm, or no node of "
+            "Iris"
         )
 
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:

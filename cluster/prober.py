@@ -47,6 +47,10 @@ _HEARD: Final = 32
 _MENDED_TOO: Final = 4
 """Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
 
+_LATER: Final = 2.0
+"""An answer is waited for so many times the lateness of this node longer: it may be read late, or given late by another
+process of the same machine."""
+
 _BUSY: Final = 0.1
 """Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
 
@@ -167,7 +171,7 @@ class Prober:
         ground = self._ground
         ground.timers.at(ground.now + ground.config.probe_interval * ground.health.factor, self._tick)
         member = self._next()
-        if member is not None and member.record.node not in self._probing:
+        if member is not None and member.record.node not in self._probing and not ground.is_new(member.record.node):
             self._start(member)
         self._try_again(self._broken, 1)
         self._try_again(self._busy, 1)
@@ -198,7 +202,8 @@ class Prober:
         self._end(node)
         self._sequence += 1
         sequence = self._sequence
-        probe = Probe(node, ground.now, ground.config.probe_timeout * ground.health.factor, alone=alone)
+        timeout = ground.config.probe_timeout * ground.health.factor + _LATER * ground.health.lateness
+        probe = Probe(node, ground.now, timeout, alone=alone)
         self._probes[sequence] = probe
         self._probing[node] = sequence
         self._ping(member, sequence)

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Container
 from pathlib import Path
+from random import Random
 from typing import Final, cast, final
 
 from iris.kernel.errors import ConfigError
@@ -24,13 +25,17 @@ _MAX_ENTRY: Final = 16 * 1024
 class Registry:
     """The nodes of one site that have announced themselves in ``directory``.
 
+    Args:
+        random: chooses whom ``entries`` returns of more than were asked for.
+
     Raises:
         ConfigError: the directory cannot be written to.
     """
 
-    def __init__(self, directory: Path, site: str = "") -> None:
+    def __init__(self, directory: Path, site: str = "", random: Random | None = None) -> None:
         self._directory = directory
         self._site = site
+        self._random = random or Random()
 
     @property
     def exists(self) -> bool:
@@ -60,13 +65,16 @@ class Registry:
     def entries(self, besides: Container[NodeId] = (), limit: int = 1_000_000) -> dict[NodeId, tuple[str, ...]]:
         """Return the addresses of nodes announced, at most ``limit`` and none of those that are known already.
 
-        Entries that cannot be read are passed over.  A realm that is complete costs the names in one directory.
+        Of more than ``limit``, which ones is left to chance: nodes that start together would otherwise all come to the
+        same few, which have no time for so many.  Entries that cannot be read are passed over.  A realm that is
+        complete costs the names in one directory.
         """
         found: dict[NodeId, tuple[str, ...]] = {}
         try:
             names = sorted(path.name for path in self._directory.iterdir())
         except OSError:
             return found
+        self._random.shuffle(names)
         for name in names:
             node = name.removesuffix(_SUFFIX)
             if node == name or not is_node_id(node) or NodeId(node) in besides:

@@ -132,7 +132,7 @@ async def open_node(
     registry: Registry | None = None
     if environment.directory is not None and not dial_only:
         directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
-        registry = Registry(directory, site or "")
+        registry = Registry(directory, site or "", environment.random)
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
 
     async def remake() -> bool:

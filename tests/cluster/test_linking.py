@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
+from typing import cast
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 import iris
 from iris.cluster.effects import Changed
+from iris.cluster.linking import Linking, dials_second
+from iris.cluster.mesh import Mesh
 from iris.cluster.records import MemberState
+from iris.cluster.turns import Turns
+from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.testing import open_network
+from tests.support.membership import node, record
 
 
 @asynccontextmanager
@@ -73,3 +81,87 @@ async def test_a_suspicion_that_has_passed_does_not_count(autojump_clock: MockCl
         link = one._mesh.peers[two.id].link
         await trio.testing.wait_all_tasks_blocked()
         assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+
+
+def test_of_any_two_one_leaves_it_to_the_other_to_dial_and_each_dials_about_half_of_all() -> None:
+    random = Random(1)
+    nodes = [NodeId(f"{random.getrandbits(128):032x}") for _ in range(100)]
+    for one in nodes:
+        assert all(dials_second(one, other) != dials_second(other, one) for other in nodes if other != one)
+        assert 25 < sum(dials_second(one, other) for other in nodes if other != one) < 75
+
+
+class Links:
+    """As much of a mesh as linking needs, with nobody else in it."""
+
+    def __init__(self, node: NodeId, *, answers: bool) -> None:
+        self.node = node
+        self.peers: dict[NodeId, object] = {}
+        self.turns = Turns(5.0)
+        self.closing = self.dial_only = False
+        self.advertised = ()
+        self.answers = answers
+        self.dialled: list[float] = []
+
+    def peer(self, node: NodeId) -> object:
+        return self.peers.get(node)
+
+    async def connect(self, urls: object, *, expected: NodeId) -> None:
+        self.dialled.append(trio.current_time())
+        if not self.answers:
+            await trio.sleep(5.0)
+            raise NotSent("nobody answers")
+        self.peers[expected] = object()
+
+
+@asynccontextmanager
+async def open_linking(links: Links) -> AsyncIterator[Linking]:
+    async with trio.open_nursery() as nursery:
+        yield Linking(
+            cast("Mesh", links),
+            nursery,
+            record={node(number): record(number) for number in range(1, 20)}.get,
+            is_alive=lambda _: True,
+            refused=lambda _: None,
+            failed=lambda _: None,
+        )
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("late", "hurry", "after"), [(0.0, False, 0.5), (0.0, True, 0.0), (0.01, True, 0.0), (0.1, True, 2.5)]
+)
+async def test_who_has_something_to_say_waits_for_the_other_to_dial_only_if_it_is_late(
+    autojump_clock: MockClock, late: float, hurry: bool, after: float
+) -> None:
+    one, other = next((node(n), node(1)) for n in range(2, 20) if dials_second(node(n), node(1)))
+    links = Links(one, answers=True)
+    links.turns.lateness = lambda: late
+    async with open_linking(links) as linking:
+        began = trio.current_time()
+        linking.begin(other)
+        if hurry:
+            linking.hold(other, (0x14, ()))
+        await trio.sleep(10.0)
+    assert links.dialled == [pytest.approx(began + after)]
+
+
+async def test_a_member_is_new_until_two_attempts_to_link_to_it_have_failed(autojump_clock: MockClock) -> None:
+    one, other = next((node(n), node(1)) for n in range(2, 20) if not dials_second(node(n), node(1)))
+    links = Links(one, answers=False)
+    async with open_linking(links) as linking:
+        assert not linking.is_new(other)
+        linking.begin(other, new=True)
+        await trio.sleep(10.2)
+        assert linking.is_new(other)
+        await trio.sleep(0.1)
+        assert not linking.is_new(other)
+        assert len(links.dialled) == 2
+
+
+async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockClock) -> None:
+    async with open_linking(Links(node(2), answers=False)) as linking:
+        linking.begin(node(1))
+        linking.begin(node(1), new=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not linking.is_new(node(1))

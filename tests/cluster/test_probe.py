@@ -86,3 +86,13 @@ def test_answers_restore_health_and_refutations_and_stalls_cost_it() -> None:
     assert health.score == 3
     health.answered()
     assert health.score == 2
+
+
+def test_the_worst_lateness_counts_and_fades() -> None:
+    health = LocalHealth()
+    for seconds in (0.1, 0.3, 0.2):
+        health.late(seconds)
+    assert health.lateness == pytest.approx(0.27)
+    for _ in range(44):
+        health.late(0.0)
+    assert 0 < health.lateness < 0.01 * 0.27

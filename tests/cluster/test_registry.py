@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -114,3 +115,12 @@ def test_known_nodes_are_passed_over_unread_and_no_more_than_asked_for_are_read(
     assert set(registry.entries(nodes[:7])) == set(nodes[7:])
     assert len(registry.entries(nodes[:3], 4)) == 4
     assert registry.entries(nodes) == {}
+
+
+def test_who_of_too_many_is_returned_is_left_to_chance(tmp_path: Path) -> None:
+    nodes = [NodeId(f"{number:032x}") for number in range(20)]
+    for node in nodes:
+        Registry(tmp_path).announce(node, (f"ipc:///{node}",))
+    seen = {frozenset(Registry(tmp_path, random=Random(seed)).entries((), 4)) for seed in range(20)}
+    assert len(seen) > 15
+    assert set().union(*seen) == set(nodes)

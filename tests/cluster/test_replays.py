@@ -115,6 +115,39 @@ async def test_an_honest_node_that_repeats_its_first_frame_is_answered_each_time
         assert {wire.parse_header_untrusted(answer).kind for answer in answers} == {wire.HANDSHAKE_RESPONSE}
 
 
+async def test_copies_of_a_first_frame_that_is_being_answered_cost_no_connection(autojump_clock: MockClock) -> None:
+    """Where processors are short they come before there is an answer; to make one for each would make them shorter."""
+    async with open_meshes("a") as fleet:
+        a = fleet["a"]
+        await bury(fleet)
+        (frame,) = record(fleet, 1, DEAD)
+        way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+        for _ in range(admission.FIRST_FRAMES + 1):
+            way.send_nowait(frame)
+            await trio.sleep(0.1)
+        assert a.mesh._handshakes._admission.dialling == 1
+        assert a.mesh.refusals["first frame again, before its answer"] == admission.FIRST_FRAMES - 1
+        assert a.mesh.refusals["first frame that was sent too often"] == 1
+
+
+async def test_copies_of_a_first_frame_that_was_answered_have_the_same_answer_once_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a") as fleet:
+        a = fleet["a"]
+        listener = fleet.network.transport("gone")
+        await listener.listen(["mem://gone"])
+        (frame,) = record(fleet, 1, "mem://gone")
+        way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+        for _ in range(admission.FIRST_FRAMES):
+            way.send_nowait(frame)
+            await trio.sleep(0.1)
+        answers = list(iter(listener.receive_nowait, None))
+        assert len(answers) == admission.FIRST_FRAMES
+        assert len(set(answers)) == 1
+        assert len(a.mesh._handshakes) == 1
+
+
 # -- every state of a handshake, and every frame ----------------------------------------------------------------
 
 

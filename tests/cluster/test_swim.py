@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iris.cluster.effects import Rejected
 from iris.cluster.gossip import Accusation, Renewal, encode_update
 from iris.cluster.records import MAX_COUNTER, MemberState
-from iris.cluster.swim import KINDS
+from iris.cluster.swim import KINDS, Swim
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from tests.support.membership import (
@@ -112,3 +112,40 @@ def test_a_starved_node_gossips_less_often(score: int) -> None:
     assert sends(gossip(swim, record(100), now=5.01), kinds.GOSSIP), "what comes after a quiet while goes on at once"
     later = next(at for at, effect in run(swim, 8.0) if sends([effect], kinds.GOSSIP))
     assert near(later, 5.01 + Config().gossip_interval * (1 + score))
+
+
+def late(swim: Swim, seconds: float) -> None:
+    """Do what is due so many seconds late."""
+    swim.expire(swim.deadline + seconds)
+
+
+def test_a_node_that_is_late_gossips_less_often() -> None:
+    swim = knowing(*range(1, 30))
+    run(swim, 5.0, deaf=False)
+    late(swim, 0.2)
+    assert near(swim.lateness, 0.2)
+    now = swim._ground.now + 0.01
+    assert sends(gossip(swim, record(100), now=now), kinds.GOSSIP), "what comes after a quiet while goes on at once"
+    later = next(at for at, effect in run(swim, now + 3.0) if sends([effect], kinds.GOSSIP))
+    assert later > now + Config().gossip_interval + 5 * 0.15
+
+
+def test_gossip_passes_over_those_without_a_link_and_counts_nothing_as_told() -> None:
+    swim = knowing(*range(1, 30))
+    run(swim, 5.0, deaf=False)
+    linked = {node(1), node(2)}
+    swim.use_links(linked.__contains__, lambda _: False)
+    effects = [*gossip(swim, record(100), now=5.01), *(effect for _, effect in run(swim, 60.0, deaf=False))]
+    assert {send.node for send in sends(effects, kinds.GOSSIP)} == linked
+    assert swim.settled
+    swim.use_links(lambda _: False, lambda _: False)
+    gossip(swim, record(101), now=61.0)
+    assert not any(sends([effect], kinds.GOSSIP) for _, effect in run(swim, 63.0))
+    assert not swim.settled
+
+
+def test_nobody_who_is_being_linked_for_the_first_time_is_found_silent() -> None:
+    swim = knowing(*range(1, 5))
+    swim.use_links(lambda _: True, lambda other: other == node(1))
+    seen = changes([effect for _, effect in run(swim, 30.0)])
+    assert {about for about, state, _ in seen if state is MemberState.SUSPECT} == {node(2), node(3), node(4)}

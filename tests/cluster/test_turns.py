@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from iris.cluster.peer import Peer
 from iris.cluster.turns import AT_A_TIME, PATIENCE, Turns
 from iris.testing import open_network
+from tests.support.meshes import open_meshes
 
 
 class Crowd:
@@ -34,7 +37,7 @@ class Crowd:
 
 
 async def crowd_of(count: int, seconds: float, *, connect: bool = False) -> Crowd:
-    crowd = Crowd(Turns(), seconds, connect=connect)
+    crowd = Crowd(Turns(5.0), seconds, connect=connect)
     async with trio.open_nursery() as nursery:
         for number in range(count):
             nursery.start_soon(crowd.come, number)
@@ -73,7 +76,7 @@ async def test_those_that_do_not_connect_hold_nobody_up_for_more_than_a_second(a
 
 
 async def test_a_wait_that_is_cancelled_takes_no_place(autojump_clock: MockClock) -> None:
-    turns = Turns()
+    turns = Turns(5.0)
     crowd = Crowd(turns, 0.5)
     async with trio.open_nursery() as nursery:
         for number in range(AT_A_TIME):
@@ -96,7 +99,7 @@ async def fail() -> None:
 async def test_a_turn_ends_however_the_block_ends(
     autojump_clock: MockClock, end: Callable[[], Awaitable[None]]
 ) -> None:
-    turns = Turns()
+    turns = Turns(5.0)
     for _ in range(3 * AT_A_TIME):
         try:
             async with turns.take():
@@ -118,3 +121,47 @@ async def test_hosts_that_do_not_answer_keep_a_node_from_the_others_for_seconds_
         async with network.open_node("here", host="here", seeds=[*lost, "there"]) as node:
             assert there.id in node._mesh.peers
             assert trio.current_time() - before < 20 / AT_A_TIME * PATIENCE + 5.5
+
+
+@pytest.mark.parametrize(("late", "at_a_time"), [(0.0, AT_A_TIME), (0.019, AT_A_TIME), (0.02, 2), (0.5, 1)])
+async def test_a_node_that_is_late_begins_fewer(autojump_clock: MockClock, late: float, at_a_time: int) -> None:
+    turns = Turns(5.0)
+    turns.lateness = lambda: late
+    crowd = Crowd(turns, 0.01)
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(crowd.come, number)
+    assert crowd.most == at_a_time
+
+
+@pytest.mark.parametrize(("late", "patience"), [(0.0, 5.0), (0.1, 10.0), (30.0, 30.0)])
+def test_where_processors_are_short_a_handshake_may_take_longer(late: float, patience: float) -> None:
+    turns = Turns(5.0)
+    turns.lateness = lambda: late
+    assert turns.patience() == patience
+
+
+async def test_who_was_linked_while_it_waited_for_its_turn_is_not_dialled(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", linked=False) as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        nursery.start_soon(hold_all_turns, a.mesh.turns, 0.5)
+        await trio.testing.wait_all_tasks_blocked()
+        linked: list[Peer] = []
+
+        async def connect() -> None:
+            linked.append(await a.mesh.connect([b.url], expected=b.id))
+
+        nursery.start_soon(connect)
+        await b.mesh.connect([a.url])
+        await trio.sleep(0.1)
+        session = a.peer(b).session
+        await trio.sleep(1.0)
+        assert linked == [a.peer(b)]
+        assert a.peer(b).session is session
+
+
+async def hold_all_turns(turns: Turns, seconds: float) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(AT_A_TIME):
+            await stack.enter_async_context(turns.take())
+        await trio.sleep(seconds)
