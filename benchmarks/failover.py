@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
@@ -41,6 +42,13 @@ async def reply(request: iris.Request) -> object:
     return request.payload
 
 
+@store.tunnel
+async def mirror(tunnel: iris.Tunnel) -> None:
+    """Send back what comes."""
+    async for payload in tunnel:
+        await tunnel.send(payload)
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
@@ -48,12 +56,17 @@ class Failover:
 
     kills: int
     asked: int
-    lost: int
-    """Requests, all of them idempotent, that ended with an error or a wrong answer."""
+    errors: Mapping[str, int]
+    """What requests, all of them idempotent, ended with in place of an answer: those that were lost."""
     usual: float
     """Seconds between two answers to one caller when nothing is killed: the median."""
     gaps: tuple[float, ...]
     """For each caller and kill, the longest time in seconds between two answers around the kill, sorted."""
+
+    @property
+    def lost(self) -> int:
+        """Requests without an answer."""
+        return sum(self.errors.values())
 
     def percentile(self, share: float) -> float:
         """Return the gap, in seconds, below which this share of them is."""
@@ -119,18 +132,19 @@ def longest_gap(answers: Sequence[float], since: float, until: float) -> float:
 
 async def _load(node: iris.Node, kills: int) -> Failover:
     answers: list[list[float]] = [[] for _ in range(CALLERS)]
-    asked = lost = 0
+    asked = 0
+    errors: Counter[str] = Counter()
 
     async def call(own: list[float]) -> None:
-        nonlocal asked, lost
+        nonlocal asked
         while True:
             payload = asked.to_bytes(100)
             try:
-                right = await node.request("store", payload, idempotent=True, timeout=20.0) == payload
-            except iris.IrisError:
-                right = False
+                if await node.request("store", payload, idempotent=True, timeout=20.0) != payload:
+                    errors["a wrong answer"] += 1
+            except iris.IrisError as error:
+                errors[f"{type(error).__name__}: {error}"] += 1
             asked += 1
-            lost += not right
             own.append(time.monotonic())
             await trio.sleep(_PAUSE)
 
@@ -153,7 +167,7 @@ async def _load(node: iris.Node, kills: int) -> Failover:
             nursery.cancel_scope.cancel()
     quiet = sorted(two - one for own in answers for one, two in itertools.pairwise(own) if two < killed[0])
     gaps = sorted(longest_gap(own, since, since + _WATCHED) for own in answers for since in killed)
-    return Failover(kills=kills, asked=asked, lost=lost, usual=quiet[len(quiet) // 2], gaps=tuple(gaps))
+    return Failover(kills=kills, asked=asked, errors=errors, usual=quiet[len(quiet) // 2], gaps=tuple(gaps))
 
 
 async def _run(kills: int) -> Failover:
@@ -170,4 +184,6 @@ def conduct(kills: int) -> bool:
         f"p50 {shown.percentile(0.5) * 1e3:.0f} ms, p99 {shown.percentile(0.99) * 1e3:.0f} ms, "
         f"max {shown.gaps[-1] * 1e3:.0f} ms"
     )
+    for error, count in shown.errors.items():
+        print(f"LOST {count}: {error}")
     return shown.lost == 0 and shown.percentile(0.99) <= 1.0

@@ -1,8 +1,9 @@
 """What federation costs: ``python -m benchmarks.federation``.
 
 The directory is simulated, with every gateway's machines and every message encoded.  Requests and tunnels run over the
-real network on loopback, the gateways in processes of their own, the ends in this one: what a relayed one costs beside
-a direct one is the ratio, not the figures.
+real network on loopback, the gateways in processes of their own: what a relayed one costs beside a direct one is the
+ratio, not the figures.  It is measured twice: with the answering ends in processes of their own, as nodes mostly are,
+and in that of the caller, where a direct request takes half the wake-ups.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
 
 import iris
 from benchmarks import failover
-from tests.support.federations import echo
 from tests.support.site_worlds import World
 
 
@@ -62,14 +63,18 @@ def gateways() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_sites() -> AsyncIterator[iris.Node]:
-    """Bring up a store at each of two sites and a shop at one; yield the shop."""
+async def open_sites(*, apart: bool) -> AsyncIterator[iris.Node]:
+    """Bring up a store at each of two sites, in processes of their own or not, and a shop at one; yield the shop."""
     async with AsyncExitStack() as stack:
         stack.enter_context(gateways())
         shop = await stack.enter_async_context(iris.open_node("shop", site="near"))
         for site in ("near", "far"):
-            node = await stack.enter_async_context(iris.open_node("store", site=site))
-            await stack.enter_async_context(node.join("store", echo("store")))
+            if apart:
+                process = stack.enter_context(failover.start("run", "benchmarks.failover:store", "--site", site))
+                stack.callback(process.terminate)
+            else:
+                node = await stack.enter_async_context(iris.open_node("store", site=site))
+                await stack.enter_async_context(node.join("store", failover.store))
         await shop.wait_for("store@near", timeout=60)
         await shop.wait_for("store@far", timeout=60)
         yield shop
@@ -104,9 +109,10 @@ async def tunnel_rate(shop: iris.Node, address: str, mib: int) -> float:
     return mib / (time.perf_counter() - started)
 
 
-async def compare(rounds: int) -> None:
+async def compare(rounds: int, *, apart: bool) -> None:
     """Print direct and relayed side by side, in turns so that both meet the same load of the machine."""
-    async with open_sites() as shop:
+    print("answered by processes of their own" if apart else "answered in the caller's process")
+    async with open_sites(apart=apart) as shop:
         for address in ("store@near", "store@far"):
             await request_times(shop, address, 50)
         direct: list[float] = []
@@ -143,7 +149,8 @@ def main() -> int:
             os.environ["IRIS_HOME"] = str(Path(home) / "home")
             os.environ["XDG_RUNTIME_DIR"] = home
             if given.only != "failover":
-                trio.run(compare, given.rounds)
+                for apart in (True, False):
+                    trio.run(partial(compare, given.rounds, apart=apart))
             if given.only != "relay":
                 kept = failover.conduct(given.kills)
     return 0 if kept else 1

@@ -106,6 +106,8 @@ class Mesh:
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
+        self.shortcut: Callable[[Peer, bytes], bool] | None = None
+        """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
         self.on(kinds.PING, 1, self._barriers.receive_ping)
@@ -365,7 +367,8 @@ class Mesh:
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
                 self._notice_loss(peer)
-            self._dispatch(peer, body)
+            if self.shortcut is None or not self.shortcut(peer, body):
+                self._dispatch(peer, body)
         elif header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)
         elif header.kind == wire.HANDSHAKE_RESPONSE:
@@ -449,6 +452,7 @@ class Mesh:
     def stop_receiving(self) -> None:
         """Hand nothing that arrives to anybody any more: who would take it is about to end."""
         self.closing = True
+        self.shortcut = None
         self._receivers.clear()
 
     def close(self) -> None:

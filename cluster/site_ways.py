@@ -12,6 +12,7 @@ from typing import Final, Protocol, final
 import trio
 
 from iris.cluster.site_directory import Way
+from iris.cluster.site_envelopes import Envelope, begin_batch, end_batch
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId, is_name, is_node_id
@@ -26,6 +27,9 @@ HOPS: Final = 16
 AHEAD: Final = 1024 * 1024
 """Bytes that wait for the first gateway at most before more is handed over: what is there cannot be held back any more
 when the gateway says that it is busy."""
+
+_SMALL: Final = 4096
+"""Bytes of a frame up to which it is encoded by hand if the link is idle; beyond, a copy too many costs more."""
 
 _LOOK: Final = 0.25
 
@@ -83,7 +87,8 @@ class CarriedWay:
     ) -> None:
         self.target: Final = target
         self.way: Final = way
-        self._envelope = (target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
+        self._envelope = Envelope(target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
+        self._beginning = begin_batch(self._envelope, HOPS)
         self._link = link
         self._on_broken = on_broken
         self._on_closed = on_closed
@@ -99,6 +104,8 @@ class CarriedWay:
         link = self._open_link()
         if self._paused_until > trio.current_time() or link.waiting_bytes > AHEAD:
             return False
+        if len(frame) <= _SMALL and link.send_alone(end_batch(self._beginning, frame), len(frame)):
+            return True
         try:
             link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
         except NotSent:

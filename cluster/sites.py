@@ -18,6 +18,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.border import Border
+from iris.cluster.carried_frames import CarriedFrames
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
@@ -117,6 +118,7 @@ class Sites:
         membership.listed = self.listed
         mesh.use_carrier(self)
         mesh.redialling.pauses = self._pauses
+        mesh.shortcut = CarriedFrames(mesh).take
         mesh.on(kinds.CARRY, 6, self._receive_carried)
         mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
         mesh.on(kinds.COPY, 5, self._receive_copy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import trio
 
@@ -28,13 +28,14 @@ from iris.cluster.site_copies import (
     targets_untrusted,
 )
 from iris.cluster.site_directory import Way
+from iris.cluster.site_envelopes import Flows, open_envelope
 from iris.cluster.site_refusals import BUSY, GONE, NO_ROUTE, NOT_EXPORTED, READY
 from iris.cluster.site_ways import HOPS, PAUSE
 from iris.cluster.sites import Sites
 from iris.federation import checkpoint
 from iris.federation.checkpoint import Checkpoint
 from iris.federation.pressure import Flow, Pressure
-from iris.kernel import kinds
+from iris.kernel import kinds, wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
@@ -45,6 +46,19 @@ _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXP
 
 _MAX_SLOWED: Final = 4096
 """Senders of which it is remembered that they were told to pause."""
+
+
+_DATA: Final = bytes((wire.DATA,))
+
+
+class _Passage(NamedTuple):
+    """How frames of one flow pass."""
+
+    peer: Peer
+    """From whom they come."""
+    link: Link
+    companion: bool
+    """Whether they may because they come from another gateway of this site."""
 
 
 @final
@@ -85,10 +99,15 @@ class Carrying:
         self._ways_version = -1
         self.pressure: Final = Pressure(near.config.link_bytes, self._tell_pressure)
         self.checkpoint: Final = Checkpoint(is_exported, self._directory.offers, rate)
+        self._near_flows: Flows[_Passage] = Flows()
+        self._far_flows: Flows[_Passage] = Flows()
+        self._flows_version = -1
         self._hearing: tuple[tuple[int, int], dict[str, set[bytes]]] = ((-1, -1), {})
         sites.forward = self._forward_near
         sites.divide = self._divide_near
         sites.link_to = self._own_link_to
+        near.shortcut = self._pass_near
+        between.shortcut = self._pass_far
         between.on(kinds.CARRY, 6, self._forward_far)
         between.on(kinds.CARRY_REFUSED, 6, self._forward_far)
         between.on(kinds.COPY, 5, self._divide_far)
@@ -144,15 +163,10 @@ class Carrying:
         if hops <= 0:
             self.refused["too many hops"] += 1
             return
-        if site != self._directory.own.site:
-            way = self._way(site)
-            link = None if way is None else self.link_to(way.neighbour)
-        elif target == self._directory.own.gateway:
+        if (site, target) == self._directory.own:
             self._deliver(message)
             return
-        else:
-            peer = self._near.peer(target)
-            link = None if peer is None or peer.foreign else peer.link
+        link = self._next_link(site, target)
         if link is None:
             self._refuse(message, "gone" if site == self._directory.own.site else "no route")
             return
@@ -166,6 +180,71 @@ class Carrying:
         self.carried_bytes += size
         if size and self.pressure.is_high(link):
             self.pressure.hold(link, Flow(source_site, source_id, site, target_id), trio.current_time())
+
+    def _next_link(self, site: str, target: NodeId) -> Link | None:
+        """Return the link over which a frame leaves, if there is one."""
+        if site != self._directory.own.site:
+            way = self._way(site)
+            return None if way is None else self.link_to(way.neighbour)
+        peer = self._near.peer(target)
+        return None if peer is None or peer.foreign else peer.link
+
+    # -- frames that travel alone ---------------------------------------------------------------------------
+
+    def _pass_near(self, peer: Peer, batch: bytes) -> bool:
+        return self._pass(peer, batch, self._near_flows, near=True)
+
+    def _pass_far(self, peer: Peer, batch: bytes) -> bool:
+        return self._pass(peer, batch, self._far_flows, near=False)
+
+    def _pass(self, peer: Peer, batch: bytes, flows: Flows[_Passage], *, near: bool) -> bool:
+        """Hand on a batch that is a single frame of a session as it is, if it may pass and the next link is idle.
+
+        Otherwise it is decoded, and refused, carried or counted as ever.
+        """
+        if self._flows_version != self._directory.version:
+            self._flows_version = self._directory.version
+            self._near_flows.clear()
+            self._far_flows.clear()
+        found = flows.look(batch)
+        if found is None:
+            return False
+        envelope, passage, begin = found
+        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] < 128:
+            return False
+        if passage is None or passage.peer is not peer:
+            passage = self._passage(peer, envelope, near=near)
+            if passage is None:
+                return False
+            flows.remember(envelope, passage)
+        if passage.companion and not self._directory.is_local(peer.node):
+            return False
+        size = len(batch) - begin
+        onward = bytearray(batch)
+        onward[2] -= 1
+        if not passage.link.send_alone(onward, size):
+            if not passage.link.is_up:
+                flows.forget(envelope)
+            return False
+        self.received += 1
+        self.carried += 1
+        self.carried_bytes += size
+        return True
+
+    def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
+        """Return how frames of a flow pass, None if they do not or have to be looked at each."""
+        told, own = open_envelope(envelope), self._directory.own
+        if told is None or (told.site, told.target.hex()) == own:
+            return None
+        companion = near and self._directory.is_local(peer.node)
+        if near:
+            is_own = (told.source_site, told.source.hex()) == (own.site, peer.node)
+            if peer.foreign or not (companion or is_own):
+                return None
+        elif told.source_site == own.site or self.checkpoint.is_limited or not (self._transit or told.site == own.site):
+            return None
+        link = self._next_link(told.site, NodeId(told.target.hex()))
+        return None if link is None else _Passage(peer, link, companion)
 
     # -- copies of events -----------------------------------------------------------------------------------
 

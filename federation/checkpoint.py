@@ -56,6 +56,11 @@ class Checkpoint:
         self.refused[NOT_EXPORTED] += 1
         return NOT_EXPORTED
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether neighbours have a rate, so that every frame counts."""
+        return self._rate is not None
+
     def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:
         """Tell whether a neighbour may send so many bytes more; they count if it may.
 

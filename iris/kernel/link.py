@@ -233,6 +233,35 @@ class Link:
             return  # nothing is left for the flusher
         self._wakeup.wake()
 
+    def send_alone(self, batch: bytes | bytearray, size: int) -> bool:
+        """Send one message that is encoded already, now and in a frame of its own; tell whether that is done.
+
+        It is not, and the message is still the caller's, while others wait here or nothing can leave, or if the link
+        is not quiet and the message small: then it is for ``post``, which gathers.
+
+        Args:
+            batch: the message as ``encode_batch`` would give it.
+            size: bytes of its payload.
+        """
+        if self._open or self._batches or self._urgent or self._frame is not None or self._offering:
+            return False
+        outgoing, session = self._outgoing, self._session
+        if outgoing is None or session is None or self._closed is not None:
+            return False
+        now = trio.current_time()
+        if size < self._size // 2 and not (self._alone and now - self.moved > _QUIET):
+            return False
+        self.moved = max(self.moved, now)
+        self._frame_messages = 1
+        self._frame = session.seal(batch)
+        try:
+            if self._offer(outgoing):
+                return True
+        except trio.ClosedResourceError:
+            self._outgoing = None
+        self._wakeup.wake()
+        return True
+
     def ready(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
         if source not in self._bulk:

@@ -26,6 +26,6 @@ def test_the_gap_is_the_longest_between_two_answers_around_the_kill(answers: lis
 
 
 def test_a_share_of_the_gaps_is_below_a_percentile() -> None:
-    shown = Failover(kills=1, asked=1, lost=0, usual=0.0, gaps=tuple(float(number) for number in range(1, 101)))
+    shown = Failover(kills=1, asked=1, errors={}, usual=0.0, gaps=tuple(float(number) for number in range(1, 101)))
     assert (shown.percentile(0.5), shown.percentile(0.99), shown.percentile(1.0)) == (50.0, 99.0, 100.0)
-    assert Failover(kills=1, asked=1, lost=0, usual=0.0, gaps=(7.0,)).percentile(0.99) == 7.0
+    assert Failover(kills=1, asked=1, errors={}, usual=0.0, gaps=(7.0,)).percentile(0.99) == 7.0
