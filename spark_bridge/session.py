@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from iris.spark_bridge.java import find_java
+from iris.spark_bridge.worker_python import find_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     left alone, and what is set on it later wins:
 
     - ``JAVA_HOME``: a Java that Spark runs on, see ``iris.spark_bridge.java``;
-    - ``PYSPARK_PYTHON``: the Python of this process, where Spark would take whatever ``python3`` is;
+    - ``PYSPARK_PYTHON``: the Python of this process, where Spark would take whatever ``python3`` is; on this machine by
+      way of ``iris.spark_bridge.worker_python``, with which workers start in a third of the time;
     - Spark binds to the loopback address, if its master is ``local`` (or not set, which is the same);
     - two options that make small batches three times as fast.
 
@@ -51,9 +53,10 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     from iris.spark_bridge.builder import IrisBuilder, builder_options
 
     given = builder_options(builder)
-    prepare_environment(os.environ)
+    local = is_local(given.get("spark.master"), os.environ)
+    prepare_environment(os.environ, local=local)
     settings = dict(TUNED)
-    if is_local(given.get("spark.master"), os.environ):
+    if local:
         settings |= LOOPBACK
     configured = IrisBuilder()
     for name, value in (settings | given).items():
@@ -61,10 +64,16 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     return configured
 
 
-def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Set what Spark takes from the environment, where it is not set."""
+def prepare_environment(environment: MutableMapping[str, str], *, local: bool) -> None:
+    """Set what Spark takes from the environment, where it is not set.
+
+    Args:
+        environment: that of the process.
+        local: whether all workers will be on this machine.
+    """
     environment["JAVA_HOME"] = str(find_java(environment))
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in environment:
+        environment["PYSPARK_PYTHON"] = find_worker_python(environment) if local else sys.executable
 
 
 def is_local(master: str | None, environment: MutableMapping[str, str]) -> bool:

@@ -54,8 +54,11 @@ from iris.spark_bridge.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.typed import typed_columns
 from iris.spark_bridge.watch import BridgeWatch
 
-_POLL: Final = 1.0
-"""Seconds that Spark's question for new data waits for an answer: an idle query asks once a second."""
+_FIRST_POLL: Final = 0.25
+_LONGEST_POLL: Final = 8.0
+"""Seconds that Spark's question for new data waits for an event: twice as long each time that none came.  So an idle
+query wakes up Spark, its Python and the bridge once in eight seconds; an event ends the wait at once, and so does
+stopping the query.  ``processAllAvailable`` waits for one question without an answer: of 0.25 s, if events came."""
 
 
 class IrisSource(DataSource):
@@ -201,6 +204,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._target: dict[str, Extent] | None = None
         self._known = False
+        self._poll = _FIRST_POLL
 
     @property
     def _portal(self) -> Portal:
@@ -239,9 +243,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._watch.extents
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
-        """Return the end of the next batch; waits for up to a second if there is nothing to read."""
+        """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         position = parse_offsets(start)
-        poll = _POLL if self._target is None else 0.0
+        poll = self._poll if self._target is None else 0.0
         self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
         self._known = True
         extents = self._watch.extents
@@ -253,7 +257,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
-        return start if end is position else end.to_json()
+        idle = end is position
+        self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
+        return start if idle else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         """Return what the bridge held when it was last looked at."""

@@ -11,7 +11,7 @@ from iris.spark_bridge.client import BridgeClient, one_error
 from iris.spark_bridge.offsets import Extent, number_of
 
 _SURVEY: Final = 10.0
-"""Seconds after which members are looked for again; so long may a new one stay unseen."""
+"""Seconds after which members are looked for again, at the next question; so a new one is seen within some 20 s."""
 
 
 @final

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchmarks.bridge.kills import run_kills
+from benchmarks.bridge.kills import choose_victims, run_kills
 from benchmarks.bridge.rates import opening, publishing, row
 
 
@@ -18,6 +18,7 @@ def main() -> None:
     kills.add_argument("--count", type=int, default=200)
     kills.add_argument("--seed", type=int, default=0)
     kills.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
+    kills.add_argument("--costly", type=int, help="of so many drivers and executors each, instead of a quarter")
     kills.add_argument("--rate", type=float, default=1000.0, help="events per second")
     rates = verbs.add_parser("rates", help="events and rows per second, latency, memory")
     rates.add_argument("--events", type=int, default=300_000, help="in each round")
@@ -44,7 +45,7 @@ def _load() -> str:
 
 def _kill(given: argparse.Namespace) -> bool:
     outcome = run_kills(
-        given.count,
+        choose_victims(given.count, given.seed, given.costly),
         seed=given.seed,
         pause=given.pause,
         rate=given.rate,

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, final
@@ -27,8 +27,12 @@ from benchmarks.bridge.cluster import SparkCluster, open_cluster
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.topics import TopicFilter
+from iris.spark_bridge.worker_python import find_worker_python
 
 VICTIMS: Final = ("publisher", "bridge", "driver", "executor")
+_COSTLY: Final = VICTIMS[2:]
+"""To start them again takes a Java machine and some 10 s of processor time."""
+
 _LIVES: Final = 10_000_000
 """Numbers that one life of the publisher has for itself."""
 
@@ -98,7 +102,8 @@ class Scene:
             *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(self.directory)),
             json.dumps(cluster.settings),
         )
-        self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt")
+        workers = {"PYSPARK_PYTHON": find_worker_python(os.environ)}  # the whole cluster is on this machine
+        self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt", environment=workers)
         self.driver.launch()
         for child in (self.bridge, self.publisher, self.driver):
             child.wait_ready()
@@ -191,19 +196,36 @@ class LogReader:
         return len(self.counts["in"].keys() - self.counts["out"].keys())
 
 
+def choose_victims(count: int, seed: int, costly: int | None = None) -> list[str]:
+    """Return who is to be killed, one after the other.
+
+    Args:
+        count: kills.
+        seed: of the order.
+        costly: how many of them are drivers, and how many executors; the others are publishers and bridges by halves.
+            By default each kind gets its turn within every four kills.
+    """
+    if costly is None:
+        turns = -(-count // len(VICTIMS))
+        return [victim for turn in range(turns) for victim in Random(f"{seed} {turn}").sample(VICTIMS, 4)][:count]
+    cheap = VICTIMS[:2] * count
+    chosen = [*_COSTLY * costly, *cheap[: count - 2 * costly]]
+    return Random(seed).sample(chosen, count)
+
+
 def run_kills(
-    count: int,
+    victims: Sequence[str],
     *,
     seed: int = 0,
     pause: float = 4.0,
     rate: float = 1000.0,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Kill ``count`` processes, one after the other, let everything run dry, and compare.
+    """Kill processes, one after the other, let everything run dry, and compare.
 
     Args:
-        count: kills; each kind gets its turn within every four of them, in a random order.
-        seed: of the choices.
+        victims: what kinds, in this order.
+        seed: of the times, and of which executor.
         pause: mean seconds between two kills.
         rate: events per second.
         say: told of each kill.
@@ -216,9 +238,8 @@ def run_kills(
         with open_cluster(directory) as cluster:
             scene.start(cluster)
             began = time.monotonic()
-            while (turn := outcome.kills.total()) < count:
-                order = Random(f"{seed} {turn // len(VICTIMS)}").sample(VICTIMS, len(VICTIMS))
-                victim = order[turn % len(VICTIMS)]
+            while (turn := outcome.kills.total()) < len(victims):
+                victim = victims[turn]
                 time.sleep(min(chance.expovariate(1 / pause), 5 * pause))
                 scene.revive(outcome)
                 if scene.kill(victim, chance):

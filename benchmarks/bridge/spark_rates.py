@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -183,13 +184,19 @@ def _quantiles(ages: list[float]) -> str:
 def _idle(spark: SparkSession, directory: Path) -> None:
     """Measure what Spark, its workers and ours use while there is nothing to read, beyond a session without query."""
 
-    def used() -> float:
-        return sum(processor_time(pid) for pid in _family(os.getpid()))
+    def used() -> dict[int, float]:
+        found: dict[int, float] = {}
+        for pid in _family(os.getpid()):
+            with contextlib.suppress(OSError):
+                found[pid] = processor_time(pid)
+        return found
 
     def share(seconds: float) -> float:
         began, before = time.perf_counter(), used()
         time.sleep(seconds)  # the time of the measurement
-        return (used() - before) / (time.perf_counter() - began) * 100
+        # By process: Spark ends workers that it has not used for a minute, and what they had used goes with them.
+        more = sum(time_now - before.get(pid, 0.0) for pid, time_now in used().items())
+        return more / (time.perf_counter() - began) * 100
 
     def settle() -> None:
         """Wait until as good as no work is left over from before: Java still compiles for a while."""

@@ -1,12 +1,30 @@
-"""The kills of docs/spark.md, a few of them: a real standalone cluster, master and two workers, loses what it runs."""
+"""The kills of docs/spark.md, twenty of them: a real standalone cluster, master and two workers, loses what it runs."""
 
 from __future__ import annotations
 
-from benchmarks.bridge.kills import VICTIMS, run_kills
+import collections
+
+import pytest
+
+from benchmarks.bridge.kills import VICTIMS, choose_victims, run_kills
 
 
 def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed() -> None:
-    outcome = run_kills(4, seed=1, pause=1.0, rate=300.0)
-    assert dict(outcome.kills) == dict.fromkeys(VICTIMS, 1)
+    outcome = run_kills(choose_victims(20, seed=1, costly=2), seed=1, pause=0.8, rate=300.0)
+    assert outcome.kills == {"publisher": 8, "bridge": 8, "driver": 2, "executor": 2}
     assert outcome.acknowledged > 100
     assert outcome.good, outcome
+
+
+@pytest.mark.parametrize(("count", "costly"), [(20, None), (21, None), (20, 2), (4, 1), (3, 0), (1, None)])
+def test_the_victims_are_as_many_as_wanted_and_the_same_for_the_same_seed(count: int, costly: int | None) -> None:
+    victims = choose_victims(count, 7, costly)
+    assert victims == choose_victims(count, 7, costly)
+    assert len(victims) == count
+    assert set(victims) <= set(VICTIMS)
+    counts = collections.Counter(victims)
+    if costly is None:
+        assert max(counts.values()) - min(counts[victim] for victim in VICTIMS) <= 1
+    else:
+        assert counts["driver"] == counts["executor"] == costly
+        assert abs(counts["publisher"] - counts["bridge"]) <= 1

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.java import cache_directory, find_java, java_version, make_shim
+from iris.spark_bridge.java import find_java, java_version
+from iris.spark_bridge.shims import cache_directory
 
 
 def make_java(home: Path, version: str, *, modules: str | None = None) -> Path:
@@ -88,45 +89,3 @@ def test_a_java_without_the_vector_module_gets_a_shim(tmp_path: Path, environmen
 def test_a_java_with_the_vector_module_needs_no_shim(tmp_path: Path, environment: dict[str, str]) -> None:
     home = make_java(tmp_path / "jvm", "25", modules="java.base jdk.incubator.vector")
     assert find_java(environment | {"JAVA_HOME": str(home)}) == home
-
-
-def test_shims_are_made_once(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jvm", "25")
-    cache = tmp_path / "cache"
-    assert make_shim(home, cache) == make_shim(home, cache)
-    assert len(list(cache.iterdir())) == 1
-    assert make_shim(make_java(tmp_path / "other", "25"), cache) != make_shim(home, cache)
-
-
-def test_many_processes_make_the_same_shim_at_once(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jvm", "25")
-    code = (
-        "import sys; from pathlib import Path; from iris.spark_bridge.java import make_shim;"
-        "sys.stdin.read(); print(make_shim(Path(sys.argv[1]), Path(sys.argv[2])))"
-    )
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, home, tmp_path / "cache"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    for run in runs:
-        assert run.stdin is not None
-        run.stdin.close()
-    found: set[str] = set()
-    for run in runs:
-        assert run.stdout is not None
-        with run.stdout:
-            found.add(run.stdout.read())
-        assert run.wait() == 0
-    assert len(found) == 1
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cache directory"):
-        make_shim(make_java(tmp_path / "jvm", "25"), tmp_path / "file")

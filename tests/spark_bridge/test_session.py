@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from iris.spark_bridge.builder import IrisBuilder, builder_options
 from iris.spark_bridge.session import LOOPBACK, TUNED, configure, is_local, prepare_environment
+from iris.spark_bridge.worker_python import find_worker_python
 
 
 def test_a_local_session_is_tuned_and_binds_to_the_loopback_address() -> None:
@@ -50,14 +52,16 @@ def find_some_java(_: object) -> str:
     return "/java"
 
 
-def test_sparks_workers_get_this_python_unless_another_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"JAVA_HOME": "", "PATH": ""}
+def test_sparks_workers_get_this_python_unless_another_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("iris.spark_bridge.session.find_java", find_some_java)
-    prepare_environment(environment)
-    assert (environment["JAVA_HOME"], environment["PYSPARK_PYTHON"]) == ("/java", sys.executable)
-    environment["PYSPARK_PYTHON"] = "/other"
-    prepare_environment(environment)
-    assert environment["PYSPARK_PYTHON"] == "/other"
+    for local in (False, True):
+        environment = {"JAVA_HOME": "", "PATH": "", "HOME": str(tmp_path)}
+        prepare_environment(environment, local=local)
+        assert environment["JAVA_HOME"] == "/java"
+        assert environment["PYSPARK_PYTHON"] == (find_worker_python(environment) if local else sys.executable)
+        environment["PYSPARK_PYTHON"] = "/other"
+        prepare_environment(environment, local=local)
+        assert environment["PYSPARK_PYTHON"] == "/other"
 
 
 def test_the_builder_can_be_chained_on() -> None:

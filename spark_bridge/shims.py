@@ -1,0 +1,51 @@
+"""Shims: directories with one program in ``bin``, a script that starts the real one in another way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from iris.kernel.errors import ConfigError
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Return where the user's shims are."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(base) / "iris"
+
+
+def make_shim(cache: Path, program: str, script: str) -> Path:
+    """Return a directory whose ``bin/<program>`` is the script; one for each text, kept in the cache directory.
+
+    Several processes may do this at once: the shim is made aside and moved into its place in one step.
+
+    Raises:
+        ConfigError: the cache directory cannot be written.
+    """
+    shim = cache / f"{program}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    if _is_made(shim, program, script):
+        return shim
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        aside = Path(tempfile.mkdtemp(prefix=f"{program}-", dir=cache))
+        try:
+            (aside / "bin").mkdir()
+            (aside / "bin" / program).write_text(script)
+            (aside / "bin" / program).chmod(0o755)
+            aside.rename(shim)
+        except OSError:
+            shutil.rmtree(aside, ignore_errors=True)
+            if not _is_made(shim, program, script):  # unless another process was faster
+                raise
+    except OSError as error:
+        raise ConfigError(f"cannot write to the cache directory {cache}: {error.strerror}") from None
+    return shim
+
+
+def _is_made(shim: Path, program: str, script: str) -> bool:
+    path = shim / "bin" / program
+    return os.access(path, os.X_OK) and path.read_text() == script
