@@ -40,7 +40,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotS
 from iris.kernel.ids import Entropy, NodeId
 from iris.kernel.link import CONTROL_RESERVE, BulkSource
 from iris.kernel.transport import Outgoing, Transport
-from iris.kernel.wire import Message
+from iris.kernel.wire import BatchDecoder, Message
 from iris.security.handshake import Established
 from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.session import Session
@@ -94,6 +94,7 @@ class Mesh:
             self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
         )
         self._peers: dict[NodeId, Peer] = {}
+        self._decoder = BatchDecoder()
         self._sessions: dict[int, SessionEntry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
         """This node as its own peer."""
@@ -378,7 +379,7 @@ class Mesh:
 
     def _dispatch(self, peer: Peer, batch: bytes) -> None:
         receivers = self._receivers
-        for message in peer.decoder.decode_untrusted(batch) if receivers else ():
+        for message in self._decoder.decode_untrusted(batch) if receivers else ():
             entry = receivers.get(message[0])
             if entry is None or len(message) != entry[1]:
                 self.refusals["message of unknown kind or length"] += 1

@@ -12,7 +12,6 @@ from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
-from iris.kernel.wire import BatchDecoder
 from iris.security.identity import PeerIdentity
 from iris.security.session import Session
 
@@ -27,7 +26,6 @@ class Peer:
     __slots__ = (
         "addresses",
         "border",
-        "decoder",
         "fruitless",
         "identity",
         "initiated",
@@ -45,7 +43,6 @@ class Peer:
         self.identity = identity
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config)
-        self.decoder: Final = BatchDecoder()
         self.addresses = addresses
         self.session = session
         self.initiated = False

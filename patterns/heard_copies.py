@@ -39,14 +39,13 @@ _FIELDS: Final = 8
 
 @final
 class _Publisher:
-    __slots__ = ("asked", "asked_at", "decoder", "keys", "last", "size", "waiting")
+    __slots__ = ("asked", "asked_at", "keys", "last", "size", "waiting")
 
     def __init__(self) -> None:
         self.keys: OrderedDict[int, HeardKey] = OrderedDict()
         self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
         self.size = 0
         self.last = 0
-        self.decoder = wire.BatchDecoder()
         self.asked = 0
         self.asked_at = 0.0
 
@@ -63,6 +62,7 @@ class HeardCopies:
         self._mesh = mesh
         self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
+        self._decoder: Final = wire.BatchDecoder()
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         mesh.on(kinds.SENDER_KEY, 3, self._receive_key)
@@ -153,7 +153,7 @@ class HeardCopies:
             self._lossy.add(peer.node)
             self._news.wake()
         try:
-            for message in known.decoder.decode_untrusted(body):
+            for message in self._decoder.decode_untrusted(body):
                 if message[0] != kinds.EVENTS or len(message) != _FIELDS or message[4] is not None:
                     raise RemoteProtocolError("a copy holds events for subscribers of no group")
                 self._receive(peer, message)

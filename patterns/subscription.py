@@ -42,6 +42,8 @@ _TURN_EVENTS: Final = 32
 
 _new_event: Final = cast("Callable[[type[Event], tuple[Any, int, Run, int]], Event]", tuple.__new__)
 _NOTHING: Final[tuple[wire.Payload, ...]] = ()
+_NO_RUNS: Final[deque[Run]] = deque(maxlen=0)
+"""Of all subscriptions to which nothing has come yet: an empty deque takes 0.6 KiB."""
 
 
 @final
@@ -83,6 +85,39 @@ class Subscription:
     Iterate over it in one task.  Cancelling a wait loses no event.
     """
 
+    __slots__ = (
+        "_allow",
+        "_arrived",
+        "_closed",
+        "_confirm",
+        "_current",
+        "_delay",
+        "_delivered",
+        "_dropped",
+        "_events",
+        "_expected",
+        "_hold",
+        "_holding",
+        "_max_bytes",
+        "_max_events",
+        "_missed",
+        "_news",
+        "_payloads",
+        "_received",
+        "_refused",
+        "_report",
+        "_runs",
+        "_turn_began",
+        "_turn_events",
+        "_untaken",
+        "_waiting",
+        "_waiting_bytes",
+        "durable",
+        "group",
+        "overflow",
+        "pattern",
+    )
+
     def __init__(
         self,
         pattern: str,
@@ -112,7 +147,7 @@ class Subscription:
         self._hold = hold
         self._report = report
         self._holding = False
-        self._runs: deque[Run] = deque()
+        self._runs = _NO_RUNS
         self._current: Run | None = None
         self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
         """Those of the current run that have not been taken."""
@@ -154,6 +189,8 @@ class Subscription:
             self._refused += count
             self._report(sender.node, topic, 0, count)
             return
+        if self._runs is _NO_RUNS:
+            self._runs = deque()
         self._received += count
         self._note_taken()
         numbering = (sender.node, topic)

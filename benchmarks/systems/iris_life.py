@@ -6,6 +6,7 @@ import gc
 import statistics
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import trio
@@ -18,6 +19,7 @@ CLUSTER = "benchmark"
 LOOPBACK = ("tcp://127.0.0.1:0",)
 
 STARTS = 5
+FIRST_LINKS = 5
 LINKS = 20
 SUBSCRIPTIONS = 1000
 
@@ -100,43 +102,43 @@ async def broadcast_source(task: Task) -> None:
 
 
 async def links_sink(task: Task) -> None:
-    """Measure what links from many nodes cost the node that they link to."""
+    """Measure what links from many nodes cost the node that they link to: what each after the first few adds."""
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node:
         task.ready(tcp_address(node))
-        before = _resident()
-        while len(node.statistics().links) < LINKS:  # noqa: ASYNC110 - statistics wake nobody
-            await trio.sleep(0.05)
+        await _linked(node, FIRST_LINKS)
+        before, had = _resident(), len(node.statistics().links)
+        await _linked(node, FIRST_LINKS + LINKS)
         await trio.sleep(task.seconds)
-        task.finish(memory=(_resident() - before) / LINKS / 1024)
+        task.finish(memory=(_resident() - before) / (len(node.statistics().links) - had) / 1024)
+
+
+async def _linked(node: iris.Node, links: int) -> None:
+    while len(node.statistics().links) < links:  # noqa: ASYNC110 - statistics wake nobody
+        await trio.sleep(0.02)
 
 
 async def links_source(task: Task) -> None:
-    """Be many nodes that do nothing."""
+    """Be many nodes that do nothing, of which the first few come first."""
 
-    async def idle() -> None:
-        async with iris.open_node(seeds=task.addresses):
+    async def idle(task_status: trio.TaskStatus[None]) -> None:
+        async with iris.open_node(seeds=task.addresses) as node:
+            await _linked(node, 1)
+            task_status.started()
             await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        for _ in range(LINKS):
-            nursery.start_soon(idle)
+        for _ in range(FIRST_LINKS + LINKS):
+            await nursery.start(idle)
 
 
 async def subscriptions(task: Task) -> None:
-    """Measure what many subscriptions of one node cost."""
-    async with iris.open_node() as node, trio.open_nursery() as nursery:
-
-        async def subscribe(number: int, task_status: trio.TaskStatus[None]) -> None:
-            async with node.subscribe(f"benchmark.{number}"):
-                task_status.started()
-                await trio.sleep_forever()
-
-        await nursery.start(subscribe, -1)
+    """Measure what many subscriptions of one node cost, without the tasks of those who read them."""
+    async with iris.open_node() as node, AsyncExitStack() as stack:
+        await stack.enter_async_context(node.subscribe("benchmark.first"))
         before = _resident()
         for number in range(SUBSCRIPTIONS):
-            await nursery.start(subscribe, number)
+            await stack.enter_async_context(node.subscribe(f"benchmark.{number}"))
         task.finish(memory=(_resident() - before) / SUBSCRIPTIONS / 1024)
-        nursery.cancel_scope.cancel()
 
 
 def _resident() -> int:
