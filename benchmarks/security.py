@@ -1,6 +1,7 @@
 """What security costs: ``python -m benchmarks.security``.  docs/security.md shows the figures.
 
-``python -m benchmarks.security strangers`` is another thing: see ``benchmarks.strangers``.
+``python -m benchmarks.security strangers`` and ``revoked`` are other things: see ``benchmarks.strangers`` and
+``benchmarks.revoked``.
 
 Each figure is the processor time of one process, best quarter of many runs: what the code needs, not what else the
 machine was doing.
@@ -21,7 +22,7 @@ from typing import Final
 import trio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-from benchmarks import strangers
+from benchmarks import revoked, strangers
 from iris.kernel.errors import AuthenticationError
 from iris.security import certificate
 from iris.security.handshake import Initiator, Responder
@@ -158,9 +159,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What security costs.")
     parser.add_argument("--runs", type=int, default=60, help="more runs, steadier figures")
     parser.add_argument("--json", action="store_true")
-    crowd = parser.add_subparsers(dest="subject").add_parser("strangers", help="a crowd at the door of a node")
-    strangers.add_options(crowd)
+    subjects = parser.add_subparsers(dest="subject")
+    strangers.add_options(subjects.add_parser("strangers", help="a crowd at the door of a node"))
+    revoked.add_options(subjects.add_parser("revoked", help="a node that is cut off by a realm of real processes"))
     options = parser.parse_args()
+    if options.subject == "revoked":
+        revoked.report(revoked.measure(nodes=options.nodes, processes=options.processes))
+        return
     if options.subject == "strangers":
         measured = partial(
             strangers.measure, half_open=options.half_open, slow=options.slow, addresses=options.addresses

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from tests.support.accounts import accounts_add_up
-from tests.support.canaries import CanaryWatch
+from tests.support.canary_watch import CanaryWatch
 from tests.support.scheduling import seed_scheduler
 
 # How long an example takes says more about what else the machine is doing.

@@ -6,23 +6,22 @@ IRIS_FUZZ_FRAMES, IRIS_FUZZ_MESSAGES and IRIS_FUZZ_BATCHES make it longer.
 from __future__ import annotations
 
 import os
+import random
+from collections import Counter
 
-import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks import fuzz_node
+from benchmarks import fuzz_mesh, fuzz_node
 from benchmarks.fuzz_frames import (
     MEMORY_LIMIT,
     Outcome,
-    Victim,
     attack_as_member,
     attack_decoder,
     attack_from_outside,
     attack_node,
 )
 from iris.kernel import kinds
-from iris.kernel.wire import encode_batch
 
 FRAMES = int(os.environ.get("IRIS_FUZZ_FRAMES", "10000"))
 MESSAGES = int(os.environ.get("IRIS_FUZZ_MESSAGES", "1500"))
@@ -36,17 +35,25 @@ def check(outcome: Outcome, count: int) -> None:
     assert sum(outcome.refused.values()) > count / 2, f"seed {SEED}: {outcome}"
 
 
-def test_no_changed_frame_from_outside_is_accepted_and_each_is_refused_by_one_error() -> None:
+def test_no_changed_frame_from_outside_is_accepted_by_a_mesh() -> None:
     outcome = attack_from_outside(FRAMES, SEED)
     check(outcome, FRAMES)
     assert outcome.accepted == 0
-    assert set(outcome.refused) == {"AuthenticationError", "RemoteProtocolError"}
+    # Those that are not counted are first frames with another header, which is no part of what is sealed.
+    assert 0.98 * FRAMES < outcome.refused.total() <= FRAMES, f"seed {SEED}: {outcome}"
+    # Most get past the header, to what only a cipher can tell.
+    assert outcome.refused["AuthenticationError"] > FRAMES / 3, f"seed {SEED}: {outcome}"
+    for reason in ("RemoteProtocolError", "unknown session", "unknown handshake"):
+        assert outcome.refused[reason] > 0, f"seed {SEED}: {outcome}"
 
 
-def test_malformed_batches_of_members_are_messages_or_refused_by_one_error() -> None:
+def test_malformed_batches_of_members_are_dispatched_or_refused_by_one_error() -> None:
     outcome = attack_as_member(FRAMES, SEED)
     check(outcome, FRAMES)
-    assert set(outcome.refused) == {"RemoteProtocolError"}
+    assert outcome.accepted > 0
+    of_messages = [reason for reason in outcome.refused if reason.startswith("message of ")]
+    # A frame may be on its way behind a goodbye, which ends the session.
+    assert set(outcome.refused) - set(of_messages) <= {"RemoteProtocolError", "unknown session"}, f"{SEED}: {outcome}"
 
 
 def test_the_decoders_refuse_malformed_bytes_by_one_error() -> None:
@@ -82,11 +89,30 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     assert (first.refused, first.accepted) == (second.refused, second.accepted)
 
 
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_the_victim_accepts_what_is_genuine(position: int) -> None:
-    """Else the runs above would prove nothing."""
-    victim = Victim(SEED)
-    if position == 0:
-        assert victim.receive(victim.attacker.seal(encode_batch([(1, 2)])))
-    else:
-        assert victim.receive(victim.genuine[2 + position])
+async def test_the_frames_that_are_changed_are_genuine(autojump_clock: MockClock) -> None:
+    """Else the runs above would prove nothing: unchanged, each is taken."""
+    async with fuzz_mesh.open_stage(SEED) as stage:
+        victim, rng = stage.victim, random.Random(SEED)
+        peer = await stage.link()
+        async with fuzz_mesh.open_round(stage, peer, rng) as (data, first, response, last):
+            way = stage.connect(stage.network.transport("honest"))
+            for frames, begun in ((data, 0), (first, 1), (response, 0), (last, 0)):
+                before, refused, under_way = stage.accepted, Counter(victim.refusals), len(victim._handshakes)
+                for frame in frames:
+                    way.send_nowait(frame)
+                    await trio.sleep(0.01)
+                if begun:
+                    assert len(victim._handshakes) == under_way + 1
+                else:
+                    assert stage.accepted > before
+                # what is in the data makes no sense; as frames they are genuine
+                assert not (Counter(victim.refusals) - refused).keys() - {"RemoteProtocolError"}
+        assert {other.cluster for other in (peer.identity for peer in victim.peers.values())} == {"billing", "third"}
+
+
+async def test_every_changed_frame_differs_from_the_genuine_one(autojump_clock: MockClock) -> None:
+    async with fuzz_mesh.open_stage(SEED) as stage:
+        rng = random.Random(SEED)
+        async with fuzz_mesh.open_round(stage, await stage.link(), rng) as genuine:
+            frames = {frame for sort in genuine for frame in sort}
+            assert all(fuzz_mesh.forged(genuine, rng) not in frames for _ in range(2000))

@@ -1,9 +1,6 @@
-"""Watches a whole test run for secrets in logs, reports and exceptions.
+"""Secrets that are looked for in texts: raw, in hexadecimal, in base64, and as Python writes bytes down.
 
-Every secret that is made while the tests run, in the process that runs them, is a canary: private keys, gate secrets,
-seeds of ML-KEM, results of Diffie-Hellman, chaining and session keys, passphrases and the keys made of them.
-Everything that is logged (at DEBUG), printed or reported is searched for them: raw, in hexadecimal, in base64, and as
-Python writes bytes down.  If one is found the run fails.
+``tests.support.canary_watch`` does that for a whole test run.
 """
 
 from __future__ import annotations
@@ -12,17 +9,9 @@ import ast
 import base64
 import binascii
 import contextlib
-import logging
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Final, final
-
-import pytest
-
-from iris.security import container
-from iris.security.noise import KeyPair
-from iris.security.secret import Secret
-from iris.security.signing import SigningKey
+from collections.abc import Iterator
+from typing import Final, final
 
 _BLOCK: Final = 8
 """Bytes of a secret that are looked for together.  Each secret is cut into as many as it has, so that any part of it
@@ -104,93 +93,3 @@ def _decoded(text: str) -> Iterator[bytes]:
             yield ast.literal_eval(literal)
     if _BINARY.search(text):
         yield text.encode("latin-1", "replace")
-
-
-@final
-class CanaryWatch(logging.Handler):
-    """The plugin.  ``config.pluginmanager.register(CanaryWatch())``, once."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.canaries = Canaries()
-        self.seen: list[str] = []
-        self._texts: list[tuple[str, str]] = []
-        self._undo: list[Callable[[], None]] = []
-
-    def pytest_sessionstart(self) -> None:
-        """Begin to take note of secrets and of what is logged."""
-        for kind in (KeyPair, SigningKey):
-            self._watch_constructor(kind)
-        self._watch_secrets()
-        self._watch_passphrases()
-        logger = logging.getLogger()
-        level = logger.level
-        logger.setLevel(logging.DEBUG)
-        logger.addHandler(self)
-        self._undo += [lambda: logger.removeHandler(self), lambda: logger.setLevel(level)]
-
-    def _watch_constructor(self, kind: Any) -> None:
-        constructor = kind.__init__
-
-        def watching(made: object, private: bytes) -> None:
-            self.canaries.add(private)
-            constructor(made, private)
-
-        kind.__init__ = watching
-        self._undo.append(lambda: setattr(kind, "__init__", constructor))
-
-    def _watch_secrets(self) -> None:
-        kind: Any = Secret
-        before = kind.__dict__.get("__new__")
-
-        def watching(cls: type[bytes], value: bytes = b"") -> bytes:
-            self.canaries.add(value)
-            return bytes.__new__(cls, value)
-
-        kind.__new__ = watching
-        self._undo.append(lambda: delattr(kind, "__new__") if before is None else setattr(kind, "__new__", before))
-
-    def _watch_passphrases(self) -> None:
-        module: Any = container
-        derive = container._derive
-
-        def watching(passphrase: str, salt: bytes, log_n: int) -> bytes:
-            self.canaries.add_passphrase(passphrase)
-            key = derive(passphrase, salt, log_n)
-            self.canaries.add(key)
-            return key
-
-        module._derive = watching
-        self._undo.append(lambda: setattr(module, "_derive", derive))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep what was logged, with its exception."""
-        self._texts.append((record.name, self.format(record)))
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a test has printed, and how it failed."""
-        texts = [report.longreprtext, *(text for _, text in report.sections)]
-        self._texts += [(report.nodeid, text) for text in texts if text]
-        if report.when == "teardown":
-            self._search()
-
-    def _search(self) -> None:
-        for where, text in self._texts:
-            if self.canaries.find(text) is not None:
-                self.seen.append(where)
-        self._texts.clear()
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Search what is left, and fail the run if a secret was seen."""
-        self._search()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        if self.seen:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what was found."""
-        terminalreporter.write_line(f"secrets made: {len(self.canaries)}; seen in logs and reports: {len(self.seen)}")
-        for where in sorted(set(self.seen)):
-            terminalreporter.write_line(f"a secret was seen in: {where}", red=True)
