@@ -55,6 +55,7 @@ class ClusterCertificate:
         return cluster == self.name or self.rights.may_serve(cluster)
 
 
+@functools.lru_cache(maxsize=2048)  # the same keys come with each handshake; who has none of the realm adds no entry
 def node_digits(static_key: bytes, signing_key: bytes) -> str:
     """Return the id of the node with these public keys.
 

@@ -76,6 +76,8 @@ ENCAPSULATION_KEY_SIZE: Final = 1184
 CIPHERTEXT_SIZE: Final = 1088
 _KEM_SEED_SIZE: Final = 64
 
+_SUITES: Final = {suite.value: suite for suite in Suite}
+
 _PAPERS: Final = struct.Struct(">16sIHH")
 """Start of the part in which a node proves itself: node id, session index, sizes of certificate and delegation."""
 
@@ -314,10 +316,9 @@ class Responder(_Side):
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_INIT, 0)
         if not remote_index or not message:
             raise AuthenticationError("handshake: a first frame without session index or suite")
-        try:
-            suite = Suite(message[0])
-        except ValueError:
-            raise AuthenticationError(f"handshake: suite {message[0]} is not known") from None
+        suite = _SUITES.get(message[0])
+        if suite is None:
+            raise AuthenticationError(f"handshake: suite {message[0]} is not known")
         noise, payload = self._pass_gate_untrusted(suite, message[1:])
         if not ENCAPSULATION_KEY_SIZE <= len(payload) <= ENCAPSULATION_KEY_SIZE + MAX_HELLO:
             raise AuthenticationError("handshake: the first payload is too short or too long")
@@ -390,7 +391,7 @@ class Responder(_Side):
 
 def _begin(identity: NodeIdentity, gate: int, suite: Suite, entropy: Entropy, *, initiator: bool) -> HandshakeState:
     """Return the start of a handshake under a gate secret; what does not change between them is computed once."""
-    key = (suite.protocol_name, gate, initiator)
+    key = (suite, gate, initiator)
     state = identity.beginnings.get(key)
     if state is None:
         state = identity.beginnings[key] = HandshakeState(

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from typing import final
 
@@ -18,8 +19,10 @@ from iris.security.certificate import ClusterCertificate, NodeDelegation
 from iris.security.noise import HandshakeState, KeyPair
 from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
+from iris.security.suite import Suite
 
 
+@functools.lru_cache(maxsize=64)
 def realm_fingerprint(realm: bytes) -> str:
     """Return the name of the realm with the root public key ``realm``: 32 hexadecimal digits."""
     return hashlib.sha256(b"iris realm 1\0" + realm).hexdigest()[:32]
@@ -47,10 +50,10 @@ class NodeIdentity:
     delegation: NodeDelegation
     static: KeyPair
     signing: SigningKey
-    beginnings: dict[tuple[str, int, bool], HandshakeState] = dataclasses.field(
-        default_factory=dict[tuple[str, int, bool], HandshakeState], init=False, repr=False, compare=False
+    beginnings: dict[tuple[Suite, int, bool], HandshakeState] = dataclasses.field(
+        default_factory=dict[tuple[Suite, int, bool], HandshakeState], init=False, repr=False, compare=False
     )
-    """What all handshakes of this node begin with, by protocol, gate secret and side; filled in as they come."""
+    """What all handshakes of this node begin with, by suite, gate secret and side; filled in as they come."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))

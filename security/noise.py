@@ -34,6 +34,7 @@ DHLEN: Final = 32
 TAGLEN: Final = 16
 MAX_MESSAGE: Final = 65535
 _MAX_NONCE: Final = 2**64 - 1
+_FIRST_NONCE: Final = bytes(12)
 
 
 class Digest(Protocol):
@@ -95,7 +96,7 @@ class CipherState:
 
     def initialize_key(self, key: bytes) -> None:
         """Take ``key`` and start again at nonce 0."""
-        self.k = Secret(key)
+        self.k = key if type(key) is Secret else Secret(key)
         self.n = 0
         self._aead = None  # half of the keys of a handshake are replaced before they are used
 
@@ -112,7 +113,7 @@ class CipherState:
 
     def nonce(self, n: int) -> bytes:
         """Return ``n`` as the cipher takes it (sections 12.3, 12.4)."""
-        return bytes(4) + n.to_bytes(8, "big" if self._cipher == "AESGCM" else "little")
+        return bytes(4) + n.to_bytes(8, "big" if self._cipher == "AESGCM" else "little") if n else _FIRST_NONCE
 
     def encrypt_with_ad(self, ad: bytes, plaintext: bytes) -> bytes:
         """Return the ciphertext with its tag, or ``plaintext`` itself if there is no key yet."""
@@ -174,12 +175,12 @@ class SymmetricState:
         # Section 4.3: RFC 5869 with ck as the salt and nothing as the info
         size = len(self.ck)
         derived = HKDF(self._algorithm, outputs * size, self.ck, b"").derive(input_key_material)
-        return tuple(Secret(derived[i * size : (i + 1) * size]) for i in range(outputs))
+        return tuple([Secret(derived[start : start + size]) for start in range(0, outputs * size, size)])
 
     def mix_key(self, input_key_material: bytes) -> None:
         """Fold a secret into the chaining key and take a new encryption key from it."""
         self.ck, temp_k = self._hkdf(input_key_material, 2)
-        self.cipher_state.initialize_key(temp_k[:32])
+        self.cipher_state.initialize_key(temp_k if len(temp_k) == 32 else temp_k[:32])
 
     def mix_hash(self, data: bytes) -> None:
         """Fold what both sides have seen into the transcript."""
@@ -189,7 +190,7 @@ class SymmetricState:
         """Fold a pre-shared key into both."""
         self.ck, temp_h, temp_k = self._hkdf(input_key_material, 3)
         self.mix_hash(temp_h)
-        self.cipher_state.initialize_key(temp_k[:32])
+        self.cipher_state.initialize_key(temp_k if len(temp_k) == 32 else temp_k[:32])
 
     def encrypt_and_hash(self, plaintext: bytes) -> bytes:
         """Encrypt with the transcript as associated data, and make the result part of it."""
@@ -273,7 +274,7 @@ class HandshakeState:
         )
         copied.psks = dict(self.psks)
         copied.s, copied.rs, copied.e, copied.re = self.s, self.rs, None, None
-        copied.ss = self.ss.copy()
+        copied.ss = self.ss  # whoever goes on from it makes a copy first
         return copied
 
     @property
@@ -291,9 +292,12 @@ class HandshakeState:
         Raises:
             LocalProtocolError: out of turn, or after an error.
         """
+        begins = self._next == 0
+        tokens = self._take_turn(self._initiator)
+        if begins:
+            self.ss = self.ss.copy()  # others may begin with it, too: see ``again``
         ss = self.ss
         message = b""
-        tokens = self._take_turn(self._initiator)
         for token in tokens:
             match token:
                 case "e":
