@@ -288,7 +288,8 @@ class Membership:
         try:
             await wakeup.wait()
         except trio.Cancelled:
-            self._idle.remove(wakeup)
+            if wakeup in self._idle:  # else a request came at this very moment, and is in the queue
+                self._idle.remove(wakeup)
             raise
 
     def _end(self, job: Job) -> None:

@@ -1,0 +1,65 @@
+"""Workers that wait for requests, and what reaches them while they do."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.peer import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.patterns.member import Job, Membership
+from iris.patterns.service import Limits, Service
+from iris.security.identity import PeerIdentity, realm_fingerprint
+from tests.support.realms import TestRealm
+
+TRIALS = 32
+"""trio takes the tasks of one turn in random order: so often at least once in each of both."""
+
+
+def make_peer() -> Peer:
+    identity = TestRealm().identity("store")
+    known = PeerIdentity(
+        node_id=identity.node_id,
+        realm_id=realm_fingerprint(identity.realm),
+        certificate=identity.certificate,
+        delegation=identity.delegation,
+    )
+    return Peer(known, None, ("mem://store",), Config())
+
+
+async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_one_ends(
+    autojump_clock: MockClock,
+) -> None:
+    service = Service("greeters")
+
+    @service.request
+    async def greet(request: iris.Request) -> object:
+        return request.payload
+
+    answered: list[int] = []
+
+    def answer(job: Job, reply: wire.Message, size: int) -> None:
+        del reply, size
+        answered.append(job.identifier)
+
+    handler = service.requests[None]
+    peer = make_peer()
+    async with trio.open_nursery() as nursery:
+        membership = Membership(
+            "greeters", service, Config(), nursery, Limits(concurrency=1), answer=answer, forget=lambda _: None
+        )
+        now = trio.current_time()
+        for identifier in range(TRIALS):
+            deadline = now + 1.0
+            payload = wire.encode_payload(identifier, 1000)
+            assert membership.accept(
+                Job(membership, peer, identifier, None, handler, now, deadline, None, payload, idempotent=False)
+            )
+            await trio.sleep_until(deadline)
+            now = deadline
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    assert answered == list(range(TRIALS))
+    assert membership.statistics().served == TRIALS
