@@ -160,8 +160,13 @@ class EventTrees:
             self._want()
             return
         former: Mapping[NodeId, object] = {} if self._feed is None else self._feed.places
-        fit = [node for node in dict.fromkeys((*former, *nodes)) if self._is_fit(node, now)][:MAX_PLACES]
+        eligible = [node for node in dict.fromkeys((*former, *nodes)) if self._is_eligible(node)]
+        well = [node for node in eligible if self._is_well(node, now)]
+        fit = well[:MAX_PLACES]
         if len(fit) <= self._config.relay_above or all(node in former for node in fit):
+            if len(well) < len(eligible):  # some may be well again soon
+                self._not_before = now + _PAUSE
+                self._want()
             return
         classes: dict[object, list[NodeId]] = {}
         for node in fit:
@@ -176,20 +181,16 @@ class EventTrees:
             self._post(node, *Role(self._tree, place.bit, place.children).message())
         self._upkeep.wake()
 
-    def _is_fit(self, node: NodeId, now: float) -> bool:
-        """Tell whether a node can be in a tree."""
+    def _is_eligible(self, node: NodeId) -> bool:
+        """Tell whether a node can be in a tree at all."""
         peer = self._mesh.peers.get(node)
         terms = self._terms_of(node)
-        return (
-            peer is not None
-            and bool(terms)
-            and not peer.foreign
-            and peer.link.is_up
-            and peer.link.has_room()
-            and not self._avoid(node)
-            and self._resting.get(node, now) <= now
-            and not _needs_link(terms)
-        )
+        return peer is not None and bool(terms) and not peer.foreign and not _needs_link(terms)
+
+    def _is_well(self, node: NodeId, now: float) -> bool:
+        """Tell whether nothing keeps such a node from being in a tree now."""
+        link = self._mesh.peers[node].link
+        return link.is_up and link.has_room() and not self._avoid(node) and self._resting.get(node, now) <= now
 
     def _want(self) -> None:
         self._wanted = True
@@ -201,7 +202,7 @@ class EventTrees:
         tree, shape, _, _ = self._next
         self._next = None
         now = trio.current_time()
-        if not all(self._is_fit(node, now) for node in shape.places):
+        if not all(self._is_eligible(node) and self._is_well(node, now) for node in shape.places):
             self._want()  # without those that are no longer fit
             return
         self._go(Feed(self._mesh, tree, shape, lost=self._lost, news=self._news))

@@ -71,6 +71,11 @@ class OwnInterest:
         self.version += 1
         return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
 
+    def mark(self) -> Message:
+        """Return a change that changes nothing: who confirms it has taken all that was told before."""
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (), ())
+
     def whole(self) -> Iterator[Message]:
         """Yield the messages that tell a peer everything.  Only the last one carries the version to confirm."""
         every = [tuple(terms) for terms in self._terms]

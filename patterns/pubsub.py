@@ -201,6 +201,7 @@ class PubSub:
                 self._tell_all(change)
             elif group is None and not durable:
                 self.retention.ask(pattern)
+                self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
             await self._wait_known(self._own.version)
             yield subscription
         finally:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.streams import beside, cuts, fanout, joiner, memory, sites, transfer, tree
+from benchmarks.streams import beside, cuts, fanout, joiner, memory, relays, sites, transfer, tree
 
 CASES: Final[dict[str, Callable[..., None]]] = {
     "beside": beside.conduct,
@@ -17,6 +17,7 @@ CASES: Final[dict[str, Callable[..., None]]] = {
     "fifo": fanout.conduct_fifo,
     "joiner": joiner.conduct,
     "memory": memory.conduct,
+    "relays": relays.conduct,
     "sites": sites.conduct,
     "stopped": fanout.conduct_stopped,
     "transfer": transfer.conduct,

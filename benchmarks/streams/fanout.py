@@ -15,7 +15,7 @@ from benchmarks.streams.processes import Part, Run, open_run, processor_seconds,
 from benchmarks.streams.table import heading, row
 
 TOPIC: Final = "streams.events"
-_NUMBER: Final = struct.Struct("<Q")
+NUMBER: Final = struct.Struct("<Q")
 _SUBSCRIBERS: Final = 4
 
 
@@ -37,11 +37,11 @@ class Checked:
         following = self._next
         for index, event in enumerate(batch):
             payload = event.payload
-            if len(payload) < _NUMBER.size:
+            if len(payload) < NUMBER.size:
                 self.received += index
                 self.missed += event.missed
                 return True
-            (number,) = _NUMBER.unpack_from(payload)
+            (number,) = NUMBER.unpack_from(payload)
             missed = event.missed
             if number != following + missed:
                 self.unexplained += 1
@@ -82,7 +82,7 @@ async def _tell_count(checked: Checked) -> None:
 
 
 async def _publisher(task: Mapping[str, Any]) -> None:
-    payload = bytes(task["size"] - _NUMBER.size)
+    payload = bytes(task["size"] - NUMBER.size)
     async with iris.open_node(listen=LOOPBACK, seeds=task["seeds"]) as node:
         say(ready=True)
         await wait_told()
@@ -94,7 +94,7 @@ async def _publisher(task: Mapping[str, Any]) -> None:
                 nursery.start_soon(_wait_stopped, stopped)
             while published < task["count"] if task["count"] is not None else not stopped.is_set():
                 for number in range(published, published + 1000):
-                    await node.publish(TOPIC, _NUMBER.pack(number) + payload)
+                    await node.publish(TOPIC, NUMBER.pack(number) + payload)
                 published += 1000
             nursery.cancel_scope.cancel()
         seconds = perf_counter() - began

@@ -7,9 +7,7 @@ Linux gives a stream by itself.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from statistics import median
@@ -20,17 +18,16 @@ import trio
 
 import iris
 from benchmarks.streams.cable import ADDRESSES, open_cable, why_not
+from benchmarks.streams.hashed import MIB, make_credentials, send_hashed, taking
 from benchmarks.streams.nodes import CLUSTER
-from benchmarks.streams.processes import Run, open_run, say
+from benchmarks.streams.processes import open_run, say
 from benchmarks.streams.table import heading, row
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
 
-MIB: Final = 2**20
 DELAY: Final = 0.02
 RATE: Final = 25e6
 CUT: Final = 60.0
-_PIECE: Final = 256 * 1024
 _EVENT: Final = 16 * 1024
 _TOPIC: Final = "measured.events"
 _PORT: Final = 7100
@@ -51,23 +48,12 @@ async def _gateway(task: Mapping[str, Any]) -> None:
 
 async def _far(task: Mapping[str, Any]) -> None:
     """Take tunnels, and count events."""
-    service = iris.Service(CLUSTER)
-
-    @service.tunnel
-    async def take(tunnel: iris.Tunnel) -> None:
-        digest = hashlib.sha256()
-        size = 0
-        async for payload in tunnel:
-            digest.update(payload)
-            size += len(payload)
-        await tunnel.send([digest.hexdigest(), size])
-
     async with (
         iris.open_node(
             credential=task["credential"], seeds=[_NEAR], listen=["tcp://127.0.0.1:0"], site="far", config=_CONFIG,
             lan=False,
         ) as node,
-        node.join(CLUSTER, service),
+        node.join(CLUSTER, taking()),
         node.subscribe(_TOPIC) as events,
     ):  # fmt: skip
         say(ready=True)
@@ -96,27 +82,7 @@ async def _near(task: Mapping[str, Any]) -> None:
             if what == "events":
                 await _publish(node, int(size))
             else:
-                await _send(node, int(size))
-
-
-async def _send(node: iris.Node, size: int) -> None:
-    began = said = perf_counter()
-    digest = hashlib.sha256()
-    block = os.urandom(_PIECE - 8)
-    async with node.open_tunnel(CLUSTER, timeout=30) as tunnel:
-        for number in range(size // _PIECE):
-            piece = number.to_bytes(8) + block
-            digest.update(piece)
-            await tunnel.send(piece)
-            if perf_counter() - said > 0.1:
-                said = perf_counter()
-                say(sent=number * _PIECE)
-        await tunnel.send_eof()
-        found, received = await tunnel.receive()
-        resent = tunnel.statistics().chunks_resent
-    equal = found == digest.hexdigest() and received == size
-    waiting = max(link.bytes_waiting for link in node.statistics().links.values())
-    say(done=perf_counter() - began, equal=equal, resent=resent, waiting=waiting)
+                await send_hashed(node, int(size), every=0.1)
 
 
 async def _publish(node: iris.Node, size: int) -> None:
@@ -154,22 +120,6 @@ async def _source(task: Mapping[str, Any]) -> None:
 ROLES = {"gateway": _gateway, "far": _far, "near": _near, "sink": _sink, "source": _source}
 
 
-def _credentials(run: Run) -> tuple[str, str]:
-    """Make a realm, and the credentials of gateways and of all others."""
-    realm = str(run.directory / "realm.key")
-    gateways, others = (str(run.directory / name) for name in ("gateways", "others"))
-    environment = {**os.environ, "IRIS_HOME": str(run.directory / "home")}
-    for command in (
-        ("realm", realm),
-        ("cluster", realm, "gateways", "--gateway", "--out", gateways),
-        ("cluster", realm, CLUSTER, "--out", others),
-    ):
-        subprocess.run(
-            [sys.executable, "-m", "iris", "keys", *command], check=True, capture_output=True, env=environment
-        )
-    return gateways, others
-
-
 def conduct(*, quick: bool) -> None:
     """Measure over 40 ms, in turns; then cut the cable for a minute."""
     if why := why_not():
@@ -180,7 +130,8 @@ def conduct(*, quick: bool) -> None:
         open_run() as run,
         open_cable(run, loss=0.0, flap_every=1e9, flap=(0.0, 0.0), delay=DELAY, rate=RATE) as (cable, namespaces),
     ):
-        gateways, others = _credentials(run)
+        credentials = make_credentials(run, gateways=("--gateway",), **{CLUSTER: ()})
+        gateways, others = credentials["gateways"], credentials[CLUSTER]
         far, near = [("ip", "netns", "exec", namespace) for namespace in namespaces]
         urls = [f"tcp://{address}:7000" for address in ADDRESSES]
         for prefix, site, own, peers in ((far, "far", urls[0], []), (near, "near", urls[1], [urls[0]])):

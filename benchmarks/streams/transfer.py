@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any, Final
 
 import trio
 
 import iris
 from benchmarks.streams.cable import ADDRESSES, kill_connections, open_cable, why_not
+from benchmarks.streams.hashed import MIB, make_credentials, send_hashed, taking
 from benchmarks.streams.nodes import CLUSTER
-from benchmarks.streams.processes import Part, Run, open_run, resident, say
+from benchmarks.streams.processes import Part, open_run, resident, say
 from benchmarks.streams.table import heading, row
-
-MIB: Final = 2**20
-_PIECE: Final = 256 * 1024
 
 _CONFIG: Final = iris.Config(suspicion_multiplier=20.0, refused_grace=10.0)
 """A peer is dead after 10 s of silence, or of refusing: TCP needs a second or two to go on after a flap, or to connect
@@ -28,20 +22,9 @@ if a flap comes just then."""
 
 
 async def _member(task: Mapping[str, Any]) -> None:
-    service = iris.Service(CLUSTER)
-
-    @service.tunnel
-    async def take(tunnel: iris.Tunnel) -> None:
-        digest = hashlib.sha256()
-        size = 0
-        async for payload in tunnel:
-            digest.update(payload)
-            size += len(payload)
-        await tunnel.send([digest.hexdigest(), size])
-
     async with (
         iris.open_node(credential=task["credential"], listen=[task["listen"]], config=_CONFIG) as node,
-        node.join(CLUSTER, service),
+        node.join(CLUSTER, taking()),
     ):
         say(ready=True)
         await trio.sleep_forever()
@@ -53,42 +36,11 @@ async def _opener(task: Mapping[str, Any]) -> None:
     ) as node:
         await node.wait_for(CLUSTER, timeout=60)
         say(ready=True)
-        began = perf_counter()
-        digest = hashlib.sha256()
-        block = os.urandom(_PIECE - 8)
-        async with node.open_tunnel(CLUSTER, timeout=30) as tunnel:
-            said = began
-            for number in range(task["bytes"] // _PIECE):
-                piece = number.to_bytes(8) + block
-                digest.update(piece)
-                await tunnel.send(piece)
-                if perf_counter() - said > 0.2:
-                    said = perf_counter()
-                    say(sent=number * _PIECE)
-            await tunnel.send_eof()
-            found, size = await tunnel.receive()
-            statistics = tunnel.statistics()
-        say(
-            done=perf_counter() - began,
-            equal=found == digest.hexdigest() and size == task["bytes"],
-            size=size,
-            resent=statistics.chunks_resent,
-        )
+        await send_hashed(node, task["bytes"], every=0.2)
         await trio.sleep_forever()
 
 
 ROLES = {"member": _member, "opener": _opener}
-
-
-def _credential(run: Run) -> str:
-    """Make a realm and the credential of one cluster."""
-    realm, credential = str(run.directory / "realm.key"), str(run.directory / "credential")
-    environment = {**os.environ, "IRIS_HOME": str(run.directory / "home")}
-    for command in (("realm", realm), ("cluster", realm, CLUSTER, "--out", credential)):
-        subprocess.run(
-            [sys.executable, "-m", "iris", "keys", *command], check=True, capture_output=True, env=environment
-        )
-    return credential
 
 
 def conduct(*, quick: bool) -> None:
@@ -109,7 +61,7 @@ def conduct(*, quick: bool) -> None:
         "most memory: opener, member",
     )
     with open_run() as run, open_cable(run, loss=0.01, flap_every=flap_every, flap=(0.05, 0.4)) as (cable, namespaces):
-        credential = _credential(run)
+        credential = make_credentials(run, **{CLUSTER: ()})[CLUSTER]
         prefixes = [("ip", "netns", "exec", namespace) for namespace in namespaces]
         urls = [f"tcp://{address}:7000" for address in ADDRESSES]
         member = run.start("transfer", "member", prefix=prefixes[0], credential=credential, listen=urls[0])

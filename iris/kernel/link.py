@@ -35,7 +35,10 @@ CONTROL_RESERVE: Final = MIB
 
 _QUIET: Final = 0.00005
 """After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller
-that asks one thing at a time gets its reply 30 us sooner than by way of the flusher."""
+that asks one thing at a time gets its reply 30 us sooner than by way of the flusher.
+
+One that nobody waits for does so once until the flusher comes round.  A publisher that does not yield would else send
+each event by itself once it takes longer than this for one round of its subscribers, and so never be faster again."""
 
 _EAGER: Final = 16
 """Messages for which somebody waits that make a frame.  With 64 requests under way they then travel in several parts,
@@ -117,6 +120,7 @@ class Link:
         "_open",
         "_open_bytes",
         "_outgoing",
+        "_pushed",
         "_refused",
         "_room",
         "_sent",
@@ -149,6 +153,7 @@ class Link:
         self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
         self._offering = False
         self._alone = True  # the last frame carried a single message
+        self._pushed = False  # a message that nobody waits for has left within ``post`` since the flusher last ran
         self._wakeup = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._closed: str | None = None
@@ -221,7 +226,7 @@ class Link:
             self._close_batch()
         elif not held and not self._batches and self._frame is None:
             now = trio.current_time()
-            quiet = self._alone and now - self.moved > _QUIET
+            quiet = self._alone and now - self.moved > _QUIET and not self._pushed
             self.moved = max(self.moved, now)
         self._open.append(message)
         self._open_bytes += size
@@ -230,7 +235,9 @@ class Link:
             self._growing = growing
             growing.room = min(growing.room, self._size - self._open_bytes)
         if (quiet or (eager and len(self._open) >= _EAGER)) and self._push() and not self._open:
-            return  # nothing is left for the flusher
+            if eager:
+                return  # nothing is left for the flusher
+            self._pushed = True
         self._wakeup.wake()
 
     def send_alone(self, batch: bytes | bytearray, size: int) -> bool:
@@ -354,6 +361,7 @@ class Link:
     async def run(self) -> None:
         """Send what is posted until the link is closed.  Run it in exactly one task."""
         while self._closed is None:
+            self._pushed = False
             outgoing = self._outgoing
             if outgoing is None or self._session is None or not self._next_frame(self._session):
                 await self._wakeup.wait()

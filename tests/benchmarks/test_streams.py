@@ -81,6 +81,23 @@ def test_four_processes_get_every_event_in_order() -> None:
     assert rows[0][1:3] == ("50,000, 50,000, 50,000, 50,000", "0, 0, 0, 0")
 
 
+def test_when_a_process_that_hands_events_on_is_killed_the_others_know_what_they_missed() -> None:
+    said = run("relays")
+    found = re.search(
+        r"^\| 10 \| ([\d,]+) \| [\d,]+ - ([\d,]+) \| (\d+) - (\d+) \| 0 \| ([\d,]+); ([\d,]+) and ([\d,]+) \|",
+        said,
+        re.MULTILINE,
+    )
+    assert found, said
+    published, most, least_missed, most_missed, killed, before, after = (
+        int(number.replace(",", "")) for number in found.groups()
+    )
+    assert most + least_missed == published
+    assert most_missed > 0, "it was killed with events in hand"
+    assert killed > 0
+    assert after > before + 90, "others have taken over"
+
+
 def test_a_stopped_subscriber_leaves_the_publisher_small() -> None:
     said = run("stopped")
     before, after = zip(*re.findall(r"\| (\d+), (\d+) MiB", said), strict=True)

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link import Growing, Link
 from iris.kernel.wire import Message
@@ -20,6 +21,7 @@ from tests.support.links import (
     fill,
     open_link,
 )
+from tests.support.subscriptions import Ticking
 
 # -- batching ----------------------------------------------------------------------------------------------
 
@@ -45,6 +47,27 @@ async def test_a_lone_message_leaves_within_post(autojump_clock: MockClock) -> N
             assert way.messages[-1] == (1, number)
         link.post((1, 3), 10)
         assert len(way.frames) == 3  # it came too soon after the one before
+
+
+@pytest.mark.parametrize(("eager", "frames"), [(False, [1, 99]), (True, [1] * 100)])
+def test_one_who_posts_without_a_pause_does_not_make_a_frame_of_each_message(eager: bool, frames: list[int]) -> None:
+    """However long the sending takes: here every look at the clock is 100 us later than the one before."""
+
+    async def main() -> None:
+        way = Way()
+        async with open_link(Config(), way) as link:
+            for number in range(100):
+                link.post((1, number), 1, eager=eager)
+            await wait_all_tasks_blocked()
+            assert [len(batch) for batch in way.batches] == frames
+            assert way.messages == [(1, number) for number in range(100)]
+            for number in range(2):
+                link.post((2, number), 1)
+                await wait_all_tasks_blocked()
+            link.post((2, 2), 1)
+            assert way.messages[-1] == (2, 2), "a lone one leaves at once again"
+
+    trio.run(main, clock=Ticking())
 
 
 async def test_a_link_that_is_busy_batches_again_at_once(autojump_clock: MockClock) -> None:

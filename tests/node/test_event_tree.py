@@ -275,9 +275,28 @@ async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock)
         assert readers.numbers(relay) == sorted(set(readers.numbers(relay)))
 
 
+async def test_a_tree_that_lacks_one_who_rests_is_made_when_that_one_may_be_in_it_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_readers(5) as (_, readers, shop):
+        await start(shop)
+        feed = trees(shop)._feed
+        assert feed is not None
+        trees(shop)._cannot_reach(feed.tree, readers.nodes["reader-0"].id)
+        sizes: list[int] = []
+        for number in range(1, 15):
+            await shop.publish("news.start", number)
+            await trio.sleep(1)
+            sizes.append(trees(shop).size)
+        assert sizes[:9] == [0] * 9, "it rests for ten seconds, and four are too few for a tree"
+        assert sizes[-1] == 5
+        readers.check(15)
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_order_holds_and_every_gap_is_told_whatever_breaks(autojump_clock: MockClock, seed: int) -> None:
     async with open_readers(10, seed=seed) as (stage, readers, shop):
+        stage.harmless = ("relayed events of a tree that was not announced",)  # the announcement was lost
         await start(shop)
         stage.network.memory.loss = 0.01
         count = 1
@@ -364,9 +383,11 @@ async def test_last_values_come_once_before_subscribe_returns_and_in_order_over_
         await shop.publish("state", "kept", retain=True)
         got: list[tuple[object, bool]] = []
         for index in (2, 7):
-            async with readers.nodes[f"reader-{index}"].subscribe("state") as events:
-                with trio.fail_after(1):
-                    first = await events.__anext__()
+            reader = readers.nodes[f"reader-{index}"]
+            async with reader.subscribe("state") as events:
+                first = await events.__anext__()
+                async with reader.subscribe("state") as another:
+                    assert (events.statistics().waiting, another.statistics().waiting) == (0, 1)
                 got.append((first.payload, first.retained))
                 await shop.publish("state", index)
                 second = await events.__anext__()

@@ -82,6 +82,7 @@ async def test_a_second_subscription_of_a_node_gets_the_values_and_the_first_doe
         async with b.pubsub.subscribe("t") as first:
             assert seen(await collect(first)) == [("t", 1, True)]
             async with b.pubsub.subscribe("t") as second, b.pubsub.subscribe(">") as third:
+                assert (second.statistics().waiting, third.statistics().waiting) == (1, 1)  # they are here
                 assert seen(await collect(second)) == [("t", 1, True)]
                 assert seen(await collect(third)) == [("t", 1, True)]
                 assert await collect(first) == []
