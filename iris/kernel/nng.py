@@ -7,23 +7,23 @@ Why these two.  PUSH says "not now" when its peer is slow: real backpressure, wh
 drop silently.  One PULL is one file descriptor for all peers.  Draining by file descriptor with non-blocking calls
 moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
 
+Connections by TCP are accepted by ``iris.kernel.reception`` and read by ``iris.kernel.streams``, as PULL would; their
+other ends are PUSH sockets.  Those by ipc and ws, and reverse ones, arrive at the PULL.
+
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
-trio; connections by TCP are accepted by ``iris.kernel.reception``, and reach nng when they have greeted, each through a
-listener of its own, which tells whose descriptor became which pipe; a process that has opened a socket must not fork
-and go on using it; nothing is sent by a connection that has broken, because PUSH in nng 1.11 may keep a pointer to it,
-in memory that is freed by then.
+trio; a process that has opened a socket must not fork and go on using it; nothing is sent by a connection that has
+broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -31,9 +31,10 @@ import pynng
 import trio
 from pynng.sockaddr import IPCAddr
 
+from iris.kernel.arrivals import Arrivals
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.reception import Reception
+from iris.kernel.streams import Streams
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
@@ -48,15 +49,10 @@ _free: Final = pynng.lib.nng_msg_free
 _buffer: Final = pynng.ffi.buffer
 _NOW: Final = pynng.lib.NNG_FLAG_NONBLOCK
 _AGAIN: Final = pynng.lib.NNG_EAGAIN
-_CLOSED: Final = pynng.lib.NNG_ECLOSED
 
 _UNSEEN: Final = 12
 """Changes that the trio thread may not have seen yet when one more connection by ``ws`` is let in.  Nothing is read
 from those beyond it, so that a flood cannot make nng hold a frame for each before anybody looks at them."""
-
-_UNTOLD: Final = 4096
-"""Changes that the trio thread may not have been told of, because it was busy for long, when one more connection is let
-in.  100 bytes each."""
 
 _DIALS: Final = 256
 """Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
@@ -125,7 +121,8 @@ class NngTransport:
             reconnect_time_max=_REVERSE_AGAIN[1],
         )
         assert self._pull.recv_max_size == self._limit
-        self._fd = self._pull.recv_fd
+        self._streams = Streams(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
+        self._arrivals = Arrivals(config, self._streams, self._tell_soon)
         self._closed = False
         self._files: list[Path] = []
         self._web: list[str] = []
@@ -134,14 +131,9 @@ class NngTransport:
         self._message = pynng.ffi.new("nng_msg **")
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
-        self._pipes: dict[int, pynng.Pipe] = {}
-        self._reception: Reception | None = None  # made on first need: it has descriptors and a thread
-        self._doors: dict[int, tuple[pynng.CData, str]] = {}
-        """Of each connection that came by TCP: the listener that it came through, and its host."""
-        self._entrances: dict[int, int] = {}
-        """Of each pipe that came by TCP: the number of that listener."""
-        self._entered: deque[int] = deque()
-        self._changes: deque[tuple[int, pynng.Pipe | None, str | None, int]] = deque()
+        self._open: dict[int, Callable[[], object]] = {}
+        """The connections that were told of, and what hangs each up."""
+        self._changes: deque[tuple[int, Callable[[], object] | None, str | None, int]] = deque()
         self._refused = self._refused_told = 0
         self._dials = trio.CapacityLimiter(_DIALS)
         self._observer: ConnectionObserver | None = None
@@ -155,7 +147,7 @@ class NngTransport:
 
     def _listen(self, url: str) -> str:
         if url.startswith("tcp://"):
-            return self._listen_tcp(url)
+            return self._arrivals.listen(url)
         bound: re.Match[str] | None = None
         try:
             if url.startswith("ipc://"):
@@ -171,45 +163,6 @@ class NngTransport:
         if url.startswith("ws://"):
             self._web.append(url)
         return url
-
-    def _listen_tcp(self, url: str) -> str:
-        host, _, port = url.removeprefix("tcp://").rpartition(":")
-        if not port.isdigit():
-            raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
-        if self._reception is None:
-            self._reception = Reception(self._config, self._take, self._turn_away, self._tell_soon)
-        try:
-            bound = self._reception.listen(host, int(port))
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            reason = "the address is in use by another program" if taken else str(error.strerror or error).lower()
-            raise ConfigError(f"cannot listen at {url}: {reason}") from None
-        except ValueError:
-            raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
-        return f"tcp://{host}:{bound}"
-
-    def _take(self, descriptor: int, host: str) -> int | None:
-        """Give nng a connection; called by the reception.  Returns its listener's number."""
-        library, listener = pynng.lib, pynng.ffi.new("nng_listener *")
-        full = len(self._changes) > _UNTOLD
-        if full or library.nng_listener_create(listener, self._socket, b"socket://"):
-            os.close(descriptor)
-            return None
-        number: int = library.nng_listener_id(listener[0])
-        self._doors[number] = (listener[0], host)
-        if library.nng_listener_start(listener[0], 0) or library.nng_listener_set_int(
-            listener[0], b"socket:fd", descriptor
-        ):
-            os.close(descriptor)
-            self._turn_away(number)
-            return None
-        return number
-
-    def _turn_away(self, door: int) -> None:
-        """Close a connection that came by TCP, if there is one, and what it came through."""
-        listener = self._doors.pop(door, None)
-        if listener is not None:
-            pynng.lib.nng_listener_close(listener[0])
 
     def _listen_privately(self, url: str) -> None:
         """Listen at an ipc address whose mode nng sets before anybody can connect: afterwards would be too late."""
@@ -313,48 +266,44 @@ class NngTransport:
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
-        door = pynng.lib.nng_listener_id(pynng.lib.nng_pipe_listener(pipe.pipe))
-        listener = self._doors.get(door)
-        host = _host_of(pipe) if listener is None else listener[1]
-        if listener is not None:
-            self._entrances[pipe.id] = door
-            self._entered.append(door)
-        elif host is not None and len(self._changes) > _UNSEEN:
+        host = _host_of(pipe)
+        if host is not None and len(self._changes) > _UNSEEN:
             self._refused += 1
             pipe.close()
             return
-        self._changes.append((pipe.id, pipe, host, _dialer_of(pipe)))
+        # Not by ``Pipe.close``: pynng then forgets the pipe, and to tell of its end, if it is being added still.
+        hang_up = partial(pynng.lib.nng_pipe_close, pipe.pipe)  # fails if the other end was faster
+        self._changes.append((pipe.id, hang_up, host, _dialer_of(pipe)))
         self._tell_soon()
 
     def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
         self._changes.append((pipe.id, None, None, 0))
         self._tell_soon()
 
+    def _on_stream_closed(self, number: int) -> None:
+        self._changes.append((number, None, None, 0))
+        self._tell_soon()  # and not now: whoever hangs up may be in the middle of something
+
     def _tell_soon(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):
             self._trio.run_sync_soon(self._tell, idempotent=True)  # one hop, however many there are
 
     def _tell(self) -> None:
-        refused = self._refused
-        if self._reception is not None:
-            refused += self._reception.refused
-            while self._entered:
-                self._reception.seen(self._entered.popleft())
+        refused = self._refused + self._arrivals.refused
+        for number, host in self._arrivals.begin():
+            self._changes.append((number, partial(self._streams.hang_up, number), host, 0))
         observer = self._observer
         if observer is not None and refused != self._refused_told:
             told, self._refused_told = self._refused_told, refused
             observer.connections_refused(refused - told)
         while observer is not None and self._changes:
-            connection, pipe, host, dialer = self._changes.popleft()
-            if pipe is not None:
-                self._pipes[connection] = pipe
+            connection, hang_up, address, dialer = self._changes.popleft()
+            if hang_up is not None:
+                self._open[connection] = hang_up
                 if dialer in self._dialled:
                     self._reverse[connection] = self._dialled[dialer]
-                observer.connection_opened(connection, host)
-            elif self._pipes.pop(connection, None) is not None:
-                door = self._entrances.pop(connection, None)
-                if door is not None:
-                    self._turn_away(door)
+                observer.connection_opened(connection, address)
+            elif self._open.pop(connection, None) is not None:
                 observer.connection_closed(connection)
                 reverse = self._reverse.pop(connection, None)
                 if reverse is not None:
@@ -368,49 +317,56 @@ class NngTransport:
     def source(self) -> int:
         """See ``Transport.source``."""
         self._tell()
-        return 0 if self._pipe is None else pynng.lib.nng_pipe_id(self._pipe)
+        if self._streams.source or self._pipe is None:
+            return self._streams.source
+        return int(pynng.lib.nng_pipe_id(self._pipe))
 
     def hang_up(self, connection: int) -> None:
         """See ``Transport.hang_up``."""
-        pipe = self._pipes.get(connection)
-        if pipe is not None:
-            # Not by ``Pipe.close``: pynng then forgets the pipe, and to tell of its end, if it is being added still.
-            pynng.lib.nng_pipe_close(pipe.pipe)  # fails if the other end was faster
+        hang_up = self._open.get(connection)
+        if hang_up is not None:
+            hang_up()
 
     # -- frames ---------------------------------------------------------------------------------------------
 
     def receive_nowait(self) -> bytes | None:
         """See ``Transport.receive_nowait``."""
+        if self._closed:
+            raise trio.ClosedResourceError("this transport is closed")
+        if self._arrivals:
+            self._tell()
+        frame = self._streams.receive_nowait()
+        if self._changes:
+            self._tell()  # the connection that it came by may be new
+        return frame
+
+    def _receive_from_nng(self) -> bytes | None:
         # By nng's own calls: a frame of 1,200 bytes takes 4.7 us this way, its connection included, where pynng's
         # ``recv`` takes 5.7 us and its ``recv_msg``, which also tells the connection, 8.4 us.
         code = _receive(self._socket, self._message, _NOW)
         if code:
             if code == _AGAIN:
                 return None
-            if code == _CLOSED:
-                raise trio.ClosedResourceError("this transport is closed")
             pynng.exceptions.check_err(code)
         message = self._message[0]
         frame = _buffer(_body(message), _length(message))[:]
         self._pipe = _pipe_of(message)
         _free(message)
-        if self._changes:
-            self._tell()  # the connection that it came by may be new
         return frame
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
         if self._closed:
             raise trio.ClosedResourceError("this transport is closed")
-        await trio.lowlevel.wait_readable(self._fd)
+        await trio.lowlevel.wait_readable(self._streams.descriptor)
 
     def close(self) -> None:
         """See ``Transport.close``."""
         if not self._closed:
             self._closed = True
-            trio.lowlevel.notify_closing(self._fd)
-            if self._reception is not None:
-                self._reception.close()
+            trio.lowlevel.notify_closing(self._streams.descriptor)
+            self._arrivals.close()
+            self._streams.close()
             self._pull.close()
             self._dialled.clear()
             for path in self._files:

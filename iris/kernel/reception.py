@@ -1,14 +1,11 @@
-"""Connections by TCP until they have greeted as nng does.  A thread, because nng has no task to do it in.
+"""Connections by TCP until they have greeted as nng does.  A thread, so that a node that is busy turns nobody away.
 
 nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
 those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
-one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself, and gives nng the
-connections that have shown nng's greeting.  It costs an honest connection 0.1 ms.
+one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself.
 
 What strangers can have is bounded from the start, by the rules of ``iris.kernel.places``: a connection has its place
 until it is closed, or the trio thread has seen it and counts it as its own (``seen``).
-
-The greeting is looked at and left where it is: nng reads it again.
 """
 
 from __future__ import annotations
@@ -28,6 +25,9 @@ from iris.kernel.places import Places, address_key
 
 GREETING: Final = b"\0SP\0\0\x50\0\0"
 """What the PUSH of nng says first, over any stream."""
+
+_ANSWER: Final = b"\0SP\0\0\x51\0\0"
+"""What its PULL says."""
 
 _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
@@ -60,8 +60,8 @@ class Reception:
 
     Args:
         config: for the limits on strangers.
-        admit: called on this thread with the descriptor of a connection that has greeted, which is the callee's from
-            then on, and the host that it comes from; returns a number for it, or None if it could not be taken.
+        admit: called on this thread with a connection that has greeted, which is the callee's from then on, and the
+            host that it comes from; returns a number for it, or None if it is not taken.
         turn_away: called on this thread with the number of one that has lost its place.
         news: called on this thread when ``refused`` has grown.
     """
@@ -69,7 +69,7 @@ class Reception:
     def __init__(
         self,
         config: Config,
-        admit: Callable[[int, str], int | None],
+        admit: Callable[[socket.socket, str], int | None],
         turn_away: Callable[[int], None],
         news: Callable[[], None],
     ) -> None:
@@ -217,11 +217,13 @@ class Reception:
         self._selector.unregister(connection)
         with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.recv(len(GREETING))  # it was only looked at
+            connection.send(_ANSWER)
         with self._lock:  # before anybody can call ``seen``
-            number = self._admit(connection.detach(), visitor.host)
+            number = self._admit(connection, visitor.host)
             if number is None:
                 self._places.leave(visitor)
+                connection.close()
             else:
                 visitor.number = number
                 self._admitted[number] = visitor

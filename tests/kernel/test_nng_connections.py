@@ -15,7 +15,7 @@ import trio
 from iris.kernel.config import KIB
 from iris.kernel.transport import Refused
 from tests.support.far_listener import open_far_listener
-from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive
+from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive, waiting
 
 
 class Log:
@@ -69,7 +69,8 @@ async def test_it_tells_which_connection_a_frame_came_by_and_from_where(url: str
         assert sorted(sources.values()) == sorted(log.open) == sorted(log.seen)
         assert set(log.open.values()) == {None if url.startswith("ipc") else "127.0.0.1"}
         second.close()
-        await log.wait_open(1)
+        async with waiting(far):
+            await log.wait_open(1)
         assert log.closed == [sources[b"2"]]
         first.close()
 
@@ -157,7 +158,8 @@ async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str
         await log.wait_open(0)
         assert sorted(log.seen) == sorted(log.closed)
         assert len(log.seen) == 400
-        assert far._pipes == {}
+        assert far._open == {}
+        assert len(far._streams) == 0
 
 
 # -- between processes -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.nng import NngTransport
 from iris.kernel.reception import GREETING, Reception
 from tests.kernel.test_nng_connections import Log
-from tests.support.transports import ignore, open_transports, receive
+from tests.support.transports import ignore, open_transports, receive, waiting
 
 ANSWER = b"\0SP\0\0\x51\0\0"
 PLACES = Config().half_open_per_address * 3 // 4
@@ -38,8 +38,8 @@ def crowd(url: str, count: int, source: str = "127.0.0.1") -> Iterator[list[sock
 
 
 def reception_of(transport: NngTransport) -> Reception:
-    assert transport._reception is not None
-    return transport._reception
+    assert transport._arrivals._reception is not None
+    return transport._arrivals._reception
 
 
 def is_closed(one: socket.socket, within: float) -> bool:
@@ -136,7 +136,8 @@ async def test_of_those_who_greet_before_anybody_looks_the_newest_stay() -> None
             await log.wait_open(PLACES)
             assert log.refused == 20
             assert reception_of(far).waiting == 0
-        await log.wait_open(0)
+        async with waiting(far):
+            await log.wait_open(0)
 
 
 async def test_those_that_were_seen_stay_however_many_come_after_them() -> None:
@@ -160,13 +161,16 @@ async def test_connections_that_end_leave_nothing_behind() -> None:
         log = Log()
         far.observe(log)
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
-        for _ in range(100):
-            way = await near.dial(url, ignore)
-            await log.wait_open(1)
-            way.close()
-            await log.wait_open(0)
-        assert not far._doors
-        assert not far._entrances
+        async with waiting(far):
+            for _ in range(100):
+                way = await near.dial(url, ignore)
+                await log.wait_open(1)
+                way.close()
+                await log.wait_open(0)
+        assert not far._arrivals
+        assert not far._arrivals._arrived
+        assert not far._open
+        assert len(far._streams) == 0
         assert reception_of(far).waiting == 0
         assert not reception_of(far)._admitted
 

@@ -32,6 +32,20 @@ async def receive(transport: NngTransport) -> bytes:
     return frame
 
 
+@asynccontextmanager
+async def waiting(transport: NngTransport) -> AsyncIterator[None]:
+    """Wait for frames that do not come, as a node does: what else happens is noticed meanwhile."""
+
+    async def wait() -> None:
+        frame = await receive(transport)
+        raise AssertionError(f"a frame of {len(frame)} bytes has come")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        yield
+        nursery.cancel_scope.cancel()
+
+
 def ignore() -> None:
     """For ways whose end does not matter."""
 

@@ -1,0 +1,216 @@
+"""Frames from connections by TCP, without a network around them: what comes in which pieces, and from whom."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.kernel.config import KIB
+from iris.kernel.streams import Streams
+
+LIMIT = 1000 * KIB
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(struct.pack(">Q", len(frame)) + frame for frame in frames)
+
+
+class Ends:
+    """Streams, the other ends of their connections, and whatever there is besides."""
+
+    def __init__(self, stack: contextlib.ExitStack, count: int, limit: int = LIMIT) -> None:
+        self.closed: list[int] = []
+        self.others: list[bytes] = []
+        self.other, self.tell_other = os.pipe2(os.O_NONBLOCK)
+        stack.callback(os.close, self.other)
+        stack.callback(os.close, self.tell_other)
+        self.streams = Streams(limit, self.other, self.receive_other, self.closed.append)
+        stack.callback(self.streams.close)
+        self.far: dict[int, socket.socket] = {}
+        for number in range(1, count + 1):
+            near, far = socket.socketpair()
+            near.setblocking(False)
+            self.streams.add(number, near)
+            self.far[number] = stack.enter_context(far)
+            far.setblocking(False)
+
+    def receive_other(self) -> bytes | None:
+        if len(self.others) == 1:
+            os.read(self.other, 1)
+        return self.others.pop(0) if self.others else None
+
+    def receive(self) -> list[tuple[int, bytes]]:
+        """Receive all there is, as somebody who waits would."""
+        received: list[tuple[int, bytes]] = []
+        while self.is_readable():
+            while (frame := self.streams.receive_nowait()) is not None:
+                received.append((self.streams.source, frame))
+        return received
+
+    def is_readable(self) -> bool:
+        return bool(select.select([self.streams.descriptor], [], [], 0)[0])
+
+
+def is_over(far: socket.socket) -> bool:
+    """Tell whether the near end has closed; if not everything was read, the system says so by an error."""
+    try:
+        return far.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@contextlib.contextmanager
+def open_ends(count: int = 1, limit: int = LIMIT) -> Iterator[Ends]:
+    with contextlib.ExitStack() as stack:
+        yield Ends(stack, count, limit)
+
+
+@given(
+    frames=st.lists(st.binary(max_size=40) | st.integers(1, 300 * KIB).map(bytes), max_size=8),
+    cuts=st.lists(st.integers(0, 400 * KIB), max_size=12),
+)
+def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[bytes], cuts: list[int]) -> None:
+    data = framed(*frames)
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    received: list[bytes] = []
+    with open_ends() as ends:
+        for begin, end in itertools.pairwise(places):
+            piece = memoryview(data)[begin:end]
+            while piece:
+                piece = piece[ends.far[1].send(piece) :]
+                received += [frame for _, frame in ends.receive()]
+        assert received == frames
+        assert not ends.closed
+
+
+def test_each_byte_may_come_alone() -> None:
+    frames = [b"", b"a", b"", b"bcd" * 10, b""]
+    received: list[tuple[int, bytes]] = []
+    with open_ends() as ends:
+        for byte in framed(*frames):
+            ends.far[1].send(bytes((byte,)))
+            received += ends.receive()
+    assert received == [(1, frame) for frame in frames]
+
+
+def test_several_connections_take_turns_and_each_frame_has_its_source() -> None:
+    with open_ends(3) as ends:
+        for number, far in ends.far.items():
+            far.send(framed(b"%d first" % number, b"%d second" % number)[:-1])
+        assert sorted(ends.receive()) == [(number, b"%d first" % number) for number in ends.far]
+        for far in ends.far.values():
+            far.send(b"d")
+        assert sorted(ends.receive()) == [(number, b"%d second" % number) for number in ends.far]
+
+
+def test_what_else_there_is_gets_its_turn_beside_a_busy_connection() -> None:
+    with open_ends() as ends:
+        ends.others = [b"x", b"y"]
+        os.write(ends.tell_other, b"!")
+        received: list[tuple[int, bytes]] = []
+        while len(received) < 20:
+            ends.far[1].send(framed(b"busy"))
+            frame = ends.streams.receive_nowait()
+            assert frame is not None
+            received.append((ends.streams.source, frame))
+        assert [frame for source, frame in received if source == 0] == [b"x", b"y"]
+        assert received.count((1, b"busy")) == 18
+
+
+def test_a_busy_connection_does_not_keep_another_waiting() -> None:
+    with open_ends(2) as ends:
+        ends.far[2].send(framed(b"rare"))
+        for _ in range(4):
+            ends.far[1].send(framed(b"busy"))
+            ends.streams.receive_nowait()
+            if ends.streams.source == 2:
+                return
+        pytest.fail("it was not read")
+
+
+def test_a_frame_that_comes_in_pieces_gives_the_others_their_turn_after_each() -> None:
+    """``receive_nowait`` ends although there is more, and whoever then waits is woken at once."""
+    with open_ends() as ends:
+        ends.far[1].setblocking(True)
+        ends.far[1].send(struct.pack(">Q", 600) + bytes(100))
+        assert ends.streams.receive_nowait() is None
+        ends.far[1].send(bytes(100))
+        assert ends.is_readable()
+        assert ends.streams.receive_nowait() is None
+        assert not ends.is_readable()
+        ends.far[1].send(bytes(400))
+        assert ends.receive() == [(1, bytes(600))]
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 1000])
+def test_a_frame_has_at_most_the_limit(size: int) -> None:
+    with open_ends(limit=1000) as ends:
+        ends.far[1].send(framed(bytes(size)))
+        assert ends.receive() == [(1, bytes(size))]
+
+
+@pytest.mark.parametrize("size", [1001, 2**31, 2**63, 2**64 - 1])
+def test_who_announces_more_than_the_limit_is_hung_up_on_and_nobody_else(size: int) -> None:
+    with open_ends(2, limit=1000) as ends:
+        ends.far[1].send(framed(b"before") + struct.pack(">Q", size) + bytes(100))
+        ends.far[2].send(framed(b"other"))
+        assert sorted(ends.receive()) == [(1, b"before"), (2, b"other")]
+        assert ends.closed == [1]
+        assert is_over(ends.far[1])
+        assert len(ends.streams) == 1
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0", struct.pack(">Q", 100), struct.pack(">Q", 100) + b"half"])
+def test_what_came_before_an_end_counts_but_for_what_is_not_whole(left: bytes) -> None:
+    with open_ends(2) as ends:
+        ends.far[1].send(framed(b"whole", b"whole") + left)
+        ends.far[1].close()
+        assert ends.receive() == [(1, b"whole"), (1, b"whole")]
+        assert ends.closed == [1]
+        ends.far[2].send(framed(b"goes on"))
+        assert ends.receive() == [(2, b"goes on")]
+
+
+def test_hanging_up_drops_what_has_come_and_is_told_once() -> None:
+    with open_ends(2) as ends:
+        for far in ends.far.values():
+            far.send(framed(b"first", b"second"))
+        assert ends.streams.receive_nowait() == b"first"
+        guilty = ends.streams.source
+        for _ in range(2):
+            ends.streams.hang_up(guilty)
+        ends.streams.hang_up(12345)
+        assert ends.closed == [guilty]
+        assert ends.receive() == [(3 - guilty, b"first"), (3 - guilty, b"second")]
+
+
+def test_a_connection_that_was_found_ready_may_be_gone_before_it_is_read() -> None:
+    with open_ends(3) as ends:
+        for far in ends.far.values():
+            far.send(framed(b"x"))
+        assert ends.streams.receive_nowait() == b"x"
+        last = ends.streams.source
+        for number in ends.far:
+            if number != last:
+                ends.streams.hang_up(number)
+        assert ends.receive() == []
+        assert sorted([*ends.closed, last]) == [1, 2, 3]
+
+
+def test_closing_closes_all_and_tells_nobody() -> None:
+    with open_ends(2) as ends:
+        ends.far[1].send(framed(b"first", b"second"))
+        assert ends.streams.receive_nowait() == b"first"
+        ends.streams.close()
+        assert len(ends.streams) == 0
+        assert not ends.closed
+        assert ends.far[2].recv(1) == b""
