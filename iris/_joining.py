@@ -42,7 +42,10 @@ async def read_credential(
         ConfigError: the file cannot be used, or this is no credential.
     """
     if isinstance(given, Path | str):
-        given = await trio.to_thread.run_sync(CredentialWatch, given)
+        try:
+            given = await trio.to_thread.run_sync(CredentialWatch, given)
+        except ValueError:  # a surrogate, or a null byte
+            raise ConfigError(f"credential is {str(given)!r}: use the path of a file") from None
     if isinstance(given, CredentialWatch):
         return given.credential, given
     if given is not None and not isinstance(given, Credential):  # pyright: ignore[reportUnnecessaryIsInstance]

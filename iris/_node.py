@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 import trio
 
-from iris._checks import check_preference, check_timeout
+from iris._checks import check_count, check_flags, check_is, check_preference, check_request, check_timeout, check_whom
 from iris._environment import Environment
 from iris._joining import ClusterMembership, Joined
 from iris._node_parts import NodeParts
@@ -23,7 +23,7 @@ from iris.cluster.site_opening import open_with_all, open_with_one, reach_one
 from iris.cluster.sites import Sites
 from iris.cluster.watch import Watch
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, RequestTimeout
+from iris.kernel.errors import RequestTimeout
 from iris.kernel.ids import NodeId, check_address, check_name
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
@@ -148,12 +148,7 @@ class Node:
 
         Cancelling it tells the member to stop, and leaves nothing behind here.
         """
-        if operation is not None:
-            check_name(operation, "operation")
-        if hedge is not None:
-            if not idempotent:
-                raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
-            check_timeout(hedge, "hedge")
+        check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
         wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
         if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
@@ -167,7 +162,7 @@ class Node:
             key=key,
             prefer=wanted,
             headers=headers,
-            priority=None if priority is None else check_priority(priority),
+            priority=check_priority(priority),
             hedge=hedge,
         )
 
@@ -199,6 +194,7 @@ class Node:
         quiet: float | None = None,
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: PriorityName | None = None,
     ) -> AbstractAsyncContextManager[Answers]:
         """Ask every member of a cluster and gather the replies; at most once per member.
 
@@ -221,6 +217,7 @@ class Node:
             quiet: end it when, after the first, no answer has come for so many seconds.
             operation: as for ``request``.
             headers: as for ``request``.
+            priority: as for ``request``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -228,9 +225,9 @@ class Node:
 
         Leaving the block early, or cancelling it, stops the members that are still at work.
         """
-        check_address(cluster)
+        check_whom(cluster, operation)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
-        survey = partial(self._surveys.open, cluster, payload, rules, operation, headers)
+        survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, check_priority(priority))
         return open_with_all(self._sites, cluster, survey, rules.timeout)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
@@ -284,6 +281,7 @@ class Node:
             if not (plain and publishing.extend(topic, payload, len(payload))):
                 await publishing.publish(topic, payload, key=key, headers=headers)
             return
+        check_flags(confirm=confirm, retain=retain, strict=strict)
         within = check_timeout(timeout) if confirm else None
         await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
         if strict:
@@ -332,7 +330,8 @@ class Node:
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
-        limits = limits or SubscriptionLimits()
+        check_flags(durable=durable)
+        limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
             pattern,
             group=group,
@@ -380,7 +379,7 @@ class Node:
         was sent, and raises ``TunnelBroken`` if it never gets it.  Leaving it by an error or by cancelling aborts
         the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
-        check_address(cluster)
+        check_whom(cluster, operation)
         wanted = check_preference(None, prefer_site)
         opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
         return open_with_one(self._sites, cluster, prefer_site, opening, check_timeout(timeout))
@@ -413,7 +412,8 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         check_name(cluster, "cluster")
-        async with self._serving.serve(cluster, service, limits or Limits()) as membership:
+        limits = Limits() if limits is None else check_is(limits, Limits, "limits")
+        async with self._serving.serve(cluster, check_is(service, Service, "service"), limits) as membership:
             try:
                 await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
@@ -430,7 +430,7 @@ class Node:
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""
-        here = self._membership.members(cluster)
+        here = self._membership.members(check_address(cluster))
         return here if self._sites is None else (*here, *self._sites.members(cluster))
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
@@ -443,7 +443,7 @@ class Node:
         """
         check_address(cluster)
         with trio.move_on_after(check_timeout(timeout)):
-            return await self._membership.wait_for(cluster, members)
+            return await self._membership.wait_for(cluster, check_count(members, "members"))
         present = len(self._membership.members(cluster))
         raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s")
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from iris._checks import check_flags, check_is
 from iris._environment import Environment
 from iris._joining import RENEWAL_MARGIN, Joined, read_credential
 from iris._node import Node
@@ -111,11 +112,16 @@ async def open_node(
 
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
-    config = config or Config()
+    config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
+    check_flags(lan=lan, dial_only=dial_only)
     for what, urls in (("listen", listen), ("seeds", seeds)):
         if isinstance(urls, str):
             raise ConfigError(f"{what} is {urls!r}: use a list of addresses, [{urls!r}]")
+        if not isinstance(urls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"{what} is {urls!r}: use a list of addresses")
+    if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
     if site is not None:
         check_name(site, "site")

@@ -31,6 +31,9 @@ class NodeStatistics:
     requests: PatternStatistics
     repeated: int
     """Requests made once more at another member, after the first one refused or was lost."""
+    moved: int
+    """Those of the repeated that the first member may have run as well: it was lost, silent, or left.  Idempotent ones
+    only; of two members that may have run a request, neither knows of the other."""
     not_repeated: int
     """Requests that were not, because too many were: their callers got ``Overloaded``."""
     hedged: int
@@ -72,6 +75,7 @@ def gather_statistics(
     return NodeStatistics(
         requests=requests.tally.statistics(),
         repeated=requests.repeated,
+        moved=requests.moved,
         not_repeated=requests.not_repeated,
         hedged=requests.hedged,
         broadcasts=broadcasts.tally.statistics(),

@@ -96,6 +96,7 @@ class ConfirmedEvents:
         """
         if self._error is not None:
             raise self._error
+        headers = headers or None
         encoded = wire.encode_payload(payload, self._config.max_payload) if type(payload) is not bytes else payload
         size = len(encoded) if type(encoded) is bytes else wire.payload_size(encoded)
         if size > self._config.max_payload:

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
-from iris.patterns.topics import Matcher, is_pattern
+from iris.patterns.topics import Matcher, check_topic, is_pattern
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
@@ -32,14 +32,21 @@ class ForeignSubscribers:
 
     def pending(self, topic: str) -> bool:
         """Tell whether subscribers have to be looked for before an event; costs a look-up."""
-        return self._reached.get(topic) != self._sites.subscribers_version
+        try:
+            return self._reached.get(topic) != self._sites.subscribers_version
+        except TypeError:  # a list, say: ``reach`` refuses it
+            return True
 
     async def reach(self, topic: str) -> None:
         """Link to those who want a topic and are not linked yet.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
+
+        Raises:
+            ConfigError: it is not a topic.
         """
+        check_topic(topic)
         version = self._sites.subscribers_version
         if version != self._version:
             self._update(self._sites.directory.subscribers())

@@ -20,6 +20,7 @@ from iris.patterns.handlers import encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.relays import Relays, Tree
 from iris.patterns.requests import PRIORITY_SHIFT, Requests, budget_of, failure_of
+from iris.patterns.shedding import Priority
 
 
 @final
@@ -59,12 +60,18 @@ class Inquiry:
         self._done = trio.Event()
 
     async def ask(
-        self, payload: object, *, timeout: float, operation: str | None, headers: Mapping[str, str] | None
+        self,
+        payload: object,
+        *,
+        timeout: float,
+        operation: str | None,
+        headers: Mapping[str, str] | None,
+        priority: Priority | None,
     ) -> None:
         """Ask, and wait until all have answered or failed.
 
         Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
-        still at work are then told to stop.
+        still at work are then told to stop.  Without a priority it is that of the request that is served here.
         """
         requests, tally = self._requests, self._requests.tally
         body = encoded(payload, self._config.max_payload)
@@ -73,7 +80,7 @@ class Inquiry:
         budget = budget_of(deadline - trio.current_time())
         number = requests.number()
         name, _, _ = self._cluster.partition("@")
-        flags = served_priority.get() << PRIORITY_SHIFT
+        flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         tally.sent += len(self._members)
         for member in self._members:
             if self._mesh.peer(member) is None:

@@ -380,7 +380,9 @@ class Membership:
             failed = False
             for handler in self.service.broadcasts:
                 try:
-                    await handler(message)
+                    result = handler(message)
+                    if inspect.isawaitable(result):
+                        await result
                 except Exception:  # noqa: BLE001 -- one bad handler must not end the others; it is counted
                     failed = True
             self._broadcasts.popleft()

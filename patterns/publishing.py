@@ -334,7 +334,10 @@ class Publishing:
             NotAllowed: this node's certificate does not permit it.
             NotSent: this node has published on a million topics already.
         """
-        state = self._topics.get(topic)
+        try:
+            state = self._topics.get(topic)
+        except TypeError:  # a list, say
+            state = None
         if state is not None and state.version == self._ways_version:
             return state
         if state is None:

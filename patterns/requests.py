@@ -110,6 +110,8 @@ class Requests:
         self.tally: Final = Tally()
         self.repeated = 0
         """Requests made once more, at another member."""
+        self.moved = 0
+        """Those of them that the member before may have run: it was lost, silent, or left while it had the request."""
         self.not_repeated = 0
         """Requests not made once more, because too many were; their callers got ``Overloaded``."""
         self._mesh = mesh
@@ -240,6 +242,7 @@ class Requests:
                     self.not_repeated += 1
                     break
                 self.repeated += 1
+                self.moved += isinstance(failure, MemberLost | Unknown)
             tried.add(member)
             budget = budget_of(deadline - now)
             message = (

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import NotSent
 from iris.kernel.wire import Headers, Payload
+from iris.patterns.topics import check_topic
 
 
 class RetainedEvent(NamedTuple):
@@ -102,8 +103,12 @@ class RetainedEvents:
         self._bytes += event.size
 
     def forget(self, topic: str) -> bool:
-        """Drop the value of a topic; tell whether there was one."""
-        tokens = topic.split(".")
+        """Drop the value of a topic; tell whether there was one.
+
+        Raises:
+            ConfigError: it is not a topic.
+        """
+        tokens = check_topic(topic).split(".")
         way = [self._root]
         for token in tokens:
             following = way[-1].children.get(token)

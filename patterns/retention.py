@@ -60,7 +60,6 @@ class Retention:
         encoded = wire.encode_payload(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
-        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
         publishing = self._publishing
         deadline = math.inf if within is None else trio.current_time() + within
         if publishing.look_up(topic).held:
@@ -68,6 +67,7 @@ class Retention:
                 await publishing.wait_released(topic)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
+        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
         self.events.check(topic, size)
         former, last = self.events.get(topic), publishing.last_number(topic)
         # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.

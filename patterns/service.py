@@ -14,21 +14,25 @@ from iris.patterns.values import Message
 if TYPE_CHECKING:
     from iris.patterns.tunnel import Tunnel
 
-BroadcastHandler = Callable[[Message], Awaitable[None]]
+BroadcastHandler = Callable[[Message], Awaitable[None] | None]
 TunnelHandler = Callable[["Tunnel"], Awaitable[None]]
 
 _R = TypeVar("_R", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=TunnelHandler)
+_B = TypeVar("_B", bound=BroadcastHandler)
+_H = TypeVar("_H")
 
 
 def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
     """Return the clusters that ``allow`` names; None stands for all.
 
     Raises:
-        ConfigError: it is a single text, or one of them is no name of a cluster.
+        ConfigError: it is a single text or no list, or one of them is no name of a cluster.
     """
     if isinstance(allow, str):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, [{allow!r}]")
+    if allow is not None and not isinstance(allow, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"allow is {allow!r}: use a list of clusters, or None for all")
     return None if allow is None else frozenset(check_name(cluster, "cluster") for cluster in allow)
 
 
@@ -80,6 +84,8 @@ class Service:
     def __init__(self, name: str, *, allow: Iterable[str] | None = None, tracebacks: bool = False) -> None:
         self.name = check_name(name, "cluster")
         self.allow = callers(allow)
+        if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
         self.tracebacks = tracebacks
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
@@ -121,6 +127,8 @@ class Service:
             ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with
                 ``thread=True``.
         """
+        if not isinstance(thread, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"thread is {thread!r}: use True or False")
         return _register(self.name, self.requests, operation, lambda handler: prepared(handler, thread=thread))
 
     @overload
@@ -131,10 +139,20 @@ class Service:
         """Register the handler of tunnels that are opened to this cluster; the tunnel closes when it returns."""
         return _register(self.name, self.tunnels, operation)
 
-    def broadcast(self, handler: BroadcastHandler) -> BroadcastHandler:
-        """Register a handler of broadcasts; several are called one after the other."""
-        self.broadcasts.append(handler)
+    def broadcast(self, handler: _B) -> _B:
+        """Register a handler of broadcasts, a ``def`` or an ``async def``; several are called one after the other.
+
+        Raises:
+            ConfigError: it cannot be called.
+        """
+        self.broadcasts.append(_callable(self.name, handler))
         return handler
+
+
+def _callable(service: str, handler: _H) -> _H:
+    if not callable(handler):
+        raise ConfigError(f"service {service}: a handler is {handler!r}: use a function")
+    return handler
 
 
 def _register(
@@ -144,6 +162,7 @@ def _register(
     prepare: Callable[[Any], Any] = lambda handler: handler,
 ) -> Any:
     def register(handler: Any, name: str | None = None) -> Any:
+        _callable(service, handler)
         if name in table:
             what = "without an operation" if name is None else f"for operation {name!r}"
             raise ConfigError(f"service {service} has two handlers {what}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, final
@@ -13,11 +12,12 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
-from iris.kernel.config import MIB, Config
+from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
+from iris.patterns.remembered import Remembered
 from iris.patterns.requests import (
     DRAINING,
     EXPIRED,
@@ -30,12 +30,6 @@ from iris.patterns.requests import (
 )
 from iris.patterns.service import Limits, Service
 from iris.patterns.values import Message, Sender
-
-_REMEMBERED: Final = 65536
-"""Outcomes of idempotent requests that a node keeps until their deadlines; the oldest go first."""
-
-_REMEMBERED_BYTES: Final = 64 * MIB
-"""Their payloads.  Beyond it a repeated request may run once more."""
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -55,8 +49,7 @@ class Serving:
         self._mesh = mesh
         self._config = config
         self._jobs: dict[tuple[NodeId, int], Job] = {}
-        self._replies: OrderedDict[tuple[NodeId, int], tuple[wire.Message, int, float]] = OrderedDict()
-        self._remembered_bytes = 0
+        self._remembered = Remembered()
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
@@ -173,7 +166,7 @@ class Serving:
     def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None) -> bool:
         """Deal with a request that is known already: it runs, or its outcome is sent once more."""
         key = (peer.node, identifier)
-        known = self._replies.get(key)
+        known = self._remembered.find(key)
         if known is not None:
             self._post(peer, known[0], known[1])
         elif key not in self._jobs:
@@ -185,20 +178,9 @@ class Serving:
     def _answer(self, job: Job, reply: wire.Message, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
         if job.idempotent and (reply[0] == kinds.REPLY or reply[2] not in _DID_NOT_RUN):
-            self._remember((job.peer.node, job.identifier), reply, size, job.deadline)
+            key = (job.peer.node, job.identifier)
+            self._remembered.add(key, reply, size, job.deadline, trio.current_time())
         self._post(job.peer, reply, size)
-
-    def _remember(self, key: tuple[NodeId, int], reply: wire.Message, size: int, until: float) -> None:
-        replies = self._replies
-        now = trio.current_time()
-        replies[key] = (reply, size, until)
-        self._remembered_bytes += size
-        while replies:
-            _, oldest, ends = next(iter(replies.values()))
-            if len(replies) <= _REMEMBERED and self._remembered_bytes <= _REMEMBERED_BYTES and ends >= now:
-                break
-            replies.popitem(last=False)
-            self._remembered_bytes -= oldest
 
     def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:
         self._post(peer, (kinds.FAILURE, identifier, code, text, retry_after_ms), len(text))

@@ -52,6 +52,8 @@ def check_share(share: Share) -> Share:
     Raises:
         ConfigError: the shards are none, stand twice, or are not below the number of shards.
     """
+    if not isinstance(share, Share) or not isinstance(share.shards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"share is {share!r}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):
         raise ConfigError(
             f"shards {list(share.shards)} of {share.of}: use different whole numbers from 0 on and below the number of "

@@ -40,12 +40,14 @@ class Priority(enum.IntEnum):
 PriorityName = Literal["low", "normal", "high"]
 
 
-def check_priority(name: str) -> Priority:
-    """Return the priority of that name.
+def check_priority(name: str | None) -> Priority | None:
+    """Return the priority of that name; None stands for that of the request that is served.
 
     Raises:
         ConfigError: there is none.
     """
+    if name is None:
+        return None
     for priority in Priority:
         if priority.name.lower() == name:
             return priority

@@ -19,6 +19,7 @@ from iris.patterns.directory import Directory
 from iris.patterns.inquiry import Inquiry
 from iris.patterns.relays import Relays, stands_alone
 from iris.patterns.requests import Requests
+from iris.patterns.shedding import Priority
 from iris.patterns.stop_rules import StopReason, StopRules
 from iris.patterns.values import Answer
 
@@ -115,6 +116,7 @@ class Surveys:
         rules: StopRules,
         operation: str | None,
         headers: Mapping[str, str] | None,
+        priority: Priority | None,
         *,
         timeout: float,
     ) -> AsyncIterator[Answers]:
@@ -129,8 +131,9 @@ class Surveys:
         async def ask(member: NodeId) -> None:
             try:
                 reply = await self._requests.request(
-                    cluster, payload, member=member, timeout=timeout, operation=operation, headers=headers
-                )
+                    cluster, payload, member=member, timeout=timeout, operation=operation, headers=headers,
+                    priority=priority,
+                )  # fmt: skip
             except IrisError as error:
                 answers.failed(member, error)
             else:
@@ -146,7 +149,9 @@ class Surveys:
                 self._mesh, self._requests, self._relays, self._config, cluster, many,
                 answered=answers.answered, failed=answers.failed,
             )  # fmt: skip
-            ways.append(partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers))
+            ways.append(
+                partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers, priority=priority)
+            )
         async with open_background() as nursery:
             nursery.start_soon(answers.gather, *ways)
             yield answers

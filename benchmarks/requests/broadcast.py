@@ -89,7 +89,9 @@ class Crowd:
 
     async def survey(self) -> None:
         """Ask every member something, and take the answers."""
-        async with self._surveys.open("crowd", b"full? " * 10, StopRules(timeout=5), None, None, timeout=5) as answers:
+        async with self._surveys.open(
+            "crowd", b"full? " * 10, StopRules(timeout=5), None, None, None, timeout=5
+        ) as answers:
             async for _ in answers:
                 self.answered += 1
 

@@ -5,12 +5,21 @@ The model, for each request:
 =================  ====================================  =======================================================
 request            its caller was told                   its effects
 =================  ====================================  =======================================================
-idempotent         a reply, always                       one at least; one at most at each member; at several
-                                                         members only if all but one of them may have been lost
+idempotent         a reply, always                       one at least; one at most at each member
 not idempotent     a reply                               exactly one
 not idempotent     ``NotSent``, ``Overloaded``           none
 not idempotent     ``Unknown``, ``RequestTimeout``       none or one
 =================  ====================================  =======================================================
+
+Members remember for themselves, so an idempotent request has a second effect where a second member is asked while the
+first has run it, or still will.  Two classes, told apart by the moments of the effects:
+
+*after death*      every member that ran it before had been killed when it ran again: what the killing is for.
+*beside*           one of them lived: the caller held it for lost, because it was silent for too long or its connection
+                   broke.  It may happen, and is never hidden: there are at most as many requests with several effects
+                   as the caller has counted as ``moved`` in its statistics.
+
+A member has no effects after its death; else it was not killed.
 """
 
 from __future__ import annotations
@@ -18,8 +27,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 _SHOWN: Final = 10
 """Violations of one kind that are described; the others are counted."""
@@ -36,6 +45,23 @@ class Outcome(enum.IntEnum):
     FAILED = 4
 
 
+class Effects(NamedTuple):
+    """What one member ran."""
+
+    numbers: Sequence[int]
+    """Of the requests, in order."""
+    moments: Sequence[int]
+    """When each began, in nanoseconds of one clock for everything."""
+
+
+class Death(NamedTuple):
+    """When a member was killed, by the same clock."""
+
+    killed: int
+    dead: int
+    """When it was seen to be dead: milliseconds later."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -46,10 +72,10 @@ class Verdict:
     """Idempotent requests without a reply."""
     doubled: int
     """Requests with more effects than the model allows."""
-    repeated: int
-    """Idempotent requests that a second member ran because the first one was lost: allowed."""
-    moved: int
-    """Idempotent requests that two members ran which both live: each was held dead for a while by the caller."""
+    after_death: int
+    """Idempotent requests that another member ran when all that had run them before were killed: allowed."""
+    beside: int
+    """Those that ran again while a member that had run them lived: allowed if its caller has counted them."""
     outcomes: Mapping[str, int]
     """Of the requests that are not idempotent."""
 
@@ -57,18 +83,20 @@ class Verdict:
 def judge(
     idempotent: Sequence[int],
     plain: Sequence[int],
-    effects: Mapping[str, Sequence[int]],
-    plain_effects: Mapping[str, Sequence[int]],
-    killed: Collection[str],
+    effects: Mapping[str, Effects],
+    plain_effects: Mapping[str, Effects],
+    deaths: Mapping[str, Death],
+    moved: int,
 ) -> Verdict:
     """Compare a history with the model.
 
     Args:
         idempotent: the outcome of each idempotent request, by number.
         plain: the outcome of each other one.
-        effects: numbers of the idempotent requests that each member ran, in order.
-        plain_effects: the same of the others.
-        killed: members that were killed.
+        effects: of the idempotent requests, by member.
+        plain_effects: of the others.
+        deaths: of the members that were killed.
+        moved: requests that the caller says it gave to another member while the one before may have run them.
     """
     violations: Counter[str] = Counter()
     texts: list[str] = []
@@ -78,24 +106,27 @@ def judge(
         if violations[kind] <= _SHOWN:
             texts.append(f"{kind}: {text}")
 
+    for kind in (effects, plain_effects):
+        for member, death in deaths.items():
+            for moment in kind[member].moments if member in kind else ():
+                if moment > death.dead:
+                    violated("undead", f"{member} ran a request {(moment - death.dead) / 1e9:.3f} s after its death")
     ran: dict[int, list[str]] = {}
-    for member, numbers in effects.items():
-        for number, times in Counter(numbers).items():
+    for member, of_member in effects.items():
+        for number, times in Counter(of_member.numbers).items():
             ran.setdefault(number, []).append(member)
             if times > 1:
                 violated("doubled", f"idempotent request {number} ran {times} times at {member}")
-    repeated = moved = 0
     for number, outcome in enumerate(idempotent):
-        members = ran.get(number, [])
         if outcome != Outcome.REPLY:
             violated("lost", f"idempotent request {number}: {Outcome(outcome).name}")
-        elif not members:
+        elif number not in ran:
             violated("invented", f"idempotent request {number} has a reply and no effect")
-        if len(members) > 1:
-            living = sum(member not in killed for member in members)
-            repeated += living <= 1
-            moved += living > 1
-    plain_ran = Counter(number for numbers in plain_effects.values() for number in numbers)
+    several = {number for number, members in ran.items() if len(members) > 1}
+    if len(several) > moved:
+        violated("unexplained", f"{len(several)} requests ran at several members, the caller has counted {moved}")
+    beside = sum(_lived(order, deaths) for order in _orders(effects, several).values())
+    plain_ran = Counter(number for of_member in plain_effects.values() for number in of_member.numbers)
     for number, outcome in enumerate(plain):
         times = plain_ran[number]
         if times > 1:
@@ -112,7 +143,28 @@ def judge(
         violations=(*texts, *(f"{kind}: {count} in all" for kind, count in violations.items())),
         lost=violations["lost"],
         doubled=violations["doubled"],
-        repeated=repeated,
-        moved=moved,
+        after_death=len(several) - beside,
+        beside=beside,
         outcomes={Outcome(code).name: count for code, count in sorted(Counter(plain).items())},
+    )
+
+
+def _orders(effects: Mapping[str, Effects], wanted: set[int]) -> dict[int, list[tuple[int, str]]]:
+    """Return when and where each of some requests ran, in order."""
+    orders: dict[int, list[tuple[int, str]]] = {number: [] for number in wanted}
+    for member, (numbers, moments) in effects.items():
+        for number, moment in zip(numbers, moments, strict=True):
+            if number in wanted:
+                orders[number].append((moment, member))
+    for order in orders.values():
+        order.sort()
+    return orders
+
+
+def _lived(order: Sequence[tuple[int, str]], deaths: Mapping[str, Death]) -> bool:
+    """Tell whether a member that had run a request had not been killed when another one ran it."""
+    return any(
+        before != member and (before not in deaths or deaths[before].killed >= moment)
+        for place, (moment, member) in enumerate(order)
+        for _, before in order[:place]
     )

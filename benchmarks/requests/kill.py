@@ -6,12 +6,13 @@ import array
 import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, final
@@ -19,11 +20,16 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.requests.history import Outcome, Verdict, judge
+from benchmarks.requests.history import Death, Effects, Outcome, Verdict, judge
 from benchmarks.requests.member import WIDTH
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CALLERS: Final = 64
+CALLERS: Final = 16
+BURST: Final = 16
+"""Idempotent requests that a caller makes at a time.  Most bursts have a key, and so one member and one frame: one in
+eight has none, and a frame for almost each request."""
+
+_UNKEYED: Final = 8
 _PLAIN_SHARE: Final = 10
 """One request that is not idempotent for so many that are."""
 
@@ -40,7 +46,14 @@ class KillRun:
     seconds: float
     longest: float
     """Seconds that the slowest idempotent request took."""
-    repeats_seen: int
+    deaths: int
+    """Members that SIGKILL has ended while requests went on."""
+    answered_since: int
+    """Idempotent requests that had their replies after the last of these deaths."""
+    repeated: int
+    """As the caller's node counts it: requests made once more, at another member."""
+    moved: int
+    """Those of them that the member before may have run."""
     errors: Counter[str]
     """Of requests that are not idempotent, by name."""
 
@@ -79,65 +92,98 @@ def own_realm() -> Generator[Path]:
                     os.environ[name] = value
 
 
-def _read(directory: Path, names: list[str], suffix: str = "") -> dict[str, array.array[int]]:
-    effects: dict[str, array.array[int]] = {}
+def _read(directory: Path, names: list[str], suffix: str = "") -> dict[str, Effects]:
+    effects: dict[str, Effects] = {}
     for name in names:
         numbers = array.array("Q")
         file = directory / f"{name}{suffix}"
         if file.exists():
             data = file.read_bytes()
-            numbers.frombytes(data[: len(data) // WIDTH * WIDTH])
+            numbers.frombytes(data[: len(data) // (2 * WIDTH) * 2 * WIDTH])
             numbers.byteswap()
-        effects[name] = numbers
+        effects[name] = Effects(numbers[::2], numbers[1::2])
     return effects
 
 
-async def _load(
-    node: iris.Node, requests: int, processes: dict[str, subprocess.Popen[bytes]], victims: list[str]
-) -> tuple[bytearray, bytearray, float, Counter[str]]:
-    idempotent, plain = bytearray(requests), bytearray(requests // _PLAIN_SHARE)
-    numbers = iter(range(requests))
-    longest = 0.0
-    done = 0
-    errors: Counter[str] = Counter()
-    steps = [requests * (index + 1) // (len(victims) + 1) for index in range(len(victims))]
+@final
+class _Load:
+    """The callers, and what they were told.
 
-    async def ask_plain(number: int) -> None:
+    Args:
+        node: asks.
+        requests: how many idempotent ones are made, and a share of others.
+        processes: the members.
+        victims: those that are killed, at equal distances on the way.
+    """
+
+    def __init__(
+        self, node: iris.Node, requests: int, processes: Mapping[str, subprocess.Popen[bytes]], victims: Sequence[str]
+    ) -> None:
+        self.idempotent = bytearray(requests)
+        self.plain = bytearray(requests // _PLAIN_SHARE)
+        self.longest = 0.0
+        self.errors: Counter[str] = Counter()
+        self.deaths: dict[str, Death] = {}
+        self.answered_since = 0
+        self._node = node
+        self._processes = processes
+        self._victims = [(requests * (index + 1) // (len(victims) + 1), victim) for index, victim in enumerate(victims)]
+        self._bursts = iter(range(0, requests, BURST))
+        self._done = 0
+
+    async def run(self) -> None:
+        """Make all requests."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(CALLERS):
+                nursery.start_soon(self._call)
+
+    async def _call(self) -> None:
+        for first in self._bursts:
+            key = None if first // BURST % _UNKEYED == 0 else str(first)
+            async with trio.open_nursery() as nursery:
+                for number in range(first, min(first + BURST, len(self.idempotent))):
+                    nursery.start_soon(self._ask, number, key)
+                    if number % _PLAIN_SHARE == 0 and number // _PLAIN_SHARE < len(self.plain):
+                        nursery.start_soon(self._ask_plain, number // _PLAIN_SHARE)
+                if self._victims and self._done >= self._victims[0][0]:
+                    await self._kill(self._victims.pop(0)[1])
+
+    async def _kill(self, victim: str) -> None:
+        process = self._processes[victim]
+        killed = time.monotonic_ns()
+        process.kill()
+        ended = await trio.to_thread.run_sync(process.wait)
+        assert ended == -signal.SIGKILL, f"{victim} had ended by itself, with {ended}"
+        self.deaths[victim] = Death(killed, time.monotonic_ns())
+        self.answered_since = 0
+
+    async def _ask(self, number: int, key: str | None) -> None:
+        payload = number.to_bytes(WIDTH, "big")
+        began = time.monotonic()
+        try:
+            reply = await self._node.request(
+                "ledger", payload, operation="idempotent", idempotent=True, key=key, timeout=_TIMEOUT
+            )
+        except iris.IrisError:
+            self.idempotent[number] = Outcome.FAILED
+        else:
+            self.idempotent[number] = Outcome.REPLY if reply == payload else Outcome.FAILED
+        self._done += 1
+        self.answered_since += self.idempotent[number] == Outcome.REPLY
+        self.longest = max(self.longest, time.monotonic() - began)
+
+    async def _ask_plain(self, number: int) -> None:
         payload = number.to_bytes(WIDTH, "big")
         try:
-            reply = await node.request("ledger", payload, operation="plain", timeout=_TIMEOUT)
+            reply = await self._node.request("ledger", payload, operation="plain", timeout=_TIMEOUT)
         except (iris.NotSent, iris.Overloaded, iris.NoSuchCluster) as error:
-            plain[number] = Outcome.NOT_RUN
-            errors[type(error).__name__] += 1
+            self.plain[number] = Outcome.NOT_RUN
+            self.errors[type(error).__name__] += 1
         except (iris.Unknown, iris.RequestTimeout) as error:
-            plain[number] = Outcome.UNKNOWN
-            errors[type(error).__name__] += 1
+            self.plain[number] = Outcome.UNKNOWN
+            self.errors[type(error).__name__] += 1
         else:
-            plain[number] = Outcome.REPLY if reply == payload else Outcome.FAILED
-
-    async def call() -> None:
-        nonlocal longest, done
-        for number in numbers:
-            payload = number.to_bytes(WIDTH, "big")
-            began = time.monotonic()
-            try:
-                reply = await node.request("ledger", payload, operation="idempotent", idempotent=True, timeout=_TIMEOUT)
-            except iris.IrisError:
-                idempotent[number] = Outcome.FAILED
-            else:
-                idempotent[number] = Outcome.REPLY if reply == payload else Outcome.FAILED
-            longest = max(longest, time.monotonic() - began)
-            done += 1
-            if steps and done >= steps[0]:
-                del steps[0]
-                processes[victims[len(steps)]].kill()
-            if number % _PLAIN_SHARE == 0 and number // _PLAIN_SHARE < len(plain):
-                await ask_plain(number // _PLAIN_SHARE)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(CALLERS):
-            nursery.start_soon(call)
-    return idempotent, plain, longest, errors
+            self.plain[number] = Outcome.REPLY if reply == payload else Outcome.FAILED
 
 
 async def _run(requests: int, members: int, kills: int, seed: int) -> KillRun:
@@ -146,21 +192,33 @@ async def _run(requests: int, members: int, kills: int, seed: int) -> KillRun:
             with _members(directory, members) as processes:
                 victims = Random(seed).sample(sorted(processes), kills)
                 await node.wait_for("ledger", members=members, timeout=150)
+                load = _Load(node, requests, processes, victims)
                 began = time.monotonic()
-                idempotent, plain, longest, errors = await _load(node, requests, processes, victims)
+                await load.run()
                 seconds = time.monotonic() - began
+            statistics = node.statistics()
             names = sorted(processes)
-            verdict = judge(idempotent, plain, _read(directory, names), _read(directory, names, ".plain"), set(victims))
-            statistics = node.statistics().requests
-            ended = statistics.delivered + statistics.expired + statistics.refused + sum(statistics.lost.values())
-            assert statistics.sent == ended == requests + requests // _PLAIN_SHARE, statistics
+            verdict = judge(
+                load.idempotent,
+                load.plain,
+                _read(directory, names),
+                _read(directory, names, ".plain"),
+                load.deaths,
+                statistics.moved,
+            )
+            asked = statistics.requests
+            ended = asked.delivered + asked.expired + asked.refused + sum(asked.lost.values())
+            assert asked.sent == ended == requests + requests // _PLAIN_SHARE, asked
     return KillRun(
         verdict=verdict,
         requests=requests,
         seconds=seconds,
-        longest=longest,
-        repeats_seen=verdict.repeated,
-        errors=errors,
+        longest=load.longest,
+        deaths=len(load.deaths),
+        answered_since=load.answered_since,
+        repeated=statistics.repeated,
+        moved=statistics.moved,
+        errors=load.errors,
     )
 
 
@@ -173,11 +231,17 @@ def conduct(requests: int) -> bool:
     """Run it and print what it showed; tell whether it kept to the model."""
     shown = run(requests)
     verdict = shown.verdict
-    print(f"\n{requests} idempotent requests, {requests // _PLAIN_SHARE} others, 3 of 10 members killed with SIGKILL\n")
-    print("| idempotent: lost | run twice by one member | run again after a loss | others: reply, unknown, not run |")
-    print("|---|---|---|---|")
+    print(
+        f"\n{requests} idempotent requests, {requests // _PLAIN_SHARE} others, 3 of 10 members killed with SIGKILL, ",
+        end="",
+    )
+    print(f"{shown.answered_since} replies after that\n")
+    print("| idempotent: lost | run twice by one member | again after its death | again while it lived | ", end="")
+    print("repeated, of them moved | others: reply, unknown, not run |")
+    print("|---|---|---|---|---|---|")
     others = ", ".join(str(verdict.outcomes.get(name, 0)) for name in ("REPLY", "UNKNOWN", "NOT_RUN"))
-    print(f"| {verdict.lost} | {verdict.doubled} | {verdict.repeated} (+{verdict.moved} of living) | {others} |")
+    print(f"| {verdict.lost} | {verdict.doubled} | {verdict.after_death} | {verdict.beside} ", end="")
+    print(f"| {shown.repeated}, {shown.moved} | {others} |")
     rate = requests * (1 + 1 / _PLAIN_SHARE) / shown.seconds
     print(f"\n{shown.seconds:.1f} s, {rate:.0f} requests/s, slowest {shown.longest:.2f} s; errors {dict(shown.errors)}")
     for violation in verdict.violations:

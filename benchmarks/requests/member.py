@@ -1,19 +1,20 @@
 """One member of the cluster ``ledger``, in a process of its own: it notes each request that it runs, and may be killed.
 
-What is written to a file is there after ``kill -9``, so the file says exactly which handlers have begun.
+What is written to a file is there after ``kill -9``, so the file says exactly which handlers have begun, and when.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 import trio
 
 import iris
 
 WIDTH = 8
-"""Bytes of a number in a payload and in the file."""
+"""Bytes of a number in a payload, and of a number and of a moment in the file."""
 
 _SLOW = 16
 """One in so many requests takes five milliseconds more, so that there is always work in hand to be lost."""
@@ -26,7 +27,7 @@ async def serve(file: str) -> None:
 
     async def enter(target: int, request: iris.Request) -> bytes:
         payload: bytes = request.payload
-        os.write(target, payload)
+        os.write(target, payload + time.monotonic_ns().to_bytes(WIDTH, "big"))
         if int.from_bytes(payload, "big") % _SLOW == 0:
             await trio.sleep(0.005)
         return payload

@@ -1,7 +1,8 @@
 """More requests than can be served, between processes: as ``overload``, but in real time and over real connections.
 
-Members and callers have processes of their own.  Handlers sleep, so that two processors are enough to ask ten times
-what can be served; what every process does for a request that it refuses is real.
+Members and callers have processes of their own.  Handlers sleep, and are few and slow, so that a part of one processor
+is enough to ask ten times what can be served, 800 times a second.  What every process does for a request that it
+refuses is real.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import trio
 
 import iris
 from benchmarks.requests.kill import ROOT, own_realm
-from benchmarks.requests.overload import CONCURRENCY, FACTORS, SECONDS, Callers, Phase, resident, show
+from benchmarks.requests.overload import FACTORS, Callers, Phase, resident, show
 
 MEMBERS: Final = 2
+CONCURRENCY: Final = 4
+SECONDS: Final = 0.1
 CAPACITY: Final = MEMBERS * CONCURRENCY / SECONDS
 
 
@@ -35,8 +38,8 @@ async def serve(seed: int) -> None:
     async with iris.open_node() as node:
 
         @meter.request
-        async def look(_: iris.Request) -> list[int]:
-            return [node.statistics().services["store"].received, resident()]
+        async def look(_: iris.Request) -> int:
+            return node.statistics().services["store"].received
 
         assert work in store.requests.values()
         assert look in meter.requests.values()
@@ -48,13 +51,13 @@ async def serve(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _members() -> Generator[None]:
+def _members() -> Generator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for index in range(MEMBERS):
             command = [sys.executable, "-m", "benchmarks.requests.overload_processes", str(index)]
             processes.append(subprocess.Popen(command, cwd=ROOT))
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()
@@ -64,20 +67,20 @@ def _members() -> Generator[None]:
 async def _run(factors: tuple[float, ...], seconds: float, calm: float) -> list[Phase]:
     with own_realm():
         async with iris.open_node() as node:
-            with _members():
+            with _members() as processes:
                 for cluster in ("store", "meter"):
                     await node.wait_for(cluster, members=MEMBERS, timeout=60)
 
-                async def look() -> tuple[int, int]:
-                    received, used = 0, resident()
+                async def received() -> int:
                     async with node.survey("meter", None, timeout=30) as answers:
-                        async for answer in answers:
-                            received += answer.payload[0]
-                            used += answer.payload[1]
+                        numbers = [int(answer.payload) async for answer in answers]
                     assert not answers.missing
-                    return received, used
+                    return sum(numbers)
 
-                return await Callers(node, look, Random(7), CAPACITY).loads(factors, seconds, calm)
+                def used() -> int:
+                    return resident() + sum(resident(process.pid) for process in processes)
+
+                return await Callers(node, received, used, Random(7), CAPACITY).loads(factors, seconds, calm)
 
 
 def run(factors: tuple[float, ...], seconds: float, calm: float = 5.0) -> list[Phase]:
@@ -89,7 +92,7 @@ def conduct(*, seconds: float) -> bool:
     """Run it and print what it showed; tell whether the targets are met."""
     shown = run(FACTORS, seconds)
     print(f"\n{MEMBERS} processes of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
-    return show(shown)
+    return show(shown, CAPACITY)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def check_url(url: str) -> str:
     Raises:
         ConfigError: another scheme than tcp, ipc or ws, no port, or an ipc path beyond the system's 107 bytes.
     """
-    if not url.startswith(_SCHEMES):
+    if not isinstance(url, str) or not url.startswith(_SCHEMES):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{url!r} is not an address: use tcp://HOST:PORT, ws://HOST:PORT/PATH or ipc:///PATH")
     if url.startswith("ipc://"):
         if len(url.encode("utf-8", "replace")) - len("ipc://") > _IPC_PATH_LIMIT:

@@ -46,13 +46,17 @@ def test_recovery_is_the_time_until_the_last_slow_reply() -> None:
 
 
 def test_overload_is_served_as_far_as_it_can_be_and_in_time() -> None:
-    unloaded, double, after = overload.run((0.5, 2.0), 1.0)
+    unloaded, *phases = overload.run((0.5, 2.0, 10.0), 0.6, calm=1.2)
     assert unloaded.outcomes == {"reply": unloaded.asked}
-    assert double.outcomes["reply"] >= 0.9 * overload.CAPACITY
-    assert double.percentile(0.99) <= 3 * unloaded.percentile(0.99)
-    assert double.attempts <= 1.2 * double.asked
-    assert after.outcomes == {"reply": after.asked}
-    assert recovery(after, unloaded.percentile(0.99)) <= 1
+    base = unloaded.percentile(0.99)
+    for factor, share, overloaded, after in zip((2, 10), (0.9, 0.8), phases[::2], phases[1::2], strict=True):
+        assert overloaded.asked >= 0.9 * factor * overload.CAPACITY
+        assert overloaded.outcomes["reply"] >= share * overload.CAPACITY
+        assert overloaded.percentile(0.99) <= 3 * base
+        assert overloaded.attempts <= 1.2 * overloaded.asked
+        assert overloaded.grown <= overload.FLAT
+        assert after.outcomes == {"reply": after.asked}
+        assert recovery(after, base) <= 1
 
 
 def test_processes_that_are_asked_twice_what_they_can_serve_answer_or_refuse() -> None:

@@ -110,6 +110,24 @@ async def test_a_handler_that_fails_is_counted_and_hears_the_next_one(autojump_c
         assert (service.broadcasts, service.broadcasts_failed) == (1, 1)
 
 
+async def test_a_plain_function_hears_broadcasts_too(autojump_clock: MockClock) -> None:
+    cache = iris.Service("cache")
+    heard: list[object] = []
+
+    @cache.broadcast
+    def note(message: iris.Message) -> None:
+        heard.append(message.payload)
+
+    assert cache.broadcasts == [note]
+    async with open_stage() as stage:
+        member, shop = await stage.pair(cache)
+        await shop.broadcast("cache", 1)
+        await trio.sleep(IN_FLIGHT)
+        assert heard == [1]
+        statistics = member.statistics().services["cache"]
+        assert (statistics.broadcasts, statistics.broadcasts_failed) == (1, 0)
+
+
 async def test_who_joins_later_is_not_told(autojump_clock: MockClock) -> None:
     caches = Caches()
     async with open_stage() as stage:

@@ -12,6 +12,7 @@ import iris
 from iris.kernel import kinds, wire
 from iris.kernel.ids import NodeId
 from iris.patterns.relay import Relayed, claim
+from iris.patterns.shedding import PriorityName
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
@@ -266,6 +267,21 @@ async def test_members_that_die_while_they_are_surveyed_are_missing_and_those_be
         assert answers.missing == (members["cache-05"].id,)
         assert isinstance(answers.errors[members["cache-05"].id], iris.Unknown)
         assert caches.asked == dict.fromkeys(members, 1)
+
+
+@pytest.mark.parametrize("count", [2, 12])
+@pytest.mark.parametrize(("priority", "number"), [(None, 0), ("normal", 0), ("high", 1), ("low", 2)])
+async def test_a_survey_has_the_priority_that_it_is_given(
+    autojump_clock: MockClock, count: int, priority: PriorityName | None, number: int
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, count)
+        caches.behaviour |= dict.fromkeys(members, "hang")
+        async with shop.survey("cache", 1, timeout=60, priority=priority):
+            await trio.sleep(0.1)
+            seen = [job.priority for member in members.values() for job in member._serving._jobs.values()]
+            assert seen == [number] * count
 
 
 async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autojump_clock: MockClock) -> None:

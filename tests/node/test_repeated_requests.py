@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import trio
@@ -68,6 +69,66 @@ async def test_idempotent_requests_that_fail_have_one_effect_each_too(autojump_c
         stage.network.memory.loss = 0
         assert effects == dict.fromkeys(range(200), 1)
         assert member.statistics().services["store"].repeated > 0, "nothing was lost: the test shows nothing"
+
+
+async def test_what_two_members_may_have_run_is_counted_by_the_caller(autojump_clock: MockClock) -> None:
+    """Members remember for themselves only: a second one knows nothing of the first."""
+    effects: list[str] = []
+
+    def make(host: str) -> iris.Service:
+        store = iris.Service("store")
+
+        @store.request
+        async def slow(_: iris.Request) -> str:
+            effects.append(host)
+            await trio.sleep(3)
+            return host
+
+        assert store.requests[None] is slow
+        return store
+
+    async with open_stage(seed=5) as stage:
+        one = await stage.member(make("one"), "one")
+        await stage.member(make("two"), "two")
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=2)
+        replies: list[str] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                replies.append(await shop.request("store", timeout=60, idempotent=True, prefer=one.id))
+
+            nursery.start_soon(ask)
+            await trio.sleep(0.5)
+            stage.network.memory.partition(["one"], ["two", "shop"])  # it lives, and runs on
+            await trio.sleep(10)
+            stage.network.memory.heal()
+            await trio.sleep(30)
+        assert replies == ["two"]
+        assert effects == ["one", "two"]
+        statistics = shop.statistics()
+        assert (statistics.repeated, statistics.moved) == (1, 1)
+
+
+async def test_what_was_refused_and_not_run_is_not_counted_as_moved(autojump_clock: MockClock) -> None:
+    store = iris.Service("store")
+
+    @store.request
+    async def answer(_: iris.Request) -> None:
+        await trio.sleep(1)
+
+    assert store.requests[None] is answer
+    async with open_stage() as stage:
+        for host in ("one", "two"):
+            await stage.member(store, host, limits=iris.Limits(concurrency=1, queue=1))
+        shop = await stage.node("shop")
+        await shop.wait_for("store", members=2)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(partial(shop.request, "store", timeout=60, idempotent=True))
+        statistics = shop.statistics()
+        assert statistics.moved == 0
+        assert statistics.requests.delivered == 4
 
 
 async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_it(autojump_clock: MockClock) -> None:

@@ -1,0 +1,202 @@
+"""Arguments of types that nobody meant: each is refused in one line that says what to do, or does no harm."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import open_stage
+
+VALUES: tuple[Any, ...] = (
+    0, 5, -1, 2.5, float("nan"), True, "a b", "\ud800", b"ab", (), [], ["x"], {}, {"x": 1}, {1: "x"}, object(), int
+)  # fmt: skip
+"""Put in the place of each argument in turn."""
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and value > 0
+
+
+def is_empty(value: Any) -> bool:
+    return not isinstance(value, bool | int | float) and not value
+
+
+FITTING: dict[str, Callable[[Any], bool]] = {
+    "payload": lambda value: value is not int and type(value) is not object and value not in ("\ud800", {1: "x"}),
+    "timeout": is_number,
+    "hedge": is_number,
+    "quiet": is_number,
+    "count": lambda value: value == 5,
+    "members": lambda value: type(value) is int and value >= 0,
+    "key": lambda value: value == "a b",
+    "headers": lambda value: not value,
+    "allow": lambda value: is_empty(value) or value == ["x"] or value == {"x": 1},
+    **dict.fromkeys(("idempotent", "confirm", "retain", "strict", "durable"), lambda value: value is True),
+}  # fmt: skip
+"""For each argument, which of the values are right, or come to nothing.  No value fits those that are not named."""
+
+
+async def store_events(events: iris.Subscription) -> None:
+    while True:
+        await events.confirm(await events.receive_batch())
+
+
+async def survey(node: iris.Node, **arguments: Any) -> None:
+    async with node.survey(**arguments) as answers:
+        async for _ in answers:
+            pass
+
+
+def entered(operation: Callable[..., AbstractAsyncContextManager[Any]]) -> Callable[..., Awaitable[None]]:
+    async def enter(node: iris.Node, **arguments: Any) -> None:
+        async with operation(node, **arguments):
+            pass
+
+    return enter
+
+
+async def publish_confirming(node: iris.Node, **arguments: Any) -> None:
+    async with node.confirming() as events:
+        await events.publish(**arguments)
+
+
+async def call(function: Callable[..., Any], node: iris.Node, **arguments: Any) -> None:
+    function(node, **arguments)
+
+
+STORE: dict[str, Any] = {"cluster": "store"}
+SAID: dict[str, Any] = {"payload": b"x"}
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], Mapping[str, Any]]] = {
+    "request": (iris.Node.request, iris.Node.request, STORE),
+    "idempotent request": (iris.Node.request, iris.Node.request, STORE | {"idempotent": True}),
+    "broadcast": (iris.Node.broadcast, iris.Node.broadcast, STORE | SAID),
+    "survey": (iris.Node.survey, survey, STORE | SAID),
+    "publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a"}),
+    "confirmed publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a", "confirm": True}),
+    "retained publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a", "retain": True}),
+    "confirming publish": (publish_confirming, publish_confirming, SAID | {"topic": "kept.a", "key": "k"}),
+    "confirming": (iris.Node.confirming, entered(iris.Node.confirming), {}),
+    "subscribe": (iris.Node.subscribe, entered(iris.Node.subscribe), {"pattern": "a.*"}),
+    "subscribe in a group": (
+        iris.Node.subscribe, entered(iris.Node.subscribe), {"pattern": "a.*", "group": "g", "durable": True}
+    ),
+    "open_tunnel": (iris.Node.open_tunnel, entered(iris.Node.open_tunnel), STORE),
+    "join": (iris.Node.join, entered(iris.Node.join), {"cluster": "other", "service": iris.Service("other")}),
+    "wait_for": (iris.Node.wait_for, iris.Node.wait_for, STORE),
+    "watch": (iris.Node.watch, entered(iris.Node.watch), STORE),
+    "members": (iris.Node.members, lambda node, **given: call(iris.Node.members, node, **given), STORE),
+    "forget_retained": (
+        iris.Node.forget_retained,
+        lambda node, **given: call(iris.Node.forget_retained, node, **given),
+        {"topic": "kept.a"},
+    ),
+    "revoke": (iris.Node.revoke, iris.Node.revoke, {}),
+}  # fmt: skip
+"""What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {"confirming publish": ("topic", "payload", "key", "headers")}
+
+
+def parameters(name: str) -> tuple[str, ...]:
+    return PARAMETERS.get(name) or tuple(inspect.signature(OPERATIONS[name][0]).parameters)[1:]
+
+
+def test_every_public_method_with_arguments_is_among_them() -> None:
+    methods = {
+        name
+        for name, method in vars(iris.Node).items()
+        if not name.startswith("_") and inspect.isfunction(method) and len(inspect.signature(method).parameters) > 1
+    }
+    assert methods <= OPERATIONS.keys()
+
+
+async def outcome(operation: Callable[..., Awaitable[Any]], node: iris.Node, given: Mapping[str, Any]) -> object:
+    try:
+        return await operation(node, **given)
+    except Exception as error:  # noqa: BLE001 -- which one it is, is the question
+        return error
+
+
+def check(said: str, came: object, *, fits: bool) -> None:
+    if isinstance(came, iris.ConfigError | iris.LocalProtocolError | iris.AuthenticationError):
+        assert not fits, f"{said} is refused: {came}"
+        assert len(str(came)) > 10, said
+        assert "\n" not in str(came), said
+    elif isinstance(came, iris.RequestTimeout | iris.NotSent | iris.NoSuchCluster):
+        assert fits, f"{said} is no {type(came).__name__}"
+    else:
+        assert not isinstance(came, Exception), f"{said}: a raw {came!r}"
+        assert fits, f"{said} is taken"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_a_wrong_argument_is_refused_in_words_and_harms_nothing(autojump_clock: MockClock, name: str) -> None:
+    store = iris.Service("store")
+
+    @store.request
+    async def give_back(request: iris.Request) -> object:
+        return request.payload
+
+    @store.tunnel
+    async def take(tunnel: iris.Tunnel) -> None:
+        async for _ in tunnel:
+            pass
+
+    @store.broadcast
+    async def hear(message: iris.Message) -> None:
+        del message
+
+    assert len({give_back, take, hear}) == 3
+    _, operation, usual = OPERATIONS[name]
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        async with member.subscribe("kept.>", durable=True) as events, trio.open_nursery() as nursery:
+            nursery.start_soon(store_events, events)
+            for parameter in parameters(name):
+                for value in VALUES:
+                    given = {**usual, parameter: value}
+                    fits = FITTING.get(parameter, lambda _: False)(value)
+                    if parameter == "timeout" and "confirm" not in usual and name.endswith("publish"):
+                        fits = True  # there is nothing to wait for
+                    if parameter in ("idempotent", "confirm", "retain", "strict", "durable") and not value:
+                        continue  # the same as False, where no time is to be lost with it
+                    if parameter == "hedge":
+                        fits &= "idempotent" in usual
+                    check(f"{name}({parameter}={value!r})", await outcome(operation, shop, given), fits=fits)
+            nursery.cancel_scope.cancel()
+        assert await shop.request("store", 1) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: iris.Service(value),
+        lambda value: iris.Service("x", allow=value),
+        lambda value: iris.Service("x", tracebacks=value),
+        lambda value: iris.Service("x").request(value),
+        lambda value: iris.Service("x").request("y")(value),
+        lambda value: iris.Service("x").request("y", thread=value),
+        lambda value: iris.Service("x").tunnel(value),
+        lambda value: iris.Service("x").tunnel("y")(value),
+        lambda value: iris.Service("x").broadcast(value),
+        lambda value: iris.Limits(concurrency=value),
+        lambda value: iris.Limits(queue=value),
+        lambda value: iris.Limits(queue_bytes=value),
+        lambda value: iris.Limits(adaptive=value),
+        lambda value: iris.SubscriptionLimits(events=value),
+        lambda value: iris.SubscriptionLimits(bytes=value),
+        lambda value: iris.Config(max_payload=value),
+        lambda value: iris.Config(drain_timeout=value),
+    ],
+)
+@pytest.mark.parametrize("value", ["a b", b"ab", -1, float("nan"), [3], {"a b": 1}, object()], ids=repr)
+def test_a_part_that_is_made_of_something_wrong_is_refused_in_words(make: Callable[[Any], object], value: Any) -> None:
+    with pytest.raises(iris.ConfigError, match="use "):
+        make(value)
