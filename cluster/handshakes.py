@@ -43,6 +43,10 @@ Up to a quarter is added at random, so that nodes that were sent away together d
 A node whose own first frame comes back to it does not believe at once that it has dialled itself: whoever listens to
 the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by then."""
 
+_CARRIED_PATIENCE: Final = (0.05, *_PATIENCE)
+"""The same between sites, where a gateway that dies takes frames with it before anybody knows: also after 0.25 s.
+Without it callers waited for a second where one of two gateways was killed, in 1 of 80 cases."""
+
 _MAX_HELLO: Final = 3500
 """Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
 
@@ -190,7 +194,7 @@ class Handshakes:
         waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
         try:
             await self._send(outgoing, initiator.frame)
-            for share in _PATIENCE:
+            for share in _CARRIED_PATIENCE if is_site_url(addresses[0]) else _PATIENCE:
                 with trio.move_on_after(share * self._patience() * (1 + self._entropy(1)[0] / 1024)):
                     await waiting.done.wait()
                 if waiting.done.is_set():

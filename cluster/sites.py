@@ -177,6 +177,7 @@ class Sites:
         Returns what is left of ``timeout`` when it has come to something or to nothing, at the latest when a handshake
         must have ended.  Cancelling it leaves handshakes under way that end by themselves.
         """
+        await trio.lowlevel.checkpoint()  # not at the end: what is found there may have gone when the caller looks
         version = self.directory.version
         found = [foreign for foreign in self.foreigners(address) if foreign.node not in self._mesh.peers]
         linked = [node for node in self.listed(address) if node in self._mesh.peers]
@@ -201,7 +202,6 @@ class Sites:
                 nodes = {foreign.node for foreign in ready[:_AT_ONCE]}
                 while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
                     await self._news.park()
-        await trio.lowlevel.checkpoint()
         return max(timeout - (trio.current_time() - now), 0.001)
 
     def _can_be_asked(self, address: str) -> bool:

@@ -34,6 +34,7 @@ from pynng.sockaddr import IPCAddr
 from iris.kernel.arrivals import Arrivals
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.exiting import close_at_exit
 from iris.kernel.streams import Streams
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
@@ -49,6 +50,8 @@ _free: Final = pynng.lib.nng_msg_free
 _buffer: Final = pynng.ffi.buffer
 _NOW: Final = pynng.lib.NNG_FLAG_NONBLOCK
 _AGAIN: Final = pynng.lib.NNG_EAGAIN
+
+_note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
 _UNSEEN: Final = 12
 """Changes that the trio thread may not have seen yet when one more connection by ``ws`` is let in.  Nothing is read
@@ -83,23 +86,17 @@ def check_url(url: str) -> str:
         raise ConfigError(f"{url!r} has no valid port: use tcp://HOST:PORT or ws://HOST:PORT/PATH")
     return url
 
-
-_UNKNOWN: Final = "unknown"
-"""The host of connections that broke too early to tell; all such share their limits."""
-
-
 def _host_of(pipe: pynng.Pipe) -> str | None:
     """Return the host at the other end of a connection, None if it is this one, by ipc."""
     try:
         address = pipe.remote_address
     except pynng.NNGException:
-        return _UNKNOWN  # it broke already
+        return "unknown"  # it broke already; all such share their limits
     return None if isinstance(address, IPCAddr) else str(address).rpartition(":")[0].strip("[]")
 
 
 def _dialer_of(pipe: pynng.Pipe) -> int:
-    """Return the number of the dialler that made a connection, negative if others opened it."""
-    return int(pynng.lib.nng_dialer_id(pynng.lib.nng_pipe_dialer(pipe.pipe)))
+    return int(pynng.lib.nng_dialer_id(pynng.lib.nng_pipe_dialer(pipe.pipe)))  # negative if others opened it
 
 
 def _reason(error: pynng.NNGException) -> str:
@@ -114,6 +111,7 @@ class NngTransport:
         self._config = config
         self._limit = max(config.max_payload, config.batch_bytes) + FRAME_OVERHEAD
         self._trio = trio.lowlevel.current_trio_token()
+        _note_opened()
         self._pull = pynng.Pull0(
             recv_max_size=self._limit,
             recv_buffer_size=config.receive_frames,

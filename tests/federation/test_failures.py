@@ -15,7 +15,7 @@ import iris
 from iris.cluster.site_copies import Targets
 from iris.cluster.site_messages import CLUSTER, Export, Hop, Route
 from iris.federation.gateway import Gateway, open_gateway
-from iris.kernel import kinds
+from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import Message
@@ -63,6 +63,56 @@ async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
             federation.crash(victim)
         assert answered == 1_000
         assert slowest <= 1.0
+
+
+@pytest.mark.parametrize("ticks", range(3))
+async def test_whoever_is_found_to_be_reachable_can_be_asked_at_once(autojump_clock: MockClock, ticks: int) -> None:
+    """Its way may break again before anybody else runs; a caller that was let go before would find nobody."""
+    async with open_federation() as federation:
+        shop = await two_by_two(federation)
+        assert await shop.request("store", 0) == 0
+        sites, mesh = shop.parts.sites, shop.parts.mesh
+        assert sites is not None
+        found: list[bool] = []
+
+        def break_way() -> None:
+            for way in list(sites._ways):
+                mesh.peers[way.target[1]].returning = True  # as when a route has gone and there is another one
+                way.break_off()
+
+        async def look() -> None:
+            await sites.reach("store", 5, everybody=False)
+            found.append(sites._can_be_asked("store"))
+
+        break_way()
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(look)
+            while not sites._can_be_asked("store"):
+                await sites._news.park()
+            for _ in range(ticks):
+                await trio.lowlevel.checkpoint()
+            break_way()
+        assert found == [True] * 3
+
+
+async def test_a_first_frame_that_is_lost_with_a_gateway_is_sent_again_soon(autojump_clock: MockClock) -> None:
+    lost: list[bytes] = []
+
+    def lose_one(frame: bytes) -> list[bytes]:
+        if lost or frame[0] != wire.HANDSHAKE_INIT:
+            return [frame]
+        lost.append(frame)
+        return []
+
+    async with open_federation() as federation:
+        shop = await two_by_two(federation)
+        for gateway in federation.gateways.values():
+            tamper(gateway, lose_one)
+        started = trio.current_time()
+        assert await shop.request("store", 0) == 0
+        assert len(lost) == 1
+        assert trio.current_time() - started < 0.5
 
 
 async def test_a_tunnel_goes_on_when_a_gateway_is_killed(autojump_clock: MockClock) -> None:

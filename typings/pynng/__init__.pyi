@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
 from pynng import exceptions as exceptions
+from pynng import nng as nng
 from pynng.exceptions import (
     AddressInUse as AddressInUse,
     AddressInvalid as AddressInvalid,
@@ -205,6 +206,7 @@ class Pair0(Socket): ...
 class Push0(Socket): ...
 class Pull0(Socket): ...
 class Pub0(Socket): ...
+
 class Req0(Socket):
     resend_time: int
 
