@@ -86,6 +86,7 @@ def check_url(url: str) -> str:
         raise ConfigError(f"{url!r} has no valid port: use tcp://HOST:PORT or ws://HOST:PORT/PATH")
     return url
 
+
 def _host_of(pipe: pynng.Pipe) -> str | None:
     """Return the host at the other end of a connection, None if it is this one, by ipc."""
     try:
