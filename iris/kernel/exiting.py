@@ -44,7 +44,7 @@ def close_at_exit(kind: type[Closable], *, instead_of: Callable[[], None]) -> Ca
     def close_nothing() -> None:
         if opened:
             atexit.unregister(close_all)
-            kind.close = _nothing  # type: ignore[method-assign]
+            kind.close = _nothing  # type: ignore[assignment, method-assign]
 
     atexit.unregister(instead_of)
     atexit.register(close_all)
