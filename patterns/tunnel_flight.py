@@ -110,6 +110,8 @@ class Flight:
 
     def arrived(self, number: int, now: float) -> None:
         """Take note that a mark is back; those before it were lost or are late, which is all the same."""
+        if number > self._number:
+            return  # it never left; those that did would be forgotten with it, and their data be on the way for ever
         while self._marks and self._marks[0][0] <= number:
             mark, sent, flight, left = self._marks.popleft()
             if mark == number:

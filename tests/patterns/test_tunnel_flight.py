@@ -115,6 +115,15 @@ def test_a_mark_that_is_lost_is_covered_by_the_next() -> None:
     assert flight.on_the_way == STEP
 
 
+def test_a_mark_that_never_left_does_not_make_the_others_be_forgotten() -> None:
+    flight = Flight()
+    fill(flight)
+    flight.arrived(1000, 0.001)
+    assert flight.on_the_way == 4 * STEP
+    flight.arrived(4, 0.001)
+    assert flight.on_the_way == 0
+
+
 @pytest.mark.parametrize("how", ["reset", "expire"])
 def test_marks_that_are_all_lost_hold_nobody_up(how: str) -> None:
     flight = Flight()
