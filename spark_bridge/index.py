@@ -163,6 +163,11 @@ class IndexView:
             found.append(_unpack_segment(first, value))
         return found
 
+    def check_segments(self) -> None:
+        """Read every segment's record: what the index leaves out is taken for the rest of a crash, and deleted."""
+        for _ in self._segments.records():
+            pass
+
     def last_segment(self, shard: int) -> SegmentRecord | None:
         """Return the segment that a shard is appended to."""
         record = self._segments.last_to(_PLACE.pack(shard, 2**64 - 1))
@@ -281,20 +286,32 @@ class Index:
         try:
             with _translated():
                 self._witness = Witness(path, self._environment.stat()["psize"])
-                self._check_format()
-                self._databases = {name: self._environment.open_db(name.encode()) for name in _TABLES}
+                self._databases = self._open_tables()
             self._witness.note()
         except BaseException:
             self.close()
             raise
 
-    def _check_format(self) -> None:
+    def _open_tables(self) -> dict[str, lmdb._Database]:
+        """Open the tables; all are made together with the format, so one that is not there has been damaged.
+
+        Made anew, a table whose name has a flipped bit would be empty, and a batch of Spark's be stored twice.
+        """
         with self._environment.begin(write=True) as transaction:
-            found = transaction.get(b"format")
-            if found is None and self._environment.stat()["entries"] == 0:
+            found, entries = transaction.get(b"format"), self._environment.stat()["entries"]
+            if found is None and entries == 0:
                 transaction.put(b"format", _FORMAT)
             elif found != _FORMAT:
                 raise LogDamaged(f"{self._environment.path()} is not the index of a log of this version")
+            elif entries != 1 + len(_TABLES):
+                raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + len(_TABLES)}")
+            try:
+                return {
+                    name: self._environment.open_db(name.encode(), txn=transaction, create=found is None)
+                    for name in _TABLES
+                }
+            except lmdb.NotFoundError:
+                raise LogDamaged("the index is damaged: one of its tables is not there") from None
 
     @contextlib.contextmanager
     def read(self) -> Generator[IndexView]:

@@ -420,6 +420,7 @@ def open_store(
 def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Delete the segment files of appends that never became part of the log."""
     with index.read() as view:
+        view.check_segments()
         named = {
             files.path(shard.number, shard.epoch, segment.first)
             for shard in view.shards()

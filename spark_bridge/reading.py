@@ -14,6 +14,7 @@ from iris.spark_bridge.options import SourceOptions
 from iris.spark_bridge.portal import portal_to
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
 from iris.spark_bridge.topics import TopicFilter
+from iris.spark_bridge.worker_process import settle_in
 
 _SMALL = 1024
 """Rows below which batches are put together: each costs Spark about 0.1 ms."""
@@ -30,6 +31,8 @@ def read_range(options: SourceOptions, *, address: str, shard: str, start: int, 
         LogDamaged: what is stored is not what was written.
         BridgeUnreachable: the bridge is down for too long.
     """
+
+    settle_in()
 
     def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:
         if options.fail_on_data_loss:

@@ -29,6 +29,7 @@ from iris.spark_bridge.options import SinkOptions
 from iris.spark_bridge.portal import portal_to
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging import StagedPart
+from iris.spark_bridge.worker_process import settle_in
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 """Bytes of a task's rows that are kept in memory until they are sent; more go through a temporary file."""
@@ -92,6 +93,7 @@ class Staged(WriterCommitMessage):
 
 def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str, batch: int) -> WriterCommitMessage:
     """Do a task's work."""
+    settle_in()
     rows = (to_rows(found, options) for found in iterator if found.num_rows)
     portal = portal_to(options.connection)
     if options.delivery == "at-least-once":

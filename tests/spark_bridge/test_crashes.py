@@ -17,6 +17,7 @@ import pytest
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.segment import SegmentFiles
 from tests.support.arrivals import make_store, numbered, stored
+from tests.support.bit_flips import make_log
 from tests.support.power_cut import cut_power
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,17 @@ def test_a_flipped_bit_is_never_silent() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "reported" in done.stdout
+
+
+@pytest.mark.parametrize("table", ["shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks"])
+def test_a_flipped_bit_in_the_name_of_a_table_is_no_empty_table(tmp_path: Path, table: str) -> None:
+    make_log(tmp_path)
+    index = tmp_path / "index" / "data.mdb"
+    data = index.read_bytes()
+    assert table.encode() in data
+    index.write_bytes(data.replace(table.encode(), table.capitalize().encode()))
+    with pytest.raises(LogDamaged, match="one of its tables is not there"):
+        make_store(tmp_path)
 
 
 def test_cuts_of_every_kind_are_simulated(tmp_path: Path) -> None:
