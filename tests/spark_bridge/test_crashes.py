@@ -6,6 +6,7 @@ The simulations are in tests/support; docs/spark.md says what ten thousand cases
 from __future__ import annotations
 
 import collections
+import os
 import random
 import signal
 import subprocess
@@ -23,38 +24,55 @@ from tests.support.power_cut import cut_power
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITER = """
-import sys
+import os, sys
 from pathlib import Path
 from tests.support.arrivals import make_store, numbered
-store = make_store(Path(sys.argv[1]), segment_bytes=32768)
-at = int(sys.argv[2])
-while True:
-    store.append({0: numbered(at, at + 19)}, now=at)
-    at += 20
-    print(at - 1, flush=True)
+for line in sys.stdin:
+    writer = os.fork()
+    if not writer:
+        store = make_store(Path(sys.argv[1]), segment_bytes=32768)
+        at = int(line)
+        while True:
+            store.append({0: numbered(at, at + 19)}, now=at)
+            at += 20
+            print(at - 1, flush=True)
+    print("writer", writer, flush=True)
+    os.waitpid(writer, 0)
+    print("killed", flush=True)
 """
+"""Forks a writer at each line: twenty that import everything anew took a minute and more beside other work."""
 
 
 def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     chance = random.Random(5)
     sent = 0
-    for _ in range(20):
-        # Each writer begins with events that the one before may or may not have stored, as publishers do.
-        begin = max(1, sent - 30)
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, tmp_path, str(begin)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        ) as writer:
-            assert writer.stdout is not None
-            acknowledged = [int(writer.stdout.readline()) for _ in range(chance.randrange(1, 60))][-1]
-            writer.send_signal(signal.SIGKILL)
-            rest = writer.stdout.read().split()
-        acknowledged = max(acknowledged, int(rest[-1]) if rest else 0)
-        store = make_store(tmp_path, segment_bytes=32768)
-        found = [int(value) for value in stored(store)]
-        store.close()
-        assert found == list(range(1, len(found) + 1)), "a hole, a repeat or a wrong order"
-        assert len(found) >= acknowledged
-        sent = len(found)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for _ in range(20):
+            # Each writer begins with events that the one before may or may not have stored, as publishers do.
+            parent.stdin.write(f"{max(1, sent - 30)}\n")
+            parent.stdin.flush()
+            wanted = chance.randrange(1, 60)
+            told: list[int] = []
+            writer = 0
+            while not writer or len(told) < wanted:
+                word, _, number = parent.stdout.readline().partition(" ")
+                if word == "writer":
+                    writer = int(number)
+                else:
+                    told.append(int(word))
+            os.kill(writer, signal.SIGKILL)
+            told += [int(line) for line in iter(parent.stdout.readline, "killed\n")]
+            store = make_store(tmp_path, segment_bytes=32768)
+            found = [int(value) for value in stored(store)]
+            store.close()
+            assert found == list(range(1, len(found) + 1)), "a hole, a repeat or a wrong order"
+            assert len(found) >= told[-1]
+            sent = len(found)
+        parent.stdin.close()
 
 
 @pytest.mark.parametrize("seed", range(60))
