@@ -31,7 +31,6 @@ def read_range(options: SourceOptions, *, address: str, shard: str, start: int, 
         LogDamaged: what is stored is not what was written.
         BridgeUnreachable: the bridge is down for too long.
     """
-
     settle_in()
 
     def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:

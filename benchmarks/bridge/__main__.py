@@ -23,6 +23,7 @@ def main() -> None:
     rates = verbs.add_parser("rates", help="events and rows per second, latency, memory")
     rates.add_argument("--events", type=int, default=300_000, help="in each round")
     rates.add_argument("--without-spark", action="store_true", help="only what needs no session")
+    rates.add_argument("--java", default="", help="options of Spark's Java, as '-XX:TieredStopAtLevel=1'")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
@@ -34,7 +35,7 @@ def main() -> None:
     if not given.without_spark:
         from benchmarks.bridge.spark_rates import measure_spark
 
-        measure_spark(given.events)
+        measure_spark(given.events, given.java)
     row("load of the machine behind", _load())
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import iris
-from benchmarks.bridge.rates import filled_bridge, median, peak_memory, processor_time, row
+from benchmarks.bridge.rates import ROUNDS, filled_bridge, median, peak_memory, processor_time, row
 from iris import spark_bridge
 from iris.spark_bridge.options import parse_source_options
 from iris.spark_bridge.schema import SPARK_SCHEMA
@@ -65,8 +65,8 @@ class TupleSource(DataSource):
         return TupleReader(IrisReader(parse_source_options(dict(self.options), streaming=False)))
 
 
-def open_session(directory: Path) -> SparkSession:
-    """Start Spark as its users are told to."""
+def open_session(directory: Path, java: str = "") -> SparkSession:
+    """Start Spark as its users are told to, with further options of its Java."""
     builder = SparkSession.builder.master("local[2]").appName("rates")
     settings = {
         "spark.ui.enabled": "false",
@@ -75,16 +75,17 @@ def open_session(directory: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": java,
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
     return spark_bridge.configure(builder).getOrCreate()
 
 
-def measure_spark(events: int) -> None:
+def measure_spark(events: int, java: str = "") -> None:
     """Measure everything that needs a session."""
     with filled_bridge(events) as (directory, bridge):
-        spark = open_session(directory)
+        spark = open_session(directory, java)
         try:
             _reading(spark, directory, events)
             _latency(spark, directory)
@@ -109,7 +110,9 @@ def _reading(spark: SparkSession, directory: Path, events: int) -> None:
     parquet = spark.read.parquet(table)
     for frame in (log, parquet):
         rate(frame)
+    before = _times()
     ours, our_rounds = median(lambda: rate(log))
+    row("processor time for each of these rows", _shares(before, ROUNDS * events, "us"))
     files, file_rounds = median(lambda: rate(parquet))
     by_tuples, tuple_rounds = median(lambda: rate(tuples))
     row("rows/s of 1 KB into Spark, a table from the bridge", f"{ours:,.0f} ({our_rounds})")
@@ -151,10 +154,13 @@ def _latency(spark: SparkSession, directory: Path) -> None:
 
     to_driver = events.writeStream.foreachBatch(take).option("checkpointLocation", str(directory / "a")).start()
     to_driver.processAllAvailable()  # it has begun, behind what is there
+    before = _times()
     trio.run(_publish_now_and_then, 100)
     to_driver.processAllAvailable()
+    times = _shares(before, 100, "ms")
     to_driver.stop()
     row("event to Spark to foreachBatch, p50 / p99", _quantiles(seen[_WARM:]), "p50 <= 80 ms")
+    row("processor time for each of these events", times)
     back = (
         events.select("value")
         .writeStream.format("iris")
@@ -184,18 +190,11 @@ def _quantiles(ages: list[float]) -> str:
 def _idle(spark: SparkSession, directory: Path) -> None:
     """Measure what Spark, its workers and ours use while there is nothing to read, beyond a session without query."""
 
-    def used() -> dict[int, float]:
-        found: dict[int, float] = {}
-        for pid in _family(os.getpid()):
-            with contextlib.suppress(OSError):
-                found[pid] = processor_time(pid)
-        return found
-
     def share(seconds: float) -> float:
-        began, before = time.perf_counter(), used()
+        began, before = time.perf_counter(), _times()
         time.sleep(seconds)  # the time of the measurement
         # By process: Spark ends workers that it has not used for a minute, and what they had used goes with them.
-        more = sum(time_now - before.get(pid, 0.0) for pid, time_now in used().items())
+        more = sum(now - before.get(pid, 0.0) for pid, now in _times().items())
         return more / (time.perf_counter() - began) * 100
 
     def settle() -> None:
@@ -220,6 +219,32 @@ def _idle(spark: SparkSession, directory: Path) -> None:
         f"{with_query - without:.1f} % ({with_query:.1f} % with it, {without:.1f} % without)",
         "<= 3 %",
     )
+
+
+def _times() -> dict[int, float]:
+    """Return the processor time of this process and of each of its descendants."""
+    found: dict[int, float] = {}
+    for pid in _family(os.getpid()):
+        with contextlib.suppress(OSError):
+            found[pid] = processor_time(pid)
+    return found
+
+
+def _shares(before: dict[int, float], count: int, unit: str) -> str:
+    """Say what the bridge, Spark's workers, this process and Java have used since ``before``, for each of ``count``."""
+    used = dict.fromkeys(("bridge", "workers", "this process", "Java"), 0.0)
+    for pid, now in _times().items():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            if pid == os.getpid():
+                kind = "this process"
+            elif "\0bridge\0" in command:
+                kind = "bridge"
+            else:
+                kind = "workers" if "\0pyspark." in command else "Java"
+            used[kind] += now - before.get(pid, 0.0)
+    scale = {"ms": 1e3, "us": 1e6}[unit]
+    return ", ".join(f"{kind} {seconds / count * scale:.1f} {unit}" for kind, seconds in used.items())
 
 
 def _family(root: int) -> list[int]:

@@ -10,7 +10,7 @@ from benchmarks.bridge.kills import VICTIMS, choose_victims, run_kills
 
 
 def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed() -> None:
-    outcome = run_kills(choose_victims(20, seed=1, costly=2), seed=1, pause=0.8, rate=300.0)
+    outcome = run_kills(choose_victims(20, seed=1, costly=2), seed=1, pause=0.5, rate=300.0)
     assert outcome.kills == {"publisher": 8, "bridge": 8, "driver": 2, "executor": 2}
     assert outcome.acknowledged > 100
     assert outcome.good, outcome
