@@ -33,7 +33,7 @@ _AT_ONCE: Final = 64
 class _Stream:
     """One connection."""
 
-    __slots__ = ("began", "filled", "frame", "number", "socket")
+    __slots__ = ("began", "frame", "number", "size", "socket")
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
@@ -41,9 +41,9 @@ class _Stream:
         self.began = b""
         """The first bytes of a length of which the others have not come."""
         self.frame: bytearray | None = None
-        """A frame of which not all has come."""
-        self.filled = 0
-        """How much of it has."""
+        """What has come of a frame of which not all has.  It grows with that: to announce a frame costs no memory."""
+        self.size = 0
+        """How long that frame is."""
 
 
 @final
@@ -143,7 +143,7 @@ class Streams:
         """Read what a connection has; return a frame if it is complete now, and leave others to ``_cut``."""
         began = len(stream.began)
         if stream.frame is not None:
-            target = memoryview(stream.frame)[stream.filled :]
+            target = self._chunk[: stream.size - len(stream.frame)]
         elif began:
             self._chunk[:began] = stream.began
             target = self._chunk[began:]
@@ -162,8 +162,8 @@ class Streams:
             stream.began = b""
             self._at, self._end, self._current = 0, began + size, stream
             return None
-        stream.filled += size
-        if stream.filled < len(stream.frame):
+        stream.frame += target[:size]
+        if len(stream.frame) < stream.size:
             return None
         frame, stream.frame = bytes(stream.frame), None
         self.source = stream.number
@@ -181,9 +181,8 @@ class Streams:
             self.hang_up(stream.number)
             return None
         if begin + size > end:
-            stream.frame = bytearray(size)
-            stream.filled = end - begin
-            stream.frame[: stream.filled] = self._chunk[begin:end]
+            stream.frame = bytearray(self._chunk[begin:end])
+            stream.size = size
             self._current = None
             return None
         self._at = begin + size

@@ -9,12 +9,13 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.kernel.config import KIB
+from iris.kernel.config import KIB, MIB
 from iris.kernel.streams import Streams
 
 LIMIT = 1000 * KIB
@@ -58,6 +59,11 @@ class Ends:
 
     def is_readable(self) -> bool:
         return bool(select.select([self.streams.descriptor], [], [], 0)[0])
+
+
+def resident() -> int:
+    """Bytes of memory that this process really holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def is_over(far: socket.socket) -> bool:
@@ -167,6 +173,16 @@ def test_who_announces_more_than_the_limit_is_hung_up_on_and_nobody_else(size: i
         assert ends.closed == [1]
         assert is_over(ends.far[1])
         assert len(ends.streams) == 1
+
+
+def test_a_frame_that_is_announced_costs_no_memory_before_it_comes() -> None:
+    """Else strangers could have a megabyte each for nine bytes."""
+    with open_ends(200) as ends:
+        before = resident()
+        for far in ends.far.values():
+            far.send(struct.pack(">Q", LIMIT) + b"x")
+        assert ends.receive() == []
+        assert resident() - before < 8 * MIB
 
 
 @pytest.mark.parametrize("left", [b"", b"\0\0", struct.pack(">Q", 100), struct.pack(">Q", 100) + b"half"])
