@@ -165,6 +165,7 @@ class Census:
                 member.state = MemberState.ALIVE
                 member.since = ground.now
             if was_gone:
+                member.met = ground.now
                 self._prober.joined(node)
             self._prober.renewed(member)
         ground.spread_record(record, renewal)

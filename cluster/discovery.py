@@ -43,6 +43,9 @@ _KEEP_BOOK: Final = 60.0
 _FIRST_ROUND: Final = 4
 """Nodes of the registry that a starting node dials; gossip brings the others."""
 
+_STRANGERS: Final = 64
+"""Nodes of the registry that nobody has told of yet, of which it is remembered from one look to the next."""
+
 _REMEMBERED: Final = 1024
 """Addresses of which it is known what they stood for, or that they were complained about."""
 
@@ -94,6 +97,8 @@ class Discovery:
         self._candidates = Candidates()
         self._stood_for: dict[str, NodeId] = {}
         self._announced: set[NodeId] = set()
+        self._strangers: set[NodeId] = set()
+        """Those that were announced at the last look, and that nobody had told of."""
         self._warned: set[str] = set()
 
     async def look(self) -> None:
@@ -124,7 +129,7 @@ class Discovery:
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
                 self._dial(nursery, Source)
-                self._dial_announced(nursery)
+                self._dial_strangers(nursery)
 
     # -- where to look --------------------------------------------------------------------------------------
 
@@ -151,10 +156,23 @@ class Discovery:
     def _dial_announced(self, nursery: trio.Nursery) -> None:
         if self._registry is None:
             return
-        unknown = self._registry.entries(self, _FIRST_ROUND)
-        for node, addresses in unknown.items():
+        for node, addresses in self._registry.entries(self, _FIRST_ROUND).items():
             self._announced.add(node)
             nursery.start_soon(self._try_announced, node, addresses)
+
+    def _dial_strangers(self, nursery: trio.Nursery) -> None:
+        """Dial who was announced before, too, and is not known still.
+
+        A node that has just started comes by itself, and so does one that is held dead and slow.  If everybody dialled
+        it, it would be slower.
+        """
+        if self._registry is None:
+            return
+        unknown = self._registry.entries(self, _STRANGERS)
+        before, self._strangers = self._strangers, set(unknown)
+        for node in [node for node in unknown if node in before][:_FIRST_ROUND]:
+            self._announced.add(node)
+            nursery.start_soon(self._try_announced, node, unknown[node])
 
     def __contains__(self, node: object) -> bool:
         """Whether a node that is announced need not be dialled."""

@@ -412,6 +412,13 @@ class Handshakes:
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
 
+def no_answer(addresses: tuple[str, ...], patience: float) -> NotSent:
+    """Return what to raise when a handshake has taken too long."""
+    return NotSent(
+        f"no answer from {addresses[0]} within {patience:.3g} s: it is cut off, of another realm, or no node of Iris"
+    )
+
+
 def _cut_off(addresses: tuple[str, ...]) -> NotSent:
     return NotSent(
         f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "

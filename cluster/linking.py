@@ -33,6 +33,9 @@ _COURTESY: Final = 0.5
 _LATER: Final = 20.0
 """It waits for so many times its own lateness in addition: a handshake goes through as many threads, of both nodes."""
 
+_SPREAD: Final = 20.0
+"""Who dials does so within so many times its lateness: a newcomer of whom all hear at once has to answer them all."""
+
 _LATE: Final = 0.02
 """Seconds of lateness from which a node that has something to say waits as well."""
 
@@ -216,6 +219,14 @@ class Linking:
             late = self._mesh.turns.lateness()
             with trio.move_on_after(_COURTESY + _LATER * late):
                 await (wait.linked if late > _LATE else wait.hurry).wait()
+        elif wait.new and (late := self._mesh.turns.lateness()) > _LATE:
+            with trio.move_on_after(_SPREAD * late * share_of(self._mesh.node, node)):
+                await wait.linked.wait()
+
+
+def share_of(node: NodeId, other: NodeId) -> float:
+    """Return a number from 0 to 1 that is another one for each two nodes, and the same each time."""
+    return (int(node[:8], 16) ^ int(other[:8], 16)) / 0xFFFFFFFF
 
 
 def dials_second(node: NodeId, other: NodeId) -> bool:

@@ -22,7 +22,7 @@ import trio
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
 from iris.cluster.farewells import Farewells
-from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes
+from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
@@ -77,8 +77,7 @@ class Mesh:
         self.listening: Final = listening
         """The URLs bound here."""
         self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
-        """The URLs at which other machines may reach this one.  That of a node that can only dial out leads through
-        others, so that nobody dials it."""
+        """The URLs at which others may reach this node; for one that can only dial out, a way through third ones."""
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
         self.config: Final = config
@@ -202,8 +201,7 @@ class Mesh:
         async with self.turns.take() as connected:
             if expected is not None and self.outgoing_to(expected) is not None:  # it was faster
                 return self._peers[expected]
-            patience = self.turns.patience()
-            with trio.move_on_after(patience):
+            with trio.move_on_after(patience := self.turns.patience()):
                 outgoing = await self._ways.dial_any(addresses)
                 connected()
                 try:
@@ -215,10 +213,7 @@ class Mesh:
                         self.refusals["handshake that came to nothing"] += 1
                     raise
         self.refusals["handshake that came to nothing"] += 1
-        raise NotSent(
-            f"no answer from {addresses[0]} within {patience:.3g} s: it is cut off, of another realm, or no node of "
-            "Iris"
-        )
+        raise no_answer(addresses, patience)
 
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""

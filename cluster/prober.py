@@ -51,6 +51,10 @@ _LATER: Final = 2.0
 """An answer is waited for so many times the lateness of this node longer: it may be read late, or given late by another
 process of the same machine."""
 
+_SETTLING: Final = 5.0
+"""Seconds for which a member that has just come, or come back from the dead, is not found silent.  It has links to make
+to everybody and answers late where processors are short; a suspicion would cost it, and all others, more of them."""
+
 _BUSY: Final = 0.1
 """Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
 
@@ -278,7 +282,7 @@ class Prober:
         if probe.alone or member is None or not member.live:
             return
         self._mark(member, member.unreachable or "silent")
-        if not probe.reached:
+        if not probe.reached and ground.now >= member.met + _SETTLING * (1 + 4 * ground.health.lateness):
             ground.health.missed(len(probe.helpers), len(probe.reports))
             self._suspects.testify(member, Evidence.SILENT)
 

@@ -29,6 +29,9 @@ _ASKED_AT: Final = (0.4, 0.6, 0.8, 0.95, 1.6, 2.4, 3.2, 3.8)
 """When a suspect is asked, as a multiple of the shortest suspicion: before the end with enough witnesses and with few.
 By the first time the news is old, so that it is mostly the dead who are asked in vain."""
 
+_LATER: Final = 10.0
+"""A suspicion of silence lasts so many times the lateness of this node longer: the suspect may be as late."""
+
 _SPREAD: Final = 0.1
 """Share of the shortest suspicion by which the questions of different members are spread."""
 
@@ -153,7 +156,8 @@ class Suspects:
 
     def _deadline(self, suspicion: Suspicion) -> float:
         ground = self._ground
-        return suspicion.deadline(ground.needed, ground.view.size, ground.config)
+        late = 0.0 if suspicion.refused() >= ground.needed else _LATER * ground.health.lateness
+        return suspicion.deadline(ground.needed, ground.view.size, ground.config) + late
 
     def _due(self, node: NodeId, suspicion: Suspicion) -> None:
         ground = self._ground

@@ -28,7 +28,7 @@ its process stopped.  Whoever answers a connection is alive, and at most slow.""
 _LATER: Final = 10.0
 """That one has so many times the lateness of this node in addition."""
 
-_LONGER: Final = 50.0
+_LONGER: Final = 100.0
 """A handshake may take so many times the lateness of this node longer: some twenty threads have to be run for it one
 after the other, at both ends."""
 

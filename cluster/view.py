@@ -30,12 +30,14 @@ BUCKETS: Final = 256
 class Member:
     """One other node, as seen from here."""
 
-    __slots__ = ("accused", "nudged", "record", "routed", "since", "state", "suspicion", "unreachable", "wanted")
+    __slots__ = ("accused", "met", "nudged", "record", "routed", "since", "state", "suspicion", "unreachable", "wanted")
 
     def __init__(self, record: NodeRecord, now: float) -> None:
         self.record = record
         self.state = MemberState.ALIVE
         self.since = now
+        self.met = now
+        """When it came, or came back from the dead."""
         self.suspicion: Suspicion | None = None
         self.unreachable = ""
         """This node's own evidence against the way to the member: ``silent``, ``refused`` or nothing."""

@@ -7,11 +7,14 @@ kinds of view run the same realm and compares every effect.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from typing import Final, final
 
 from iris.cluster.records import NodeRecord
 from iris.cluster.view import BUCKETS, Member, View, bucket_of, entry_hash
 from iris.kernel.ids import NodeId
+
+_LONG_AGO: Final = -60.0
+"""When everybody met: who has just come is not found silent."""
 
 
 @final
@@ -36,7 +39,7 @@ class Population:
         view = View(own)
         for record in self.records.values():
             if record.node != own.node:
-                view.add(record, 0.0)
+                view.add(record, _LONG_AGO)
         return view
 
 
@@ -61,7 +64,7 @@ class SettledView(View):
         if member is None:
             record = self._population.records.get(node)
             if record is not None and node != self.own.node and node not in self._forgotten:
-                member = self._members[node] = Member(record, 0.0)
+                member = self._members[node] = Member(record, _LONG_AGO)
         return member
 
     def add(self, record: NodeRecord, now: float) -> Member:

@@ -174,6 +174,21 @@ async def test_more_announced_nodes_than_are_dialled_at_once_all_have_their_turn
         assert linked(fleet, "a") == set(names)
 
 
+async def test_who_is_announced_while_a_node_runs_has_two_seconds_to_come_by_itself(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", linked=False) as fleet, trio.open_nursery() as nursery:
+        nursery.start_soon(discovery(fleet["a"], registry=registry).run)
+        await trio.sleep(1.0)
+        registry.announce(fleet["b"].id, (fleet["b"].url,))
+        await trio.sleep(2.5)
+        assert linked(fleet, "a") == set()
+        await trio.sleep(1.0)
+        assert linked(fleet, "a") == {"b"}
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_announced_node_that_the_membership_looks_after_is_not_dialled(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -165,3 +165,23 @@ async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockCl
         linking.begin(node(1), new=True)
         await trio.testing.wait_all_tasks_blocked()
         assert not linking.is_new(node(1))
+
+
+@pytest.mark.parametrize("late", [0.0, 0.1])
+async def test_newcomers_are_dialled_at_different_times_by_those_that_are_late(
+    autojump_clock: MockClock, late: float
+) -> None:
+    random = Random(2)
+    others = [NodeId(f"{random.getrandbits(128):032x}") for _ in range(100)]
+    waited: list[float] = []
+    for one in [other for other in others if not dials_second(other, node(1))]:
+        links = Links(one, answers=True)
+        links.turns.lateness = lambda: late
+        async with open_linking(links) as linking:
+            began = trio.current_time()
+            linking.begin(node(1), new=True)
+            await trio.sleep(3.0)
+            waited.append(links.dialled[0] - began)
+    assert max(waited) <= 20 * late
+    assert len(waited) > 30
+    assert (len(set(waited)) > 0.9 * len(waited)) == bool(late)

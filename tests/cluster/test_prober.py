@@ -271,3 +271,24 @@ def test_a_broken_link_to_the_unknown_or_the_dead_changes_nothing() -> None:
     assert swim.broken(node(9), 0.0) == []
     gossip(swim, record(1, incarnation=2, leaving=True))
     assert swim.broken(node(1), 0.0) == []
+
+
+def test_a_member_that_has_just_come_is_given_no_work_when_it_is_silent_but_is_not_suspected() -> None:
+    swim = knowing(1, 2)
+    gossip(swim, record(3), now=10.0)
+    seen = run(swim, 14.9)
+    assert node(3) in {effect.node for _, effect in seen if isinstance(effect, Route) and not effect.open}
+    assert node(3) not in {about for about, state, _ in changes([e for _, e in seen]) if state is MemberState.SUSPECT}
+    later = {about for about, state, _ in changes([e for _, e in run(swim, 60.0)]) if state is MemberState.SUSPECT}
+    assert node(3) in later
+
+
+def test_who_has_come_back_from_the_dead_has_just_come() -> None:
+    swim = knowing(1)
+    run(swim, 30.0)
+    assert swim.state(node(1)) is MemberState.DEAD
+    back = swim._ground.now + 0.1
+    gossip(swim, record(1, incarnation=9), now=back)
+    seen = [effect for _, effect in run(swim, back + 4.9)]
+    assert swim.state(node(1)) is MemberState.ALIVE
+    assert not any(state is MemberState.SUSPECT for _, state, _ in changes(seen))

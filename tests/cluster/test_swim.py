@@ -126,8 +126,8 @@ def test_a_node_that_is_late_gossips_less_often() -> None:
     assert near(swim.lateness, 0.2)
     now = swim._ground.now + 0.01
     assert sends(gossip(swim, record(100), now=now), kinds.GOSSIP), "what comes after a quiet while goes on at once"
-    later = next(at for at, effect in run(swim, now + 3.0) if sends([effect], kinds.GOSSIP))
-    assert later > now + Config().gossip_interval + 5 * 0.15
+    later = next(at for at, effect in run(swim, now + 8.0) if sends([effect], kinds.GOSSIP))
+    assert later > now + Config().gossip_interval + 25 * 0.15
 
 
 def test_gossip_passes_over_those_without_a_link_and_counts_nothing_as_told() -> None:
@@ -149,3 +149,16 @@ def test_nobody_who_is_being_linked_for_the_first_time_is_found_silent() -> None
     swim.use_links(lambda _: True, lambda other: other == node(1))
     seen = changes([effect for _, effect in run(swim, 30.0)])
     assert {about for about, state, _ in seen if state is MemberState.SUSPECT} == {node(2), node(3), node(4)}
+
+
+def test_a_suspicion_lasts_longer_at_a_node_that_is_late() -> None:
+    lasted: list[float] = []
+    for seconds in (0.0, 0.2):
+        swim = knowing(1, 2, 3, 4)
+        run(swim, 5.0, deaf=False)
+        for witness in (2, 3, 4):
+            gossip(swim, claim(1, witness), sender=witness, now=5.01)
+        while swim.state(node(1)) is not MemberState.DEAD:
+            swim.expire(swim.deadline + seconds)
+        lasted.append(swim._ground.now - 5.01)
+    assert lasted[1] > lasted[0] + 10 * 0.2 * 0.9

@@ -77,9 +77,12 @@ def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> l
 
 
 def knowing(*numbers: int, config: Config | None = None) -> Swim:
-    """Return machine 0 that has just heard of these."""
+    """Return machine 0 that has just heard of these, who have been there for long."""
     swim = machine(0, config=config)
     gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
+    for member in map(swim._ground.view.find, map(node, numbers)):
+        assert member is not None
+        member.met = -60.0
     return swim
 
 
