@@ -19,8 +19,8 @@ from iris.security.revocation import issue_revocations
 from iris.testing import Network
 from tests.support.stages import IN_FLIGHT, Stage, check_accounts, open_stage
 
-STEPS = (*range(1, 41), *range(44, 200, 4))
-"""Steps of all tasks together, counted from the beginning of the operation; the longest ones take more than 100."""
+ENOUGH = 3
+"""Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
 
 
 class CancelAt(trio.abc.Instrument):
@@ -29,6 +29,11 @@ class CancelAt(trio.abc.Instrument):
     def __init__(self, scope: trio.CancelScope, steps: int) -> None:
         self._scope = scope
         self._left = steps
+
+    @property
+    def came(self) -> bool:
+        """Whether there were so many steps."""
+        return self._left <= 0
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         self._left -= 1
@@ -58,6 +63,25 @@ class Cast:
     async def store_events(self) -> None:
         while True:
             await self.bridge.confirm(await self.bridge.receive_batch())
+
+
+def waiters(node: iris.Node) -> list[object]:
+    """What a node keeps for those who wait: requests, surveys, handlers, confirmations, watches, subscriptions."""
+    requests, pubsub = node._requests, node._pubsub
+    return [
+        *requests._waiting, *requests.gathering, *node._serving._jobs, *pubsub.confirming._waiting,
+        *node._membership._watches, *pubsub._every,
+    ]  # fmt: skip
+
+
+def connections(network: Network) -> list[int]:
+    """What would be descriptors on a real network: sockets, connections of either direction, and those being made."""
+    memory = network.memory
+    ways = [(len(transport._outward), len(transport._inward)) for transport in memory._transports]
+    return [
+        len(memory._transports), sum(out for out, _ in ways), sum(inward for _, inward in ways),
+        len(memory._listening), len(memory.accepting), len(memory.calling),
+    ]  # fmt: skip
 
 
 def revocations_of(network: Network) -> bytes:
@@ -303,9 +327,12 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         for _ in range(2):  # what is made once and kept, such as workers, is there before tasks are counted
             await operation(cast)
         await trio.sleep(1)
-        cancelled = 0
+        cancelled = step = over = 0
         tasks = trio.lowlevel.current_statistics().tasks_living
-        for step in STEPS:
+        open_before = connections(stage.network)
+        waiting = [len(waiters(node)) for node in (cast.shop, cast.store)]
+        while over < ENOUGH:  # every step of the operation
+            step += 1
             with trio.CancelScope() as scope:
                 instrument = CancelAt(scope, step)
                 trio.lowlevel.add_instrument(instrument)
@@ -314,6 +341,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
                 finally:
                     trio.lowlevel.remove_instrument(instrument)
             cancelled += scope.cancelled_caught
+            over = 0 if instrument.came else over + 1
             await trio.sleep(IN_FLIGHT)
             assert cast.running == 0, step
             for node in (cast.shop, cast.store):
@@ -321,10 +349,12 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
                 assert node.statistics().tunnels.open == 0, step
             assert not cast.shop.statistics().subscriptions, step
             assert not cast.shop.statistics().services, step
+            assert [len(waiters(node)) for node in (cast.shop, cast.store)] == waiting, step
         with trio.fail_after(30):
             await operation(cast)
         await trio.sleep(1)
         assert trio.lowlevel.current_statistics().tasks_living <= tasks
+        assert connections(stage.network) == open_before
         assert cancelled > 0
 
 

@@ -1,0 +1,120 @@
+"""What is cancelled on the real network leaves no file descriptor open."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+import iris.testing
+from iris._environment import Environment
+from iris._opening import open_node
+from tests.support.federations import echo
+
+HERE = "tcp://127.0.0.1:0"
+ALONE = Environment(directory=None, lan=None)
+STRIDE = 7
+"""Steps between two that are cancelled at: each of them is, on the network in memory, in tests/node."""
+
+
+class CancelAt(trio.abc.Instrument):
+    """Cancels a scope after so many steps of any task."""
+
+    def __init__(self, scope: trio.CancelScope, steps: int) -> None:
+        self._scope = scope
+        self.left = steps
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self._scope.cancel()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Pair:
+    """A node that asks and one that answers."""
+
+    def __init__(self, network: iris.testing.Network, shop: iris.Node, store: iris.Node) -> None:
+        self.network = network
+        self.shop = shop
+        self.store = store
+
+    @asynccontextmanager
+    async def third(self) -> AsyncIterator[iris.Node]:
+        credential = self.network.credential("third")
+        seeds = list(self.store.addresses)
+        async with open_node(credential=credential, listen=[HERE], seeds=seeds, environment=ALONE) as node:
+            yield node
+
+
+async def request(pair: Pair) -> None:
+    assert await pair.shop.request("store", b"x", idempotent=True, timeout=60) == b"x"
+
+
+async def survey(pair: Pair) -> None:
+    async with pair.shop.survey("store", b"x", timeout=60) as answers:
+        assert [answer.payload async for answer in answers] == [b"x"]
+
+
+async def tunnel(pair: Pair) -> None:
+    async with pair.shop.open_tunnel("store", timeout=60) as tunnel:
+        await tunnel.send(b"x")
+        assert await tunnel.receive() == b"x"
+
+
+async def subscribe(pair: Pair) -> None:
+    async with pair.shop.subscribe("a.*") as events:
+        await pair.store.publish("a.b", b"x")
+        assert (await anext(events)).payload == b"x"
+
+
+async def open_a_node(pair: Pair) -> None:
+    async with pair.third() as third:
+        await third.wait_for("store", timeout=60)
+        assert await third.request("store", b"x", timeout=60) == b"x"
+
+
+@pytest.mark.parametrize(
+    "operation", [request, survey, tunnel, subscribe, open_a_node], ids=lambda operation: operation.__name__
+)
+async def test_an_operation_that_is_cancelled_leaves_no_descriptor(
+    operation: Callable[[Pair], Awaitable[None]],
+) -> None:
+    with trio.fail_after(120):
+        async with (
+            iris.testing.open_network() as network,
+            open_node(credential=network.credential("store"), listen=[HERE], environment=ALONE) as store,
+            open_node(
+                credential=network.credential("shop"), listen=[HERE], seeds=list(store.addresses), environment=ALONE
+            ) as shop,
+            store.join("store", echo("store")),
+        ):
+            await shop.wait_for("store", timeout=60)
+            pair = Pair(network, shop, store)
+            for _ in range(2):  # what is made once and kept is there before they are counted
+                await operation(pair)
+            before = descriptors()
+            cancelled = 0
+            for step in itertools.count(1, STRIDE):
+                with trio.CancelScope() as scope:
+                    instrument = CancelAt(scope, step)
+                    trio.lowlevel.add_instrument(instrument)
+                    try:
+                        await operation(pair)
+                    finally:
+                        trio.lowlevel.remove_instrument(instrument)
+                cancelled += scope.cancelled_caught
+                if instrument.left > 0:
+                    break
+            await operation(pair)
+            assert cancelled > 0
+            while descriptors() > before:  # noqa: ASYNC110 -- nng closes them in threads of its own, and tells nobody
+                await trio.sleep(0.01)
