@@ -144,7 +144,7 @@ class _Load:
                 for number in range(first, min(first + BURST, len(self.idempotent))):
                     nursery.start_soon(self._ask, number, key)
                     if number % _PLAIN_SHARE == 0 and number // _PLAIN_SHARE < len(self.plain):
-                        nursery.start_soon(self._ask_plain, number // _PLAIN_SHARE)
+                        nursery.start_soon(self._ask_plain, number // _PLAIN_SHARE, key)
                 if self._victims and self._done >= self._victims[0][0]:
                     await self._kill(self._victims.pop(0)[1])
 
@@ -172,10 +172,10 @@ class _Load:
         self.answered_since += self.idempotent[number] == Outcome.REPLY
         self.longest = max(self.longest, time.monotonic() - began)
 
-    async def _ask_plain(self, number: int) -> None:
+    async def _ask_plain(self, number: int, key: str | None) -> None:
         payload = number.to_bytes(WIDTH, "big")
         try:
-            reply = await self._node.request("ledger", payload, operation="plain", timeout=_TIMEOUT)
+            reply = await self._node.request("ledger", payload, operation="plain", key=key, timeout=_TIMEOUT)
         except (iris.NotSent, iris.Overloaded, iris.NoSuchCluster) as error:
             self.plain[number] = Outcome.NOT_RUN
             self.errors[type(error).__name__] += 1

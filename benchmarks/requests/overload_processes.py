@@ -1,7 +1,7 @@
 """More requests than can be served, between processes: as ``overload``, but in real time and over real connections.
 
 Members and callers have processes of their own.  Handlers sleep, and are few and slow, so that a part of one processor
-is enough to ask ten times what can be served, 800 times a second.  What every process does for a request that it
+is enough to ask ten times what can be served, 1,200 times a second.  What every process does for a request that it
 refuses is real.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.requests.kill import ROOT, own_realm
 from benchmarks.requests.overload import FACTORS, Callers, Phase, resident, show
 
 MEMBERS: Final = 2
-CONCURRENCY: Final = 4
+CONCURRENCY: Final = 6
 SECONDS: Final = 0.1
 CAPACITY: Final = MEMBERS * CONCURRENCY / SECONDS
 
