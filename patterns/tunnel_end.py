@@ -91,9 +91,10 @@ class TunnelEnd:
 
     # -- the link -------------------------------------------------------------------------------------------
 
-    def take(self, limit: int) -> tuple[Message, int] | None:
+    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         """Give the link its next message; see ``BulkSource``."""
         flight = self._flight
+        flight.share(shared)
         room = flight.has_room
         piece = self.machine.take(limit, data=room)
         if piece is not None:

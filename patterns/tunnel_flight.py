@@ -16,16 +16,19 @@ from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
 STEP: Final = 64 * 1024
-"""Bytes between two marks: one frame of the link."""
+"""Bytes between two marks: one frame of the link.  The unit of what follows."""
 
-LEAST: Final = 2 * STEP
+LEAST: Final = 2
 """One frame under way and one being made."""
 
-MOST: Final = 1024 * STEP
+MOST: Final = 1024
 
-LITTLE: Final = 1 * STEP
-MUCH: Final = 3 * STEP
-"""Bytes in the queue between which the limit stays.  At 300 MB/s three frames are 0.6 ms."""
+LITTLE: Final = 1
+MUCH: Final = 3
+"""How much is in the queue while the limit stays as it is.  At 300 MB/s three frames are 0.6 ms."""
+
+SHARE: Final = 4
+"""While requests share the link, all of these are so many times smaller."""
 
 FAR: Final = 8
 """To nodes of other sites the queue may be this many times as long: with several gateways on the way, each at work on a
@@ -55,10 +58,8 @@ class Flight:
         "_blocked",
         "_fast",
         "_former",
-        "_little",
         "_marked",
         "_marks",
-        "_much",
         "_number",
         "_round_end",
         "_round_shortest",
@@ -66,14 +67,16 @@ class Flight:
         "_sent_at_mark",
         "_shortest",
         "_since",
+        "_slack",
+        "_unit",
         "limit",
     )
 
     def __init__(self, slack: int = 1) -> None:
         self.limit = 4 * STEP
         """Bytes that may be on the way."""
-        self._little = slack * LITTLE
-        self._much = slack * MUCH
+        self._slack = slack
+        self._unit = STEP
         self._sent = 0  # bytes, since ever
         self._sent_at_mark = 0  # bytes sent when a mark last became due
         self._marked = 0  # bytes that have arrived
@@ -94,12 +97,20 @@ class Flight:
     @property
     def has_room(self) -> bool:
         """Whether more data may leave."""
-        return self._sent - self._marked < self.limit
+        # Without a mark on its way nothing would ever tell of room; the next one is at most a step away.
+        return self._sent - self._marked < self.limit or not self._marks
 
     def add(self, size: int) -> bool:
         """Count data that leaves now; tell whether it has to carry a mark."""
         self._sent += size
-        return self._sent - self._sent_at_mark >= STEP
+        return self._sent - self._sent_at_mark >= self._unit
+
+    def share(self, shared: bool) -> None:
+        """Learn whether requests share the link.  To far nodes they take so long that it makes no difference."""
+        unit = STEP // SHARE if shared and self._slack == 1 else STEP
+        if unit != self._unit:
+            self._unit = unit
+            self.limit = max(self.limit, LEAST * unit)
 
     def mark(self, now: float) -> int:
         """Return the mark that leaves now, with the data counted last."""
@@ -141,11 +152,13 @@ class Flight:
         queued = flight * (1 - min(self._shortest, self._former) / self._round_shortest)
         self._round_end = self._number
         self._round_shortest = float("inf")
-        if queued > self._much:
+        unit = self._unit
+        much = self._slack * MUCH * unit
+        if queued > much:
             self._fast = False
-            self.limit = max(LEAST, self.limit - max(STEP, int(queued - self._much) // 2))
-        elif queued < self._little and flight * 2 > self.limit:
-            self.limit = min(MOST, self.limit * 2 if self._fast else self.limit + STEP)
+            self.limit = max(LEAST * unit, self.limit - max(unit, int(queued - much) // 2))
+        elif queued < self._slack * LITTLE * unit and flight * 2 > self.limit:
+            self.limit = min(MOST * unit, self.limit * 2 if self._fast else self.limit + unit)
 
     # -- those who wait -------------------------------------------------------------------------------------
 

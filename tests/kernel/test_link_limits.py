@@ -195,6 +195,33 @@ async def test_sources_take_turns(autojump_clock: MockClock) -> None:
         assert all(0 < limit <= 1000 for limit in one.limits)
 
 
+async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autojump_clock: MockClock) -> None:
+    way = Way(room=0)
+    async with open_link(Config(), way) as link:
+        link.post((1, "nobody waits"), 0)
+        source = Bulk("b", 1000, size=8 * KIB)
+        link.ready(source)
+        await wait_all_tasks_blocked()
+        way.make_room(1)
+        await wait_all_tasks_blocked()
+        assert set(source.shared) == {False}
+        link.post((1, "somebody waits"), 0, eager=True)
+        asked = len(source.limits)
+        way.make_room(1)
+        await wait_all_tasks_blocked()
+        assert set(source.shared[asked:]) == {True}
+        assert [len(batch) for batch in way.batches[1:]] == [8]
+        way.make_room(1)
+        await wait_all_tasks_blocked()
+        assert way.batches[2][0] == (1, "somebody waits")
+        assert len(way.batches[2]) == 3, "there are two pieces of bulk behind it"
+        await trio.sleep(0.1)
+        asked = len(source.limits)
+        way.make_room(1)
+        await wait_all_tasks_blocked()
+        assert set(source.shared[asked:]) == {False}
+
+
 async def test_a_source_that_runs_dry_is_asked_again_when_it_is_ready(autojump_clock: MockClock) -> None:
     way = Way()
     async with open_link(way=way) as link:

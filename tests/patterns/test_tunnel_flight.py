@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iris.patterns.tunnel_flight import LEAST, MOST, STEP, Flight
+from iris.patterns.tunnel_flight import LEAST, MOST, SHARE, STEP, Flight
 
 CHUNK = 32 * 1024
 
@@ -22,6 +22,7 @@ class Pipe:
     latency: float
     """Seconds there and back with an empty queue."""
     jitter: float = 0.0
+    chunk: int = CHUNK
     flight: Flight = field(default_factory=Flight)
     now: float = 0.0
     free_at: float = 0.0
@@ -34,8 +35,8 @@ class Pipe:
         end = self.now + seconds
         while self.now < end:
             while self.flight.has_room:
-                self.free_at = max(self.free_at, self.now) + CHUNK / self.rate
-                if self.flight.add(CHUNK):
+                self.free_at = max(self.free_at, self.now) + self.chunk / self.rate
+                if self.flight.add(self.chunk):
                     back = self.free_at + self.latency + chance.random() * self.jitter
                     heapq.heappush(self.coming, (back, self.flight.mark(self.now), self.flight.on_the_way))
             self.queues.append(max(0.0, self.free_at - self.now) * self.rate)
@@ -54,7 +55,43 @@ def test_a_link_is_kept_busy_and_its_queue_short(rate: float, latency: float) ->
     pipe.queues.clear()
     pipe.run(5)
     assert pipe.delivered / 5 > 0.85 * rate
-    assert max(pipe.queues) < max(LEAST + CHUNK, 5 * STEP)
+    assert max(pipe.queues) < max(LEAST * STEP + CHUNK, 5 * STEP)
+
+
+@pytest.mark.parametrize("latency", [0.0002, 0.002])
+@pytest.mark.parametrize("rate", [20e6, 300e6])
+def test_beside_requests_the_queue_is_shorter_and_the_link_still_busy(rate: float, latency: float) -> None:
+    pipe = Pipe(rate, latency, chunk=STEP // SHARE)
+    pipe.flight.share(True)
+    pipe.run(5)
+    pipe.delivered = 0
+    pipe.queues.clear()
+    pipe.run(5)
+    assert pipe.delivered / 5 > 0.85 * rate
+    assert max(pipe.queues) < 6 * STEP // SHARE
+
+
+def test_whoever_comes_and_goes_data_never_waits_for_a_mark_that_was_not_sent() -> None:
+    chance = random.Random(5)
+    flight = Flight()
+    now = 0.0
+    for _ in range(20_000):
+        now += chance.random() * 0.001
+        flight.share(chance.random() < 0.5)
+        if flight.has_room:
+            if flight.add(chance.randrange(STEP // SHARE)):
+                flight.mark(now)
+        else:
+            assert flight._marks
+        if flight._marks and chance.random() < 0.3:
+            flight.arrived(flight._marks[0][0], now)
+
+
+def test_to_far_nodes_requests_make_no_difference() -> None:
+    flight = Flight(slack=8)
+    flight.share(True)
+    fill(flight)
+    assert len(flight._marks) == 4
 
 
 def test_jitter_does_not_starve_a_link() -> None:
@@ -97,7 +134,7 @@ def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
         if chance.random() < 0.001:
             flight.reset()
         flight.expire(now, 5.0)
-        assert LEAST <= flight.limit <= MOST
+        assert LEAST * STEP // SHARE <= flight.limit <= MOST * STEP
         assert 0 <= flight.on_the_way < flight.limit + 70_000
 
 

@@ -85,9 +85,11 @@ class Bulk:
         self.pieces = pieces
         self.size = size
         self.limits: list[int] = []
+        self.shared: list[bool] = []
 
-    def take(self, limit: int) -> tuple[Message, int] | None:
+    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         self.limits.append(limit)
+        self.shared.append(shared)
         if not self.pieces:
             return None
         self.pieces -= 1
