@@ -49,7 +49,7 @@ class Recording:
 
     def tap(self, mesh: Mesh) -> None:
         """Write down what a mesh dispatches from now on."""
-        for kind, (receiver, length) in list(mesh._receivers.items()):
+        for kind, (receiver, length) in list(mesh._receivers.own.items()):
             self.fields[kind] = length - 1
 
             def receive(peer: Peer, message: Message, receiver: Callable[..., None] = receiver) -> None:
@@ -58,11 +58,11 @@ class Recording:
                     known.append(message)
                 receiver(peer, message)
 
-            mesh._receivers[kind] = (receive, length)
+            mesh._receivers.own[kind] = (receive, length)
 
     def hostile(self, rng: random.Random, mesh: Mesh) -> Message:
         """Return a message that was changed or made up, of a kind that a mesh takes."""
-        kind = rng.choice(tuple(mesh._receivers))
+        kind = rng.choice(tuple(mesh._receivers.own))
         if kind == kinds.GOODBYE and rng.random() < 0.95:
             kind = kinds.RESET  # else most of the time goes into linking again
         known = self.messages[kind]

@@ -23,12 +23,12 @@ from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import is_reverse_url
 from iris.cluster.site_tags import SiteTag, is_tag, site_of
-from iris.cluster.site_ways import is_site_url
+from iris.cluster.site_ways import is_site_url, realm_of_url
 from iris.cluster.ways import Ways
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
-from iris.kernel.ids import Entropy, NodeId, is_node_id
+from iris.kernel.ids import Entropy, NodeId, is_node_id, qualified
 from iris.kernel.transport import Outgoing
 from iris.security.admission import Admission
 from iris.security.handshake import EPHEMERAL, Established, Initiator, Responder
@@ -170,14 +170,19 @@ class Handshakes:
         return len(self._initiating) + len(self._responding)
 
     async def initiate(
-        self, outgoing: Outgoing, addresses: tuple[str, ...], own: Iterable[str], expected: NodeId | None
+        self,
+        outgoing: Outgoing,
+        addresses: tuple[str, ...],
+        own: Iterable[str],
+        expected: NodeId | None,
+        realm_id: str = "",
     ) -> Peer:
         """Shake hands over a connection.  It has no limit in time; cancelling it leaves nothing behind.
 
         Raises:
             NotSent: the connection broke, it leads to this node itself, or the answer makes no sense.
-            AuthenticationError: somebody answered that is not of this realm, or not ``expected``; or this node's own
-                credential is no longer valid.
+            AuthenticationError: somebody answered that is not of this realm (or of the one with the fingerprint
+                ``realm_id``), or not ``expected``; or this node's own credential is no longer valid.
         """
         identity = self._host.identity
         index = self._new_index()
@@ -188,6 +193,7 @@ class Handshakes:
             entropy=self._entropy,
             wall_now=self._wall_clock(),
             expected=expected,
+            realm_id=realm_id or realm_of_url(addresses[0]),
             admit=self._host.check,
             config=self._config,
         )
@@ -371,7 +377,8 @@ class Handshakes:
                 frame, now=trio.current_time(), wall_now=self._wall_clock()
             )
             _, addresses, tag = parse_hello_untrusted(established.hello)
-            _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses))
+            realm_id = waiting.initiator.realm_id
+            _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses), realm_id)
         except AuthenticationError as error:
             if not waiting.initiator.over:
                 raise
@@ -381,7 +388,7 @@ class Handshakes:
         else:
             self._inbound.genuine(established.peer.node_id)
             waiting.established = established
-            waiting.site = site_of(tag)
+            waiting.site = qualified(realm_id, site_of(tag))
             waiting.addresses = tuple(dict.fromkeys((*waiting.addresses, *addresses)))
             waiting.done.set()
 
@@ -402,13 +409,14 @@ class Handshakes:
             )
             if established.peer.node_id != waiting.claimed:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
-            _check_tag(self._host.tag, waiting.tag, waiting.addresses)
+            realm_id = waiting.responder.realm_id
+            _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
         finally:
             if waiting.responder.over:
                 self._forget(index, waiting)
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
-        site = site_of(waiting.tag)
+        site = qualified(realm_id, site_of(waiting.tag))
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
 
@@ -430,8 +438,8 @@ def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
     return NotSent(f"{addresses[0]} is the address of this node itself")
 
 
-def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...]) -> None:
-    """See that nodes of different sites meet through gateways only.
+def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> None:
+    """See that nodes of different sites or realms meet through gateways only.
 
     Raises:
         AuthenticationError: they do not.
@@ -440,7 +448,9 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...]) -> None:
     if any(far) and not all(far):
         raise AuthenticationError("a node is reached through gateways or directly, not both")
     if not any(far):
-        own.check(tag)
+        own.check(tag, same_realm=not realm_id)
+    elif any(realm_of_url(address) != realm_id for address in addresses):
+        raise AuthenticationError("a node says that it is reached in a realm that it is not of")
 
 
 def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:

@@ -34,7 +34,7 @@ from iris.cluster.watch import Watch
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, qualified
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 from iris.security.identity import PeerIdentity
@@ -132,6 +132,7 @@ class Membership:
     def _at_site(self, address: str) -> Balancer | None:
         """Begin to keep the members that a cluster has at one site; only what is asked for is kept."""
         name, _, site = address.partition("@")
+        site = qualified(name.rpartition("/")[0], site)
         members = [node for node in self.member_ids(name) if self.site_of(node) == site]
         if not members:
             return None
@@ -143,7 +144,7 @@ class Membership:
         return balancer
 
     def site_of(self, node: NodeId) -> str:
-        """Return the site that a node is at."""
+        """Return the site that a node is at; of another realm's, with that one's alias before it."""
         foreign = self._foreign.get(node)
         return self._swim.own.site if foreign is None else foreign[0]
 
@@ -408,7 +409,8 @@ class Membership:
         self._enter(node, {entry.name for entry in record.clusters if not entry.draining}, record.site, 0)
 
     def _enter(self, node: NodeId, serves: Collection[str], site: str, distance: int) -> None:
-        addresses = {address for name in serves if (address := f"{name}@{site}") in self._balancers}
+        at = site.rpartition("/")[2]
+        addresses = {address for name in serves if (address := f"{name}@{at}") in self._balancers}
         for name in addresses.union(serves):
             balancer = self._balancers.get(name)
             if balancer is None:

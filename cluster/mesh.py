@@ -26,10 +26,12 @@ from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
+from iris.cluster.receivers import MessageReceiver, Receivers
 from iris.cluster.redialling import Redialling
 from iris.cluster.renewing import Renewing
 from iris.cluster.site_tags import SiteTag
-from iris.cluster.site_ways import Carrier, is_site_url, site_url
+from iris.cluster.site_ways import Carrier, is_site_url, realm_of_url, site_url
+from iris.cluster.trust import check_identity, follow_trust
 from iris.cluster.turns import Turns
 from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.ways import Ways
@@ -37,16 +39,13 @@ from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
-from iris.kernel.ids import Entropy, NodeId
+from iris.kernel.ids import Entropy, NodeId, qualified
 from iris.kernel.link import CONTROL_RESERVE, BulkSource
 from iris.kernel.transport import Outgoing, Transport
 from iris.kernel.wire import BatchDecoder, Message
 from iris.security.handshake import Established
 from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.session import Session
-
-MessageReceiver = Callable[[Peer, Message], None]
-"""Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
@@ -97,7 +96,7 @@ class Mesh:
         self._sessions: dict[int, SessionEntry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
         """This node as its own peer."""
-        self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
+        self._receivers = Receivers()
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
@@ -126,6 +125,7 @@ class Mesh:
     def identity(self, renewed: NodeIdentity) -> None:
         self._renewing.follow(self._identity, renewed)
         self._identity = renewed
+        follow_trust(self._peers, renewed, self.drop)
 
     @property
     def node(self) -> NodeId:
@@ -139,8 +139,7 @@ class Mesh:
 
     def on(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
         """Have messages of ``kind`` with ``fields`` fields handed to ``receiver``; any other length is refused."""
-        assert kind not in self._receivers, f"message kind {kind:#x} is taken"
-        self._receivers[kind] = (receiver, fields + 1)
+        self._receivers.add(kind, fields, receiver)
 
     def observe(self, observer: PeerObserver) -> None:
         """Tell ``observer`` of peers from now on."""
@@ -173,8 +172,8 @@ class Mesh:
 
     # -- connecting -----------------------------------------------------------------------------------------
 
-    async def connect(self, urls: Iterable[str], *, expected: NodeId | None = None) -> Peer:
-        """Link to the node at the first of ``urls`` that answers.
+    async def connect(self, urls: Iterable[str], *, expected: NodeId | None = None, realm_id: str = "") -> Peer:
+        """Link to the node at the first of ``urls`` that answers; of another realm if ``realm_id`` says so.
 
         A node already linked is returned as it is.  Cancelling leaves no half-open handshake.
 
@@ -188,15 +187,13 @@ class Mesh:
             if expected is not None and expected in self._peers:
                 return self._peers[expected]
             try:
-                return await self._shake_hands((url,), expected)
+                return await self._shake_hands((url,), expected, realm_id)
             except (NotSent, AuthenticationError, ConfigError) as error:
                 failures.append(error)
-        for failure in failures:
-            if isinstance(failure, AuthenticationError):
-                raise failure
-        raise failures[-1] if failures else NotSent("there is no address to connect to")
+        worst = [failure for failure in failures if isinstance(failure, AuthenticationError)] or failures[-1:]
+        raise worst[0] if worst else NotSent("there is no address to connect to")
 
-    async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None) -> Peer:
+    async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None, realm_id: str) -> Peer:
         """Dial a node and shake hands with it, when it is this one's turn."""
         async with self.turns.take() as connected:
             if expected is not None and self.outgoing_to(expected) is not None:  # it was faster
@@ -206,7 +203,7 @@ class Mesh:
                 connected()
                 try:
                     own = await self.own_urls(addresses[0], outgoing)
-                    return await self._handshakes.initiate(outgoing, addresses, own, expected)
+                    return await self._handshakes.initiate(outgoing, addresses, own, expected, realm_id)
                 except BaseException as error:
                     self._ways.close(outgoing)
                     if isinstance(error, NotSent | AuthenticationError):
@@ -218,7 +215,8 @@ class Mesh:
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         if is_site_url(dialled):
-            return (site_url(self.tag.site, self.node),)
+            realm_id = self._identity.realm_id if realm_of_url(dialled) else ""
+            return (site_url(qualified(realm_id, self.tag.site), self.node),)
         if is_via_url(dialled):
             return (via_url(self.node),)
         own = self._ways.own_address(over)
@@ -260,9 +258,7 @@ class Mesh:
         Raises:
             AuthenticationError: it is turned away, or is not the node of this id that is linked already.
         """
-        known = self._peers.get(peer.node_id)
-        if known is not None and not known.identity.is_same_node(peer):
-            raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} has the id of a linked node")
+        check_identity(peer, self._peers.get(peer.node_id), self._identity)
         self.check_peer(peer)
 
     def admit(
@@ -373,7 +369,7 @@ class Mesh:
             self._handshakes.receive_finish_untrusted(header.receiver, frame)
 
     def _dispatch(self, peer: Peer, batch: bytes) -> None:
-        receivers = self._receivers
+        receivers = self._receivers.own if peer.identity.foreign is None else self._receivers.foreign
         for message in self._decoder.decode_untrusted(batch) if receivers else ():
             entry = receivers.get(message[0])
             if entry is None or len(message) != entry[1]:
@@ -401,11 +397,11 @@ class Mesh:
                 observer.peer_refused(peer.node)
 
     async def _connect_again(self, peer: Peer) -> None:
-        await self._shake_hands(peer.addresses, peer.node)
+        await self._shake_hands(peer.addresses, peer.node, peer.identity.foreign_id)
 
     async def _shake_hands_again(self, peer: Peer, outgoing: Outgoing) -> None:
         own = await self.own_urls(peer.addresses[0], outgoing)
-        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node)
+        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
     def _notice_loss(self, peer: Peer) -> None:
         """Frames to or from a peer may be lost: what depended on them is repeated, at both ends.

@@ -21,6 +21,7 @@ from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.certificate import ClusterCertificate, NodeDelegation
+from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
 
 _REMEMBERED: Final = 8192
@@ -58,7 +59,7 @@ class Papers:
         self._identity = identity
         self._wall_clock = wall_clock
         self._check_peer = check_peer
-        self._known: dict[tuple[NodeId, bytes], PeerIdentity] = {}
+        self._known: dict[tuple[bytes, NodeId, bytes], PeerIdentity] = {}
 
     def sign(self, statement: bytes) -> bytes:
         """Sign a statement in this node's name."""
@@ -141,42 +142,41 @@ class Papers:
         """Tell whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
         if not proof:
             return serves_by_right(peer.certificate, cluster)
-        return self.proves(peer.node_id, cluster, proof)
+        return self.proves(peer.node_id, cluster, proof, peer.foreign)
 
-    def proves(self, node: NodeId, cluster: str, proof: bytes) -> bool:
-        """Tell whether ``proof`` shows that a node may serve a cluster now."""
+    def proves(self, node: NodeId, cluster: str, proof: bytes, realm: ForeignRealm | None = None) -> bool:
+        """Tell whether ``proof`` shows that a node may serve a cluster now, one of another realm if that is given."""
         try:
-            return self._current_untrusted(node, proof).cluster == cluster
+            return self._current_untrusted(node, proof, realm).cluster == cluster
         except (AuthenticationError, RemoteProtocolError):
             return False
 
-    def _current_untrusted(self, node: NodeId, proof: bytes) -> PeerIdentity:
+    def _current_untrusted(self, node: NodeId, proof: bytes, realm: ForeignRealm | None = None) -> PeerIdentity:
         """Verify a chain, its time, and that it is not revoked.
 
         Raises:
             AuthenticationError, RemoteProtocolError: the chain does not hold now.
         """
-        peer = self._chain_untrusted(node, proof)
+        peer = self._chain_untrusted(node, proof, realm)
         peer.check_time(self._wall_clock())
         self._check_peer(peer)
         return peer
 
-    def _chain_untrusted(self, node: NodeId, proof: bytes) -> PeerIdentity:
+    def _chain_untrusted(self, node: NodeId, proof: bytes, realm: ForeignRealm | None = None) -> PeerIdentity:
         """Verify what never changes of a chain, once.
 
         Raises:
             AuthenticationError, RemoteProtocolError: the chain does not hold.
         """
-        known = self._known.pop((node, proof), None)
+        root = self._identity.realm if realm is None else realm.bundle.realm
+        known = self._known.pop((root, node, proof), None)
         if known is None:
             match unpack_untrusted(proof):
                 case (bytes() as certificate, bytes() as delegation):
-                    known = read_peer_untrusted(
-                        self._identity.realm, node_id=node, certificate=certificate, delegation=delegation
-                    )
+                    known = read_peer_untrusted(root, node_id=node, certificate=certificate, delegation=delegation)
                 case _:
                     raise RemoteProtocolError("a proof is a certificate and a delegation")
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
-        self._known[node, proof] = known
-        return known
+        self._known[root, node, proof] = known
+        return known if realm is None else dataclasses.replace(known, foreign=realm)

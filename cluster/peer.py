@@ -64,13 +64,20 @@ class Peer:
         return bool(self.addresses) and is_site_url(self.addresses[0])
 
     @property
+    def other_realm(self) -> bool:
+        """Whether the peer is of a realm of another owner."""
+        return self.identity.foreign is not None
+
+    @property
     def indirect(self) -> bool:
         """Whether frames to the peer go through other nodes."""
         return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
 
     def may_ask(self, cluster: str) -> bool:
-        """Tell whether the peer's site may use a cluster of this one; services have rules of their own."""
-        return self.border is None or self.border.may_ask(cluster)
+        """Tell whether the peer's site and realm may use a cluster of this one; services have rules of their own."""
+        foreign = self.identity.foreign
+        permitted = foreign is None or foreign.may_reach(cluster)
+        return permitted and (self.border is None or self.border.may_ask(cluster))
 
     def may_hear(self, pattern: str) -> bool:
         """Tell whether the peer may have the events of every topic that matches a pattern."""

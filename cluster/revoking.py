@@ -7,7 +7,8 @@ link to each node that is one step, and nodes that were away get it when they ar
 Rules of this file:
 
 - A list may be large, and what has it sent is small.  ``ListTurns`` says how often one peer can bring that about.
-- A peer that has shown a list is not sent that one.
+- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
+  its realm gets nothing through the gateways of that any more.
 - Whatever rests on somebody's papers is looked at again when a list comes: links here, the rest by whoever asked for
   it with ``on_newer``.
 """
@@ -168,7 +169,7 @@ class Revoking:
     def _tell(self, peer: Peer) -> None:
         """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
         current = self.revocations.current
-        if current is None or peer.node in self._later:
+        if current is None or peer.node in self._later or peer.other_realm:
             return
         wait = self._turns.next_list(peer.node, current.signed, trio.current_time())
         if wait is None:

@@ -30,7 +30,7 @@ from iris.cluster.site_messages import (
     wanted,
 )
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.wire import Message
 
 MAX_ORIGINS: Final = 512
@@ -104,7 +104,7 @@ class SiteDirectory:
         """Grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
-        self._permits: Callable[[Export], bool] = lambda _: True
+        self._permits: Callable[[str, Export], bool] = lambda _, __: True
         self._max_origins = max_origins
         self._neighbours: dict[NodeId, _Neighbour] = {}
         self._contents: dict[Hop, Contents] = {}
@@ -114,8 +114,8 @@ class SiteDirectory:
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
 
-    def permit(self, permits: Callable[[Export], bool]) -> None:
-        """Take only those exports from now on that are permitted; the rest is dropped as if nobody had told it."""
+    def permit(self, permits: Callable[[str, Export], bool]) -> None:
+        """Take only those exports of a site that are permitted; the rest is dropped as if nobody had told it."""
         self._permits = permits
 
     # -- neighbours -----------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class SiteDirectory:
         base, added, removed = known.partial.pop(told.origin, (told.base, [], []))
         if base != told.base:
             added, removed = [], []
-        added += filter(self._permits, told.added)
+        added += (export for export in told.added if self._permits(told.origin.site, export))
         removed += told.removed
         if told.more:
             if len(added) + len(removed) > 2 * 65_536:
@@ -295,10 +295,12 @@ class SiteDirectory:
         """Return the best route to one gateway of a site."""
         return min(self.ways_to(origin), key=_cost, default=None)
 
-    def members(self, cluster: str) -> list[Foreign]:
-        """Return the members of a cluster at all other sites, the nearest first."""
+    def members(self, cluster: str, realm_id: str = "") -> list[Foreign]:
+        """Return the members of a cluster at all other sites of a realm, the nearest first."""
         found: dict[NodeId, Foreign] = {}
         for site, accepted in self._accepted.items():
+            if realm_of_site(site) != realm_id:
+                continue
             for origin in accepted:
                 members = self._contents[origin].clusters.get(cluster)
                 way = self.way(site) if members else None
@@ -307,9 +309,10 @@ class SiteDirectory:
                         found.setdefault(node, Foreign(site, node, proof, len(way.path)))
         return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
 
-    def clusters(self) -> set[str]:
-        """Return the name of every cluster that another site exports."""
-        return {name for origin in self.origins() for name in self._contents[origin].clusters}
+    def clusters(self, realm_id: str = "") -> set[str]:
+        """Return the name of every cluster that another site of a realm exports."""
+        origins = [origin for origin in self.origins() if realm_of_site(origin.site) == realm_id]
+        return {name for origin in origins for name in self._contents[origin].clusters}
 
     def subscribers(self) -> set[Subscriber]:
         """Return who wants events at other sites."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from iris.cluster.records import MAX_PROOF, bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId, is_name
+from iris.kernel.ids import NodeId, is_name, is_site
 from iris.kernel.wire import MAX_ARRAY, Message
 
 CLUSTER: Final = 1
@@ -161,7 +161,7 @@ def message_size(message: Message) -> int:
 
 
 def _hop_untrusted(site: object, gateway: object) -> Hop:
-    if not isinstance(site, str) or not is_name(site):
+    if not isinstance(site, str) or not is_site(site):
         raise RemoteProtocolError("not a site name")
     return Hop(site, node_untrusted(gateway))
 

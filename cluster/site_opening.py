@@ -45,7 +45,7 @@ def open_with_all(
     sites: Sites | None, address: str, opening: Opening[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
     """Have all members of a cluster linked, then open something with what is left of the time."""
-    if sites is None or not sites.listed(address):
+    if sites is None or not sites.foreigners.ids(address):
         return opening(timeout=timeout)
     return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
 

@@ -33,13 +33,15 @@ class SiteTag:
         """What is said."""
         return _BETWEEN + self.site if self.between else self.site
 
-    def check(self, text: str) -> None:
+    def check(self, text: str, *, same_realm: bool = True) -> None:
         """See that a node may be linked to directly, by what it says.
 
         Raises:
             AuthenticationError: it may not.
         """
         if not self.between:
+            if not same_realm:
+                raise AuthenticationError("nodes of different realms reach each other through gateways")
             if text != self.site:
                 raise AuthenticationError(
                     f"this node is at {_place(self.site)} and the other one at {_place(text)}: nodes of different "
@@ -47,7 +49,7 @@ class SiteTag:
                 )
         elif not text.startswith(_BETWEEN):
             raise AuthenticationError("a node that is no gateway has dialled the address for gateways")
-        elif text == self.text:
+        elif text == self.text and same_realm:
             raise AuthenticationError(f"another gateway calls its site {self.site!r}, too, and is not of this site")
 
 

@@ -15,7 +15,7 @@ from iris.cluster.site_directory import Way
 from iris.cluster.site_envelopes import Envelope, begin_batch, end_batch
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.ids import NodeId, is_name, is_node_id
+from iris.kernel.ids import NodeId, is_node_id, is_site, realm_of_site
 from iris.kernel.link import Link
 from iris.kernel.transport import Outgoing
 
@@ -47,7 +47,7 @@ class Carrier(Protocol):
 
 
 def site_url(site: str, node: NodeId) -> str:
-    """Return the address of a node for nodes of other sites."""
+    """Return the address of a node for nodes of other sites; one of another realm has its fingerprint before it."""
     return f"{SCHEME}{site}/{node}"
 
 
@@ -62,10 +62,15 @@ def parse_site_url(url: str) -> tuple[str, NodeId]:
     Raises:
         ConfigError: it is not of that form.
     """
-    site, _, node = url.removeprefix(SCHEME).partition("/")
-    if not is_site_url(url) or not is_name(site) or not is_node_id(node):
+    site, _, node = url.removeprefix(SCHEME).rpartition("/")
+    if not is_site_url(url) or not is_site(site) or not is_node_id(node):
         raise ConfigError(f"{url!r} is not an address of a node at another site: {SCHEME}SITE/NODE")
     return site, NodeId(node)
+
+
+def realm_of_url(url: str) -> str:
+    """Return the fingerprint of the realm that a site in an address is of; empty for the own one, or any other URL."""
+    return realm_of_site(url.removeprefix(SCHEME).rpartition("/")[0]) if is_site_url(url) else ""
 
 
 @final

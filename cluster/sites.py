@@ -19,12 +19,12 @@ import trio
 
 from iris.cluster.border import Border
 from iris.cluster.carried_frames import CarriedFrames
+from iris.cluster.foreigners import Foreigners
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
 from iris.cluster.redialling import pauses_of
-from iris.cluster.roster import Member
 from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
 from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber, Way
 from iris.cluster.site_messages import Hop
@@ -33,7 +33,7 @@ from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, qualified
 from iris.kernel.link import Link
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
@@ -82,6 +82,8 @@ class Sites:
         self._config = config
         self._site: Final = mesh.tag.site
         self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
+        self.foreigners: Final = Foreigners(mesh, self.directory, lambda: membership.order)
+        """Who is at other sites."""
         self.forward: Callable[[Peer, Message], None] | None = None
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
@@ -111,11 +113,10 @@ class Sites:
         """Linked nodes that have told what they subscribe to."""
         self._linking: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
-        self._known: tuple[int, set[str]] = (-1, set())
         self._reached: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
-        membership.listed = self.listed
+        membership.listed = self.foreigners.ids
         mesh.use_carrier(self)
         mesh.redialling.pauses = self._pauses
         mesh.shortcut = CarriedFrames(mesh).take
@@ -134,42 +135,9 @@ class Sites:
 
     def matters(self, address: str) -> bool:
         """Tell whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
-        version, known = self._known
-        if version != self.directory.version:
-            known = self.directory.clusters()
-            self._known = (self.directory.version, known)
-        if address not in known and "@" not in address:
+        if address not in self.foreigners.clusters() and "@" not in address:
             return False
         return bool(self._broken) or self._reached.get(address) != self.directory.version
-
-    def foreigners(self, address: str) -> list[Foreign]:
-        """Return the members that a cluster has at other sites, those that are asked first in front."""
-        name, _, site = address.partition("@")
-        found = [foreign for foreign in self.directory.members(name) if not site or foreign.site == site]
-        return sorted(found, key=self._rank)
-
-    def _rank(self, foreign: Foreign) -> int:
-        return self._membership.order.rank(foreign.site, foreign.distance)
-
-    def members(self, address: str) -> tuple[Member, ...]:
-        """Return the members that a cluster has at other sites, those that are asked first in front."""
-        found: list[Member] = []
-        for foreign in self.foreigners(address):
-            peer = self._mesh.peers.get(foreign.node)
-            found.append(
-                Member(
-                    node=foreign.node,
-                    speaks_for="" if peer is None else peer.identity.cluster,
-                    site=foreign.site,
-                    addresses=(site_url(foreign.site, foreign.node),),
-                    status="alive",
-                )
-            )
-        return tuple(found)
-
-    def listed(self, address: str) -> Collection[NodeId]:
-        """Return the ids of the members that a cluster has at other sites."""
-        return [found.node for found in self.foreigners(address)]
 
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
         """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
@@ -179,15 +147,16 @@ class Sites:
         """
         await trio.lowlevel.checkpoint()  # not at the end: what is found there may have gone when the caller looks
         version = self.directory.version
-        found = [foreign for foreign in self.foreigners(address) if foreign.node not in self._mesh.peers]
-        linked = [node for node in self.listed(address) if node in self._mesh.peers]
+        present = self.foreigners.find(address)
+        found = [foreign for foreign in present if foreign.node not in self._mesh.peers]
+        linked = [foreign.node for foreign in present if foreign.node in self._mesh.peers]
         near = any(node not in self._clusters for node in self._membership.member_ids(address))
         now = trio.current_time()
         ready = [foreign for foreign in found if self._not_before.get(foreign.node, 0.0) <= now]
         own = self._membership.order.rank(self._site, 0)
-        if near and not linked and ready and self._rank(ready[0]) < own:
-            near = False
-            ready = [foreign for foreign in ready if self._rank(foreign) < own]  # they are asked before those here
+        if near and not linked and ready and self.foreigners.rank(ready[0]) < own:
+            near = False  # those are asked before the members here
+            ready = [foreign for foreign in ready if self.foreigners.rank(foreign) < own]
         with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
             if everybody:
                 await self._link_all(ready)
@@ -356,10 +325,13 @@ class Sites:
         }
         clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
         self._doubt(peer, {name for name, _ in exported} - clusters)
+        realm = peer.identity.foreign
+        if realm is not None:
+            clusters = {qualified(realm.alias, name) for name in clusters if realm.may_use(name)}
         if clusters != self._clusters.get(peer.node):
             self._clusters[peer.node] = clusters
             distance = len(way.path) if way is not None else 1
-            self._membership.place_foreign(peer.node, peer.site, distance, clusters)
+            self._membership.place_foreign(peer.node, self.foreigners.name_of(peer.site), distance, clusters)
 
     def _doubt(self, peer: Peer, clusters: set[str]) -> None:
         """Count what a site says that a node serves and that the node has no right to; report it once for each site."""

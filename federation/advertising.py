@@ -5,18 +5,20 @@ told is remembered, so a neighbour gets the difference and gets nothing twice.
 
 Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
 site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
-``transit``s.
+``transit``s; to a gateway of another realm, all but what this realm lets that one reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, final
 
 from iris.cluster.site_contents import Contents
 from iris.cluster.site_directory import SiteDirectory
 from iris.cluster.site_messages import MAX_HOPS, Export, Hop, Route
-from iris.kernel.ids import NodeId
+from iris.federation.borders import outward_exports, outward_route
+from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.wire import Message
 
 _Told = dict[Hop, tuple[tuple[Hop, ...], int]]
@@ -30,19 +32,33 @@ class Advertising:
     Args:
         directory: what is known of other sites.
         transit: whether other sites may reach each other through this one.
+        realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
+        may_tell: whether something that a site exports may be told to a neighbour of a realm, by its fingerprint.
     """
 
-    def __init__(self, directory: SiteDirectory, *, transit: bool = True) -> None:
+    def __init__(
+        self,
+        directory: SiteDirectory,
+        *,
+        transit: bool = True,
+        realm_id: str = "",
+        may_tell: Callable[[str, Export], bool] = lambda _, __: False,
+    ) -> None:
         self._directory = directory
         self._own = directory.own
         self._transit = transit
+        self._realm_id = realm_id
+        self._may_tell = may_tell
         self.exported: Final = Contents(self._own)
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
         self._told: dict[NodeId, _Told] = {}
 
     def add(self, neighbour: NodeId, site: str) -> None:
-        """Tell a neighbour from now on; nodes and gateways of this site are neighbours with its own name."""
+        """Tell a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
+
+        Sites of another realm have its fingerprint before their name.
+        """
         self._sites[neighbour] = site
         self._told[neighbour] = {}
 
@@ -78,18 +94,21 @@ class Advertising:
         """Yield what a neighbour has to be told now, of some origins or of all; it counts as told."""
         told = self._told[neighbour]
         site = self._sites[neighbour]
+        realm = realm_of_site(site)
         everything = {*self._directory.origins(), *told, self._own}
         for origin in sorted(everything if origins is None else everything.intersection(origins)):
             path = self._path(origin, neighbour, site)
             known_path, known_version = told.get(origin, ((), 0))
             if path != known_path:
-                yield Route(origin, path).message()
+                yield (outward_route(Route(origin, path), self._realm_id) if realm else Route(origin, path)).message()
             if not path:
                 told.pop(origin, None)
                 continue
             contents = self.exported if origin == self._own else self._directory.contents(origin)
             assert contents is not None, "an origin with a route has contents"
             for part in contents.since(known_version):
+                if realm:
+                    part = outward_exports(part, self._realm_id, partial(self._may_tell, realm))  # noqa: PLW2901
                 yield part.message()
             told[origin] = (path, contents.version)
 
@@ -107,4 +126,6 @@ class Advertising:
             return ()
         if not local and any(hop.site == site for hop in way.path):
             return ()
+        if realm_of_site(site) and any(realm_of_site(hop.site) for hop in way.path):
+            return ()  # realms do not reach each other through a third one
         return (self._own, *way.path)

@@ -33,11 +33,12 @@ from iris.cluster.site_refusals import BUSY, GONE, NO_ROUTE, NOT_EXPORTED, READY
 from iris.cluster.site_ways import HOPS, PAUSE
 from iris.cluster.sites import Sites
 from iris.federation import checkpoint
+from iris.federation.borders import inward_untrusted, outward_site
 from iris.federation.checkpoint import Checkpoint
 from iris.federation.pressure import Flow, Pressure
 from iris.kernel import kinds, wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.link import Link
 from iris.kernel.wire import Message
 
@@ -68,7 +69,7 @@ class Carrying:
     Args:
         near: the mesh of its own site.
         between: the mesh of gateways.
-        is_exported: whether a node of this site serves something that this gateway exports.
+        is_exported: whether a node of this site serves something that this gateway exports to another site.
         exported: what it exports.
         transit: whether frames between other sites pass.
         rate: bytes per second that one neighbour may send; None: any.
@@ -79,7 +80,7 @@ class Carrying:
         near: Mesh,
         between: Mesh,
         sites: Sites,
-        is_exported: Callable[[NodeId], bool],
+        is_exported: Callable[[NodeId, str], bool],
         exported: Contents,
         *,
         transit: bool,
@@ -93,6 +94,7 @@ class Carrying:
         self._sites = sites
         self._directory = sites.directory
         self._exported = exported
+        self._realm_id = near.identity.realm_id
         self._transit = transit
         self._slowed: dict[Flow, float] = {}
         self._ways: dict[str, Way | None] = {}
@@ -131,6 +133,8 @@ class Carrying:
 
     def _forward_far(self, peer: Peer, message: Message) -> None:
         """Carry what a gateway of another site has handed over."""
+        if peer.other_realm:
+            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         kind, hops, site, target, source_site, source, frame = message
         own = self._directory.own
         if type(hops) is not int or not isinstance(site, str) or not isinstance(source_site, str):
@@ -166,13 +170,17 @@ class Carrying:
         if (site, target) == self._directory.own:
             self._deliver(message)
             return
+        named = self._named_onward(site, source_site)
+        if named is None:
+            self.refused["no transit"] += 1
+            return
         link = self._next_link(site, target)
         if link is None:
             self._refuse(message, "gone" if site == self._directory.own.site else "no route")
             return
         size = len(frame) if kind == kinds.CARRY else 0
         try:
-            link.post((kind, hops - 1, site, target_id, source_site, source_id, frame), size)
+            link.post((kind, hops - 1, site, target_id, named, source_id, frame), size)
         except NotSent:
             self.refused["next link full"] += 1
             return
@@ -180,6 +188,14 @@ class Carrying:
         self.carried_bytes += size
         if size and self.pressure.is_high(link):
             self.pressure.hold(link, Flow(source_site, source_id, site, target_id), trio.current_time())
+
+    def _named_onward(self, site: str, source_site: str) -> str | None:
+        """Return what the site that a frame is from is called on its next link; None if it may not go there."""
+        way = self._way(site) if realm_of_site(site) else None
+        peer = None if way is None else self._between.peers.get(way.neighbour)
+        if peer is None or not peer.other_realm:
+            return source_site
+        return None if realm_of_site(source_site) else outward_site(source_site, self._realm_id)
 
     def _next_link(self, site: str, target: NodeId) -> Link | None:
         """Return the link over which a frame leaves, if there is one."""
@@ -234,7 +250,7 @@ class Carrying:
     def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
         """Return how frames of a flow pass, None if they do not or have to be looked at each."""
         told, own = open_envelope(envelope), self._directory.own
-        if told is None or (told.site, told.target.hex()) == own:
+        if told is None or (told.site, told.target.hex()) == own or peer.other_realm or realm_of_site(told.site):
             return None
         companion = near and self._directory.is_local(peer.node)
         if near:

@@ -28,14 +28,14 @@ class Checkpoint:
     """The frames that pass the border of a site.
 
     Args:
-        is_exported: whether a node of this site serves or hears something that this gateway exports.
+        is_exported: whether a node of this site serves or hears something that this gateway exports to another site.
         is_offered: whether a node of another site does there, as far as this gateway imports it.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """
 
     def __init__(
         self,
-        is_exported: Callable[[NodeId], bool],
+        is_exported: Callable[[NodeId, str], bool],
         is_offered: Callable[[str, NodeId], bool],
         rate: float | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Checkpoint:
 
     def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
         """Return why a frame between a node of this site and one of another may not pass, or None."""
-        if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near):
+        if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near, site):
             return None
         self.refused[NOT_EXPORTED] += 1
         return NOT_EXPORTED

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Final, final
 
@@ -28,7 +29,9 @@ from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wan
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertising
+from iris.federation.borders import inward_untrusted, split_peer, trusted_id
 from iris.federation.carrying import Carrying
+from iris.federation.lists import Lists
 from iris.federation.policy import Policy
 from iris.kernel import kinds
 from iris.kernel.background import open_background
@@ -77,7 +80,7 @@ class GatewayStatistics:
     refused: Mapping[str, int]
     """Frames that were not carried, by reason."""
     sites: tuple[str, ...]
-    """Other sites that can be reached."""
+    """Other sites that can be reached; those of other realms as ``REALM/SITE``."""
     neighbours: Mapping[NodeId, str]
     """Linked gateways of other sites, each with its site."""
     told: int
@@ -101,12 +104,16 @@ class Gateway:
         self._between = between
         self._policy = policy
         self._directory = sites.directory
-        self._advertising = Advertising(self._directory, transit=policy.transit)
+        self._realm_id = self._near.identity.realm_id
+        self._lists = Lists(policy, lambda: self._near.identity)
+        self._advertising = Advertising(
+            self._directory, transit=policy.transit, realm_id=self._realm_id, may_tell=self._lists.may_tell
+        )
         self._carrying = Carrying(
             self._near,
             between,
             sites,
-            self._is_exported,
+            partial(self._lists.is_exported, self._advertising.exported),
             self._advertising.exported,
             transit=policy.transit,
             rate=rate,
@@ -118,7 +125,7 @@ class Gateway:
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
-        self._directory.permit(policy.may_import)
+        self._directory.permit(self._lists.may_import)
         self._allowed = Allowed(policy.exports, policy.export_topics, policy.import_topics)
         sites.border.receive_untrusted(self._near.node, self._allowed.message())
         self._pubsub.interest_changed = self.news
@@ -142,24 +149,23 @@ class Gateway:
             carried=self._carrying.carried,
             carried_bytes=self._carrying.carried_bytes,
             refused=MappingProxyType(dict(self._carrying.refused)),
-            sites=self._directory.sites(),
-            neighbours=MappingProxyType({node: peer.site for node, peer in self._between.peers.items()}),
+            sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
+            neighbours=MappingProxyType(
+                {node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()}
+            ),
             told=self._told,
             told_bytes=self._told_bytes,
         )
 
     async def wait_for_site(self, site: str) -> None:
-        """Wait until a site can be reached."""
-        while site not in self._directory.sites():
+        """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
+        while self._sites.foreigners.site_named(site) not in self._directory.sites():
             await self._membership.wait_news()
-
-    def _is_exported(self, node: NodeId) -> bool:
-        exported = self._advertising.exported
-        return any(node in nodes for listed in (exported.clusters, exported.topics) for nodes in listed.values())
 
     # -- the directory --------------------------------------------------------------------------------------
 
     def _receive_route(self, peer: Peer, message: Message) -> None:
+        message = self._inward_untrusted(peer, message)
         try:
             self._directory.receive_route_untrusted(peer.node, message, trio.current_time())
         except Flooded:
@@ -170,6 +176,7 @@ class Gateway:
         self.news()
 
     def _receive_exports(self, peer: Peer, message: Message) -> None:
+        message = self._inward_untrusted(peer, message)
         try:
             question = self._directory.receive_exports_untrusted(peer.node, message, trio.current_time())
             if question is not None:
@@ -188,9 +195,12 @@ class Gateway:
             _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)
 
     def _receive_wanted(self, peer: Peer, message: Message) -> None:
-        self._advertising.repeat(peer.node, wanted_untrusted(message))
+        self._advertising.repeat(peer.node, wanted_untrusted(self._inward_untrusted(peer, message)))
         self._stale.add(peer.node)
         self.news()
+
+    def _inward_untrusted(self, peer: Peer, message: Message) -> Message:
+        return inward_untrusted(message, self._realm_id, peer.identity.foreign_id) if peer.other_realm else message
 
     def _flood(self, peer: Peer) -> None:
         if peer.node not in self._flooded:
@@ -293,13 +303,13 @@ class Gateway:
                             rival.site,
                         )
 
-    async def keep_dialling(self, url: str) -> None:
-        """Have a link to the gateway at ``url`` for as long as this one is up."""
+    async def keep_dialling(self, url: str, alias: str = "") -> None:
+        """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
         attempt = 0
         warned = False
         while True:
             try:
-                peer = await self._between.connect([url])
+                peer = await self._between.connect([url], realm_id=trusted_id(self._near.identity, alias))
             except (NotSent, AuthenticationError, ConfigError) as error:
                 if not warned:
                     warned = True
@@ -391,11 +401,13 @@ async def open_gateway(
         listen: URLs at which gateways of other sites reach this one.  None: it dials both directions of each link, as
             behind NAT or a firewall, and its ``peers`` have to listen at ``ws://`` addresses.
         peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
+            Before that of a gateway of another realm stands what the realm is called here: ``REALM/URL``.
         policy: what is exported and imported; by default nothing is exported.
         rate: bytes per second that one gateway of another site may send here; None: any.
 
     Raises:
-        ConfigError: the node has no site, or no right to be a gateway; or an address or the rate cannot be used.
+        ConfigError: the node has no site, or no right to be a gateway; an address or the rate cannot be used; or a
+            realm is not trusted by the node's credential.
 
     Leaving it, or cancelling it, tells neighbours goodbye; their nodes turn to other gateways.
     """
@@ -410,9 +422,11 @@ async def open_gateway(
         raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
     environment = parts.environment
     urls = [environment.check_url(url) for url in listen]
-    dialled = [environment.check_url(url) for url in peers]
+    dialled = [(alias, environment.check_url(url)) for alias, url in map(split_peer, peers)]
+    for alias, _ in dialled:
+        trusted_id(parts.mesh.identity, alias)
     if not urls:
-        _check_dialled(dialled)
+        _check_dialled([url for _, url in dialled])
     transport = environment.transport(parts.config)
     try:
         bound = await transport.listen(urls)
@@ -436,8 +450,8 @@ async def open_gateway(
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
         nursery.start_soon(gateway.run, nursery)
-        for url in dialled:
-            nursery.start_soon(gateway.keep_dialling, url)
+        for alias, url in dialled:
+            nursery.start_soon(gateway.keep_dialling, url, alias)
         try:
             yield gateway
         finally:

@@ -16,6 +16,7 @@ from iris._command_connection import Connection, run_until_done
 from iris._command_number import POSITIVE
 from iris._command_output import note
 from iris.cluster.addresses import is_loopback
+from iris.federation.borders import split_peer
 from iris.federation.gateway import Gateway, GatewayStatistics, open_gateway
 from iris.federation.policy import Policy
 from iris.kernel.ids import check_name
@@ -47,7 +48,14 @@ _NOTHING_YET: Final = GatewayStatistics(
     help="Where gateways of other sites reach this one, ws://HOST:PORT/PATH or tcp://HOST:PORT; may be repeated. "
     "Without it this one only dials out, to peers at ws:// addresses.",
 )
-@click.option("--peer", "peers", multiple=True, metavar="URL", help="A gateway of another site; may be repeated.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="URL",
+    help="A gateway of another site; may be repeated. One of another realm is REALM/URL, with what the realm is called "
+    "here ('iris keys trust').",
+)
 @click.option("--export", "exports", multiple=True, metavar="PATTERN", help="Clusters that other sites may use (none).")
 @click.option(
     "--import", "imports", multiple=True, metavar="PATTERN", help="Clusters of other sites that are let in (all)."
@@ -91,7 +99,7 @@ def gateway(
     PATTERNs are those of topics: * stands for one token, a last > for the rest. Options with patterns may be repeated.
     """
     check_name(site, "site")
-    for url in (*listen, *peers, *near, *seeds):
+    for url in (*listen, *(split_peer(peer)[1] for peer in peers), *near, *seeds):
         check_url(url)
     if not listen and not peers:
         raise click.UsageError("a gateway reaches others by --listen, --peer or both: give one of them")

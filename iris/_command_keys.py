@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from iris._command_keys_realms import bundle, distrust, realms, trust
 from iris._command_keys_shown import check, date, show
 from iris._command_number import Finite
 from iris._command_output import note
@@ -134,7 +135,7 @@ def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) 
 @click.argument("files", type=FILE, metavar="CREDENTIAL...", nargs=-1, required=True)
 @asks_passphrase
 def refresh(realm_file: Path, files: tuple[Path, ...], asks: bool) -> None:
-    """Renew each CREDENTIAL in its place: validity, and the realm's gate secrets of today.
+    """Renew each CREDENTIAL in its place: validity, and the realm's gate secrets and trusted realms of today.
 
     Nodes take a refreshed file without a restart.
     """
@@ -196,8 +197,8 @@ def revoke(realm_file: Path, name: str | None, below: int | None, node: str | No
     note(f"{out} is revocation list {issued.number}: copy it to $IRIS_HOME/revocations/{root.fingerprint} of one node")
 
 
-keys.add_command(show)
-keys.add_command(check)
+for verb in (show, check, bundle, trust, distrust, realms):
+    keys.add_command(verb)
 
 
 def check_absent(file: Path) -> None:

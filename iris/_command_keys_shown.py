@@ -81,6 +81,7 @@ def _described(summary: CredentialSummary) -> list[tuple[str, str]]:
         ("publishes", _topics(rights.publishes)),
         ("subscribes", _topics(rights.subscribes)),
         ("gateway", "yes" if rights.gateway else "no"),
+        ("realms", ", ".join(summary.realms) or "its own only"),
         ("seeds", ", ".join(summary.seeds) or "none"),
     ]
     return [*rows, ("node", f"{summary.node}...")] if summary.node else rows

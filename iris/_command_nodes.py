@@ -12,7 +12,7 @@ import trio
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_output import Lines, open_lines, write_object
-from iris.kernel.ids import check_name
+from iris.kernel.ids import check_address, check_name
 
 
 @click.command()
@@ -26,7 +26,7 @@ def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_jso
     The exit status is 1 if a CLUSTER has no members.
     """
     for name in clusters:
-        check_name(name, "cluster")
+        check_name(name, "cluster") if watch else check_address(name)
 
     async def show() -> int:
         async with connection.open() as node:

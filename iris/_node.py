@@ -79,7 +79,7 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
-        self._foreign = None if sites is None else ForeignSubscribers(sites)
+        self._foreign = None if sites is None else ForeignSubscribers(sites, lambda: mesh.identity)
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -180,7 +180,7 @@ class Node:
         Cancelling it while it waits for room changes nothing: the message was handed to every link before.
         """
         check_address(cluster)
-        if self._sites is not None and self._sites.listed(cluster):
+        if self._sites is not None and self._sites.foreigners.ids(cluster):
             await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
         await self._broadcasts.broadcast(cluster, payload, headers=headers)
 
@@ -426,12 +426,12 @@ class Node:
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""
         here = self._membership.clusters()
-        return here if self._sites is None else tuple(sorted(self._sites.directory.clusters().union(here)))
+        return here if self._sites is None else tuple(sorted(self._sites.foreigners.clusters().union(here)))
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""
         here = self._membership.members(check_address(cluster))
-        return here if self._sites is None else (*here, *self._sites.members(cluster))
+        return here if self._sites is None else (*here, *self._sites.foreigners.members(cluster))
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until a cluster has at least so many members that can be asked.

@@ -16,6 +16,7 @@ random comes from the seed, apart from the scheduling of trio's tasks.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -33,6 +34,9 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.memory import MemoryNetwork
 from iris.security.certificate import issue_certificate
 from iris.security.credential import GATE_SECRET_SIZE, Credential
+from iris.security.foreign_realm import RealmBundle
+from iris.security.realm_root import RealmRoot
+from iris.security.realm_trust import distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey
 
@@ -59,9 +63,10 @@ class Network:
         self.memory: Final = memory
         self._random = random.Random(f"iris {seed}")
         self.root: Final = SigningKey(self._random.randbytes(32))
-        self._gate_secret = self._random.randbytes(GATE_SECRET_SIZE)
+        self._owner = RealmRoot(key=self.root, gate_secrets=(self._random.randbytes(GATE_SECRET_SIZE),))
         self._rights = rights
         self._credentials: dict[str, Credential] = {}
+        self._nodes: set[Node] = set()
         self._began = trio.current_time()
         self._hosts: list[str] = []
         self._former: set[str] = set()
@@ -88,9 +93,51 @@ class Network:
                 rights=self._rights,
             )
             known = self._credentials[name] = Credential(
-                realm=self.root.public, gate_secrets=(self._gate_secret,), certificate=certificate, keys=key
+                realm=self.root.public,
+                gate_secrets=self._owner.gate_secrets,
+                certificate=certificate,
+                keys=key,
+                trusted=self._owner.trusted,
             )
         return known
+
+    def other_realm(self, seed: int, rights: Rights = ALL_RIGHTS) -> Network:
+        """Return another realm on this network: another owner, with hosts, nodes and sites of its own."""
+        return Network(self.memory, seed, rights)
+
+    def bundle(self, name: str, *exports: str, lifetime: float = _YEAR) -> RealmBundle:
+        """Return what other realms get to know of this one; see ``iris keys bundle``."""
+        self._owner, bundle = issue_realm_bundle(
+            self._owner, name, exports=exports, wall_now=self.wall_clock(), lifetime=lifetime
+        )
+        self._refresh()
+        return bundle
+
+    def trust(
+        self,
+        bundle: RealmBundle,
+        alias: str | None = None,
+        *,
+        imports: tuple[str, ...] | None = None,
+        callers: tuple[str, ...] | None = None,
+    ) -> None:
+        """Have all nodes of this realm, at once, trust the one that a bundle is of; see ``iris keys trust``."""
+        self._owner = trust_realm(
+            self._owner, bundle, wall_now=self.wall_clock(), alias=alias, imports=imports, callers=callers
+        )
+        self._refresh()
+
+    def distrust(self, alias: str) -> None:
+        """Have them trust it no more."""
+        self._owner = distrust_realm(self._owner, alias)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for name, credential in self._credentials.items():
+            self._credentials[name] = dataclasses.replace(credential, trusted=self._owner.trusted)
+        for node in self._nodes:
+            mesh = node.parts.mesh
+            mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
     @asynccontextmanager
     async def open_node(
@@ -150,7 +197,11 @@ class Network:
                 dial_only=dial_only,
                 environment=environment,
             ) as node:
-                yield node
+                self._nodes.add(node)
+                try:
+                    yield node
+                finally:
+                    self._nodes.remove(node)
         finally:
             self._hosts.remove(host)
             reached.pop(host, None)

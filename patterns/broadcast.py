@@ -14,11 +14,11 @@ import trio
 from iris.cluster.mesh import Mesh
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NoSuchCluster, NotSent
-from iris.kernel.ids import NodeId
+from iris.kernel.errors import NotSent
+from iris.kernel.ids import NodeId, cluster_of
 from iris.kernel.link import Link
 from iris.patterns.counters import Tally
-from iris.patterns.directory import Directory
+from iris.patterns.directory import Directory, nobody_serves
 from iris.patterns.relays import Relays, Tree, stands_alone
 
 _STALLED: Final = 0.25
@@ -45,8 +45,8 @@ class Broadcasts:
         members = self._directory.member_ids(cluster)
         if not members:
             self._trees.pop(cluster, None)
-            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
-        message = (kinds.BROADCAST, cluster.partition("@")[0], flat, encoded)
+            raise nobody_serves(cluster, self._mesh.identity)
+        message = (kinds.BROADCAST, cluster_of(cluster), flat, encoded)
         size = wire.payload_size(encoded)
         if len(members) <= self._config.relay_above:
             self._trees.pop(cluster, None)

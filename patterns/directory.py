@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from iris.cluster.site_order import AtSite
-from iris.kernel.ids import NodeId
+from iris.kernel.errors import NoSuchCluster
+from iris.kernel.ids import NodeId, split_address
+from iris.security.identity import NodeIdentity
 
 
 class Picker(Protocol):
@@ -48,3 +50,14 @@ class Directory(Protocol):
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """Return every member of a cluster that is not known to be dead, in no particular order."""
         ...
+
+
+def nobody_serves(cluster: str, identity: NodeIdentity) -> NoSuchCluster:
+    """Return the error of whoever asks a cluster that has no members, as seen by the node of that identity."""
+    alias, name, _ = split_address(cluster)
+    realm = identity.alias(alias) if alias else None
+    if alias and realm is None:
+        return NoSuchCluster(f"no realm is trusted here by the name of {alias!r}: nobody serves {cluster!r}")
+    if realm is not None and not realm.may_use(name):
+        return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
+    return NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")

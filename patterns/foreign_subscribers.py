@@ -6,22 +6,37 @@ home, and from there on there is no difference.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
+from iris.kernel.errors import ConfigError
 from iris.patterns.topics import Matcher, check_topic, is_pattern
+from iris.security.identity import NodeIdentity
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
+
+
+def check_own_realm(topic: str, identity: NodeIdentity) -> None:
+    """Refuse a topic or pattern that is meant for another realm, as addresses of clusters may be.
+
+    Raises:
+        ConfigError: it begins with the name of a realm that is trusted here, and ``/``.
+    """
+    alias, slash, _ = topic.partition("/") if "/" in topic else ("", "", "")
+    if slash and identity.alias(alias) is not None:
+        raise ConfigError(f"{topic!r}: events do not cross between realms, and {alias!r} is one; ask its clusters")
 
 
 @final
 class ForeignSubscribers:
     """Who subscribes at other sites."""
 
-    def __init__(self, sites: Sites) -> None:
+    def __init__(self, sites: Sites, identity: Callable[[], NodeIdentity]) -> None:
         self._sites = sites
+        self._identity = identity
         self._matcher: Matcher[Subscriber] = Matcher()
         self._known: set[Subscriber] = set()
         self._version = -1
@@ -38,7 +53,7 @@ class ForeignSubscribers:
             return True
 
     async def reach(self, topic: str) -> None:
-        """Link to those who want a topic and are not linked yet.
+        """Link to those who want a topic and are not linked yet; a topic of another realm is a ConfigError.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
@@ -46,7 +61,7 @@ class ForeignSubscribers:
         Raises:
             ConfigError: it is not a topic.
         """
-        check_topic(topic)
+        check_own_realm(check_topic(topic), self._identity())
         version = self._sites.subscribers_version
         if version != self._version:
             self._update(self._sites.directory.subscribers())

@@ -11,8 +11,9 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, MessageReceiver
+from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.receivers import MessageReceiver
 from iris.kernel import kinds, wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError

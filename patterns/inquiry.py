@@ -14,7 +14,7 @@ from iris.cluster.mesh import Mesh
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError, Unknown
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, cluster_of
 from iris.patterns.counters import Tally
 from iris.patterns.handlers import encoded
 from iris.patterns.inheritance import served_priority
@@ -79,7 +79,7 @@ class Inquiry:
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         budget = budget_of(deadline - trio.current_time())
         number = requests.number()
-        name, _, _ = self._cluster.partition("@")
+        name = cluster_of(self._cluster)
         flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         tally.sent += len(self._members)
         for member in self._members:

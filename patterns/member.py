@@ -343,7 +343,7 @@ class Membership:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
-                sender=Sender(job.peer.identity.cluster, job.peer.node),
+                sender=Sender(job.peer.identity.caller, job.peer.node),
                 headers=wire.decode_headers_untrusted(job.headers),
                 deadline=job.deadline,
                 cluster=self.cluster,

@@ -25,6 +25,7 @@ from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_relays import EventRelays
 from iris.patterns.events import Run, check_run_untrusted
+from iris.patterns.foreign_subscribers import check_own_realm
 from iris.patterns.heard_copies import HeardCopies
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
@@ -167,6 +168,7 @@ class PubSub:
     ) -> AsyncIterator[Subscription]:
         """See ``Node.subscribe``."""
         check_pattern(pattern)
+        check_own_realm(pattern, self._mesh.identity)
         if group is not None:
             check_name(group, "group")
         if share is not None:
@@ -213,8 +215,12 @@ class PubSub:
                 self._tell_all(change)
             subscription.release()
 
+    def _everybody(self) -> list[Peer]:
+        """Return all that events come from and go to: this node, and its peers of the same realm."""
+        return [self._mesh.own, *(peer for peer in self._mesh.peers.values() if not peer.other_realm)]
+
     def _tell_all(self, change: wire.Message) -> None:
-        for peer in [self._mesh.own, *self._mesh.peers.values()]:
+        for peer in self._everybody():
             self._tell(peer, change)
 
     def _tell(self, peer: Peer, message: wire.Message) -> None:
@@ -235,7 +241,7 @@ class PubSub:
     def _lagging(self, version: int) -> list[NodeId]:
         return [
             peer.node
-            for peer in (self._mesh.own, *self._mesh.peers.values())
+            for peer in self._everybody()
             if self._known.get(peer.node, -1) < version and (peer.link.is_up or peer is self._mesh.own)
         ]
 
@@ -252,7 +258,7 @@ class PubSub:
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:
         """Yield every node of this site, with each pattern that it subscribes to."""
-        for peer in (self._mesh.own, *self._mesh.peers.values()):
+        for peer in self._everybody():
             if not peer.foreign:
                 for terms in self._table.terms_of(peer.node):
                     yield peer.node, terms.pattern
@@ -373,7 +379,7 @@ class PubSub:
         """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
         self._holding[pattern] += 1 if held else -1
         if self._holding[pattern] == (1 if held else 0):
-            for peer in [self._mesh.own, *self._mesh.peers.values()]:
+            for peer in self._everybody():
                 self._tell_hold(peer, pattern, held=held)
         if not self._holding[pattern]:
             del self._holding[pattern]
@@ -388,11 +394,15 @@ class PubSub:
 
     def peer_up(self, peer: Peer) -> None:
         """Tell a new peer everything this node subscribes to."""
+        if peer.other_realm:
+            return
         self._tell_everything(peer)
         self.publishing.ways_changed()
 
     def peer_reset(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
+        if peer.other_realm:
+            return
         self._relays.peer_reset(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self.interest_changed()

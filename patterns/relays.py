@@ -13,8 +13,9 @@ from typing import Final, cast, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, MessageReceiver
+from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.receivers import MessageReceiver
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError

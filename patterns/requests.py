@@ -32,7 +32,6 @@ from iris.kernel.config import Config
 from iris.kernel.errors import (
     DeliveryError,
     MemberLost,
-    NoSuchCluster,
     NotAllowed,
     NotSent,
     Overloaded,
@@ -41,10 +40,10 @@ from iris.kernel.errors import (
     RequestTimeout,
     Unknown,
 )
-from iris.kernel.ids import NodeId, check_address
+from iris.kernel.ids import NodeId, check_address, cluster_of
 from iris.patterns.counters import Tally
 from iris.patterns.deadlines import Deadlines
-from iris.patterns.directory import Directory, Picker
+from iris.patterns.directory import Directory, Picker, nobody_serves
 from iris.patterns.handlers import encoded
 from iris.patterns.hedging import Hedging
 from iris.patterns.inheritance import served_priority
@@ -154,7 +153,7 @@ class Requests:
         picker = self._directory.picker(cluster)
         if picker is None and member is None:
             check_address(cluster)
-            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+            raise nobody_serves(cluster, self._mesh.identity)
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         flags = IDEMPOTENT if idempotent else 0
@@ -224,7 +223,7 @@ class Requests:
     ) -> Any:
         identifier = next(self._ids)
         self._deadlines.add(deadline, identifier)
-        name, _, _ = cluster.partition("@")  # at which site is of no interest to the member
+        name = cluster_of(cluster)  # at which site is of no interest to the member
         idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
         for _ in range(_MAX_ATTEMPTS):
@@ -274,7 +273,7 @@ class Requests:
         if trio.current_time() >= deadline:
             raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
         if failure is None:
-            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+            raise nobody_serves(cluster, self._mesh.identity)
         raise failure
 
     async def _wait(

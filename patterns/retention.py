@@ -127,6 +127,8 @@ class Retention:
     def ask(self, pattern: str) -> None:
         """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
         for peer in (self._mesh.own, *self._mesh.peers.values()):
+            if peer.other_realm:
+                continue
             try:
                 peer.link.post((kinds.RETAINED_WANTED, pattern), len(pattern), CONTROL_RESERVE)
             except NotSent:

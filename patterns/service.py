@@ -10,6 +10,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
 from iris.patterns.handlers import RequestHandler, prepared
 from iris.patterns.values import Message
+from iris.security.identity import PeerIdentity
 
 if TYPE_CHECKING:
     from iris.patterns.tunnel import Tunnel
@@ -27,13 +28,21 @@ def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
     """Return the clusters that ``allow`` names; None stands for all.
 
     Raises:
-        ConfigError: it is a single text or no list, or one of them is no name of a cluster.
+        ConfigError: it is a single text or no list, or one of them is no name of a cluster, here or in another realm.
     """
     if isinstance(allow, str):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, [{allow!r}]")
     if allow is not None and not isinstance(allow, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, or None for all")
-    return None if allow is None else frozenset(check_name(cluster, "cluster") for cluster in allow)
+    return None if allow is None else frozenset(_check_caller(cluster) for cluster in allow)
+
+
+def _check_caller(cluster: str) -> str:
+    realm, _, name = cluster.rpartition("/") if isinstance(cluster, str) else ("", "", cluster)
+    if realm:
+        check_name(realm, "realm")
+    check_name(name, "cluster")
+    return cluster
 
 
 @final
@@ -73,7 +82,8 @@ class Service:
 
     Args:
         name: of the cluster that its members join by default.
-        allow: the clusters whose nodes may use it, as their certificates name them; None: every node of the realm.
+        allow: the clusters whose nodes may use it, as their certificates name them, those of other realms as
+            ``REALM/CLUSTER``; None: every node of the own realm, and those of other realms that its owner allows.
         tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
             the inside of this program.
 
@@ -97,9 +107,11 @@ class Service:
             f"{len(self.tunnels)} tunnel handlers>"
         )
 
-    def allows(self, caller: str) -> bool:
-        """Tell whether nodes that speak for the cluster ``caller`` may use this service."""
-        return self.allow is None or caller in self.allow
+    def allows(self, caller: PeerIdentity) -> bool:
+        """Tell whether a node may use this service."""
+        if self.allow is not None:
+            return caller.caller in self.allow
+        return caller.foreign is None or caller.foreign.may_call(caller.cluster)
 
     @overload
     def request(self, operation: str | None = None, *, thread: bool = False) -> Callable[[_R], _R]: ...

@@ -37,7 +37,8 @@ _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 
 def refusal_text(cluster: str, peer: Peer) -> str:
     """Say who was refused by whom."""
-    return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r} (node {peer.node})"
+    realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
+    return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
 
 
 @final
@@ -109,7 +110,7 @@ class Serving:
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
             return
-        if not (membership.service.allows(peer.identity.cluster) and peer.may_ask(cluster)):
+        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
             return
         handler = membership.service.requests.get(operation)
@@ -149,13 +150,13 @@ class Serving:
         membership = self.memberships.get(cluster)
         if membership is None or not wire.is_payload(payload):
             raise RemoteProtocolError("a broadcast for a cluster that this node is not a member of")
-        if not (membership.service.allows(peer.identity.cluster) and peer.may_ask(cluster)):
+        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
             return
         membership.accept_broadcast(
             Message(
                 payload=wire.decode_payload_untrusted(payload),
-                sender=Sender(peer.identity.cluster, peer.node),
+                sender=Sender(peer.identity.caller, peer.node),
                 headers=wire.decode_headers_untrusted(headers),
                 cluster=cluster,
             )

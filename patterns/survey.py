@@ -13,9 +13,9 @@ import trio
 from iris.cluster.mesh import Mesh
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, NoSuchCluster, RequestTimeout
+from iris.kernel.errors import IrisError, RequestTimeout
 from iris.kernel.ids import NodeId
-from iris.patterns.directory import Directory
+from iris.patterns.directory import Directory, nobody_serves
 from iris.patterns.inquiry import Inquiry
 from iris.patterns.relays import Relays, stands_alone
 from iris.patterns.requests import Requests
@@ -125,7 +125,7 @@ class Surveys:
         self._requests.check(payload, headers)
         members = tuple(self._directory.member_ids(cluster))
         if not members:
-            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+            raise nobody_serves(cluster, self._mesh.identity)
         answers = Answers(members, rules)
 
         async def ask(member: NodeId) -> None:

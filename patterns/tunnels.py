@@ -15,7 +15,6 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
     DeliveryError,
-    NoSuchCluster,
     NotAllowed,
     NotSent,
     Overloaded,
@@ -24,9 +23,9 @@ from iris.kernel.errors import (
     RequestTimeout,
     TunnelBroken,
 )
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, cluster_of
 from iris.kernel.wakeup import Wakeup
-from iris.patterns.directory import Directory, Picker
+from iris.patterns.directory import Directory, Picker, nobody_serves
 from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
 from iris.patterns.serving import Serving, refusal_text
 from iris.patterns.tunnel import Tunnel
@@ -114,7 +113,7 @@ class Tunnels:
     ) -> Tunnel:
         picker = self._directory.picker(cluster)
         if picker is None:
-            raise NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+            raise nobody_serves(cluster, self._mesh.identity)
         deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
         failure: DeliveryError | None = None
@@ -124,7 +123,7 @@ class Tunnels:
                 break
             tried.add(member)
             try:
-                end = self._table.open(member, cluster.partition("@")[0], operation, headers)
+                end = self._table.open(member, cluster_of(cluster), operation, headers)
             except NotSent as error:
                 failure = error
                 continue
@@ -144,7 +143,7 @@ class Tunnels:
                         f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
                         f"{ending.reason}"
                     )
-        raise failure or NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+        raise failure or nobody_serves(cluster, self._mesh.identity)
 
     async def _wait_opened(self, end: TunnelEnd, picker: Picker, deadline: float) -> None:
         """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""
@@ -172,7 +171,7 @@ class Tunnels:
         if membership is None or membership.draining:
             return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
         peer = self._mesh.peer(end.node)
-        if peer is None or not (membership.service.allows(peer.identity.cluster) and peer.may_ask(opening.cluster)):
+        if peer is None or not (membership.service.allows(peer.identity) and peer.may_ask(opening.cluster)):
             text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
             return Refusal(code=NOT_ALLOWED, text=text)
         handler = membership.service.tunnels.get(opening.operation)
@@ -191,7 +190,7 @@ class Tunnels:
         return Tunnel(
             end,
             limit=self._config.max_payload,
-            sender=Sender(peer.identity.cluster if peer is not None else "", end.node),
+            sender=Sender(peer.identity.caller if peer is not None else "", end.node),
             cluster=cluster,
             operation=operation,
             headers=headers,

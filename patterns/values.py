@@ -15,9 +15,14 @@ class Sender:
     """Who sent something, as its certificate proves it."""
 
     cluster: str
-    """The cluster that the sending node speaks for."""
+    """The cluster that the sending node speaks for; that of another realm is ``REALM/CLUSTER``."""
     node: NodeId
     """The node itself: one boot of one process."""
+
+    @property
+    def realm(self) -> str:
+        """What the sender's realm is called here; empty if it is this node's own."""
+        return self.cluster.rpartition("/")[0]
 
 
 @final

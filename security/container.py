@@ -58,6 +58,9 @@ class Container:
     def __repr__(self) -> str:
         return f"<Container of a {self._sort}, {self.kind}>"
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
     def text(self, name: str) -> str:
         """Return a string."""
         value = self._fields.get(name)
@@ -84,8 +87,8 @@ class Container:
             self._refuse(name)
         return cast("tuple[str, ...]", values)
 
-    def binaries(self, name: str, size: int) -> tuple[bytes, ...]:
-        """Return a list of byte strings of ``size`` bytes."""
+    def binaries(self, name: str, size: int | None = None) -> tuple[bytes, ...]:
+        """Return a list of byte strings, exactly ``size`` bytes each if it is given."""
         return tuple(self._decode(name, value, size) for value in self._list(name))
 
     def numbers(self, name: str) -> dict[str, int]:

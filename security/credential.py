@@ -28,6 +28,7 @@ from iris.security.certificate import (
     issue_delegation,
     node_digits,
 )
+from iris.security.foreign_realm import TrustedRealm
 from iris.security.identity import NodeIdentity, realm_fingerprint
 from iris.security.noise import KeyPair
 from iris.security.secret import secrets_of
@@ -59,6 +60,7 @@ class Credential:
         certificate: of the cluster.
         keys: the cluster's key (portable), or those of one node (sealed).
         seeds: URLs of nodes to join through.
+        trusted: realms of other owners whose nodes may be spoken with.
     """
 
     realm: bytes = dataclasses.field(repr=False)
@@ -66,6 +68,7 @@ class Credential:
     certificate: ClusterCertificate
     keys: SigningKey | SealedKeys
     seeds: tuple[str, ...] = ()
+    trusted: tuple[TrustedRealm, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
@@ -184,6 +187,7 @@ class Credential:
             delegation=delegation,
             static=static,
             signing=signing,
+            trusted=self.trusted,
         )
 
     def _check(self, delegation: NodeDelegation | None, wall_now: float) -> None:

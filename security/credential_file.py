@@ -7,7 +7,8 @@
     {... "kind": "sealed", ... "delegation": B64, "static_key": B64, "signing_key": B64}
 
 Keys are the raw 32 bytes; certificate and delegation are signed bytes.  ``cluster`` is for people: the name that
-counts is in the certificate.  Wrapping is described in ``iris.security.container``.
+counts is in the certificate.  Realms of other owners are in ``trusted`` and ``pair_secrets``, if there are any; see
+``iris.security.foreign_realm``.  Wrapping is described in ``iris.security.container``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from iris.kernel.ids import Entropy
 from iris.security.certificate import read_certificate_untrusted, read_delegation_untrusted
 from iris.security.container import encode_binary, encode_container, open_container, wrap
 from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
+from iris.security.foreign_realm import PAIR_SECRET_SIZE, encode_foreign, join_trusted
 from iris.security.noise import KeyPair
 from iris.security.private_files import prepared_private, read_private, write_private
 from iris.security.signing import SigningKey
@@ -84,6 +86,9 @@ def encode_credential(credential: Credential, *, passphrase: str | None = None, 
         "certificate": encode_binary(credential.certificate.signed),
         "seeds": list(_check_seeds(credential.seeds)),
     }
+    if credential.trusted:
+        fields["trusted"] = [encode_binary(encode_foreign(trusted.realm)) for trusted in credential.trusted]
+        fields["pair_secrets"] = [encode_binary(trusted.pair_secret) for trusted in credential.trusted]
     if isinstance(credential.keys, SealedKeys):
         kind = "sealed"
         fields["delegation"] = encode_binary(credential.keys.delegation.signed)
@@ -118,6 +123,8 @@ def decode_credential(data: bytes, *, passphrase: str | None = None) -> Credenti
                 )
             case unknown:
                 raise ConfigError(f"its kind {unknown[:40]!r} is not known; a newer Iris may have written it")
+        realms = fields.binaries("trusted") if "trusted" in fields else ()
+        trusted = join_trusted(realms, fields.binaries("pair_secrets", PAIR_SECRET_SIZE) if realms else ())
     except AuthenticationError as error:
         raise ConfigError(str(error)) from None
     return Credential(
@@ -126,6 +133,7 @@ def decode_credential(data: bytes, *, passphrase: str | None = None) -> Credenti
         certificate=certificate,
         keys=keys,
         seeds=_check_seeds(fields.texts("seeds")),
+        trusted=trusted,
     )
 
 

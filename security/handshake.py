@@ -1,4 +1,4 @@
-"""The handshake: two nodes of one realm prove who they are and agree on a session.  Three frames, sans-IO.
+"""The handshake: two nodes, of one realm or of two that trust each other, agree on a session.  Three frames, sans-IO.
 
 Use, dialling side::
 
@@ -26,7 +26,8 @@ What each frame proves, and to whom:
 3. The last frame is from the node in ``Established.peer``, to this very response; and with it the hello of the
    first frame, because Noise binds the whole transcript.
 
-It is ``Noise_XXpsk0+psk3_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm.  psk3 is an
+It is ``Noise_XXpsk0+psk3_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm; between two realms
+it is their pair secret, the prologue names both, and each end verifies the other by that one's root.  psk3 is an
 ML-KEM-768 shared secret: encapsulation key in the first payload, ciphertext in the second; so a session recorded
 today stays closed to a later quantum computer.  Authentication is classical: X25519 and Ed25519.
 
@@ -57,6 +58,7 @@ from iris.kernel.wire import (
     VERSION,
 )
 from iris.security.certificate import MAX_SIGNED, check_validity
+from iris.security.foreign_realm import TrustedRealm
 from iris.security.forks import poison_after_fork
 from iris.security.identity import NodeIdentity, PeerIdentity, verify_peer_untrusted
 from iris.security.noise import DHLEN, HandshakeState
@@ -117,10 +119,22 @@ def prologue(suite: Suite, realm: bytes) -> bytes:
     )
 
 
+def prologue_between(suite: Suite, initiator: bytes, responder: bytes) -> bytes:
+    """Return what both sides must agree on if their realms are not the same."""
+    return b"".join(
+        (
+            b"iris handshake between realms\0initiator dials, responder listens\0",
+            bytes((VERSION, suite)),
+            initiator,
+            responder,
+        )
+    )
+
+
 class _Side:
     """What both sides of a handshake have in common."""
 
-    __slots__ = ("__weakref__", "_admit", "_config", "_identity", "_index", "_noise", "over")
+    __slots__ = ("__weakref__", "_admit", "_config", "_identity", "_index", "_noise", "_trusted", "over")
 
     _noise: HandshakeState | None
 
@@ -134,6 +148,7 @@ class _Side:
         self._noise = noise
         self._admit = admit
         self._config = config
+        self._trusted: TrustedRealm | None = None
         self.over = False
 
     def __repr__(self) -> str:
@@ -143,6 +158,11 @@ class _Side:
     def index(self) -> int:
         """The session index of this side."""
         return self._index
+
+    @property
+    def realm_id(self) -> str:
+        """The fingerprint of the realm that the other side says it is of; empty: this node's own."""
+        return "" if self._trusted is None else self._trusted.realm.id
 
     def poison(self) -> None:
         """Make this handshake unusable, in the child of a fork."""
@@ -173,12 +193,14 @@ class _Side:
         end = middle + delegation_size
         if max(certificate_size, delegation_size) > MAX_SIGNED or len(payload) < end:
             raise AuthenticationError("handshake: a certificate is cut off or too long")
+        foreign = None if self._trusted is None else self._trusted.realm
         peer = verify_peer_untrusted(
-            self._identity.realm,
+            self._identity.realm if foreign is None else foreign.bundle.realm,
             node_id=node.hex(),
             certificate=payload[_PAPERS.size : middle],
             delegation=payload[middle:end],
             wall_now=wall_now,
+            foreign=foreign,
         )
         if stated_index != index:
             raise AuthenticationError(f"node {peer.node_id}: the session index in the header was changed")
@@ -217,12 +239,14 @@ class Initiator(_Side):
         entropy: source of the ephemeral keys.
         wall_now: seconds since 1970.
         expected: the handshake fails if another node answers; None: any node of the realm.
+        realm_id: fingerprint of the trusted realm that the other side is of; empty: this node's own.
         suite: None: the one that suits this machine.
         admit: refuses a verified peer by raising AuthenticationError.
         config: for the lifetime of the session.
 
     Raises:
-        AuthenticationError: this node's own certificate or delegation is not valid at ``wall_now``.
+        AuthenticationError: this node's own certificate or delegation is not valid at ``wall_now``; or the realm is
+            not trusted, or not any more.
         LocalProtocolError: the hello is longer than ``MAX_HELLO``, or the index is not one.
     """
 
@@ -237,13 +261,18 @@ class Initiator(_Side):
         entropy: Entropy,
         wall_now: float,
         expected: NodeId | None = None,
+        realm_id: str = "",
         suite: Suite | None = None,
         admit: Admit | None = None,
         config: Config | None = None,
     ) -> None:
         suite = suite or preferred_suite()
-        noise = _begin(identity, 0, suite, entropy, initiator=True)
+        trusted = _trusted(identity, realm_id) if realm_id else None
+        if trusted is not None:
+            trusted.realm.check_time(wall_now)
+        noise = _begin(identity, 0, suite, entropy, trusted, initiator=True)
         super().__init__(identity, index, noise, admit, config or _DEFAULTS)
+        self._trusted = trusted
         poison_after_fork(self)
         check_validity(identity.certificate, identity.delegation, wall_now)
         _check_hello(hello)
@@ -379,28 +408,57 @@ class Responder(_Side):
         return Established(session=session, peer=peer, hello=self._hello, frame=None)
 
     def _pass_gate_untrusted(self, suite: Suite, message: bytes) -> tuple[HandshakeState, bytes]:
-        """Try the gate secrets one after the other; there are two only while the realm changes from one to the next."""
-        for gate in range(len(self._identity.gate_secrets)):
-            noise = _begin(self._identity, gate, suite, self._entropy, initiator=False)
+        """Try the gate secrets, of which there are two only while the realm changes from one to the next.
+
+        Then the secrets that this realm shares with others.
+        """
+        gates: list[tuple[int, TrustedRealm | None]] = [
+            (gate, None) for gate in range(len(self._identity.gate_secrets))
+        ]
+        gates += [(0, trusted) for trusted in self._identity.trusted]
+        for gate, trusted in gates:
+            noise = _begin(self._identity, gate, suite, self._entropy, trusted, initiator=False)
             try:
-                return noise, noise.read_message(message)
+                payload = noise.read_message(message)
             except AuthenticationError:
                 continue
+            self._trusted = trusted
+            return noise, payload
         raise AuthenticationError("handshake: the sender does not know the gate secret of this realm")
 
 
-def _begin(identity: NodeIdentity, gate: int, suite: Suite, entropy: Entropy, *, initiator: bool) -> HandshakeState:
+def _trusted(identity: NodeIdentity, realm_id: str) -> TrustedRealm:
+    for trusted in identity.trusted:
+        if trusted.realm.id == realm_id:
+            return trusted
+    raise AuthenticationError(f"realm {realm_id} is not trusted here: see 'iris keys trust'")
+
+
+def _begin(
+    identity: NodeIdentity,
+    gate: int,
+    suite: Suite,
+    entropy: Entropy,
+    trusted: TrustedRealm | None,
+    *,
+    initiator: bool,
+) -> HandshakeState:
     """Return the start of a handshake under a gate secret; what does not change between them is computed once."""
-    key = (suite, gate, initiator)
+    key = (suite, gate, "" if trusted is None else trusted.realm.id, initiator)
     state = identity.beginnings.get(key)
     if state is None:
+        if trusted is None:
+            agreed, psk = prologue(suite, identity.realm), identity.gate_secrets[gate]
+        else:
+            realms = (identity.realm, trusted.realm.bundle.realm)
+            agreed, psk = prologue_between(suite, *(realms if initiator else realms[::-1])), trusted.pair_secret
         state = identity.beginnings[key] = HandshakeState(
             suite.protocol_name,
             initiator=initiator,
             entropy=entropy,
-            prologue=prologue(suite, identity.realm),
+            prologue=agreed,
             s=identity.static,
-            psks={0: identity.gate_secrets[gate]},
+            psks={0: psk},
         )
     return state.again(entropy)
 

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 from typing import final
 
 from iris.kernel.errors import AuthenticationError
@@ -16,16 +14,12 @@ from iris.kernel.ids import NodeId, is_node_id
 from iris.security import certificate as certificates
 from iris.security import signing
 from iris.security.certificate import ClusterCertificate, NodeDelegation
+from iris.security.foreign_realm import ForeignRealm, TrustedRealm
 from iris.security.noise import HandshakeState, KeyPair
 from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
+from iris.security.signing import realm_fingerprint as realm_fingerprint  # part of this module's interface
 from iris.security.suite import Suite
-
-
-@functools.lru_cache(maxsize=64)
-def realm_fingerprint(realm: bytes) -> str:
-    """Return the name of the realm with the root public key ``realm``: 32 hexadecimal digits."""
-    return hashlib.sha256(b"iris realm 1\0" + realm).hexdigest()[:32]
 
 
 @final
@@ -41,6 +35,7 @@ class NodeIdentity:
         delegation: of this node, signed by the key in ``certificate``.
         static: X25519 keys for handshakes.
         signing: Ed25519 keys for claims that others pass on.
+        trusted: realms of other owners whose nodes it speaks with.
     """
 
     node_id: NodeId
@@ -50,10 +45,11 @@ class NodeIdentity:
     delegation: NodeDelegation
     static: KeyPair
     signing: SigningKey
-    beginnings: dict[tuple[Suite, int, bool], HandshakeState] = dataclasses.field(
-        default_factory=dict[tuple[Suite, int, bool], HandshakeState], init=False, repr=False, compare=False
+    trusted: tuple[TrustedRealm, ...] = ()
+    beginnings: dict[tuple[Suite, int, str, bool], HandshakeState] = dataclasses.field(
+        default_factory=dict[tuple[Suite, int, str, bool], HandshakeState], init=False, repr=False, compare=False
     )
-    """What all handshakes of this node begin with, by suite, gate secret and side; filled in as they come."""
+    """What all handshakes of this node begin with, by suite, gate secret, realm and side; filled in as they come."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
@@ -73,6 +69,14 @@ class NodeIdentity:
         """When this identity stops being accepted, in seconds since 1970."""
         return min(self.certificate.not_after, self.delegation.not_after)
 
+    def foreign(self, realm_id: str) -> ForeignRealm | None:
+        """Return the trusted realm with this fingerprint."""
+        return next((trusted.realm for trusted in self.trusted if trusted.realm.id == realm_id), None)
+
+    def alias(self, alias: str) -> ForeignRealm | None:
+        """Return the trusted realm that is called so here."""
+        return next((trusted.realm for trusted in self.trusted if trusted.realm.alias == alias), None)
+
     def sign(self, claim: bytes) -> bytes:
         """Sign something that other nodes pass on in this node's name; ``PeerIdentity.verify_untrusted`` checks it."""
         return self.signing.sign(signing.CLAIM, claim)
@@ -87,17 +91,28 @@ class NodeIdentity:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
-    """A verified node of the same realm."""
+    """A verified node, of the same realm or of a trusted one: ``foreign`` is None, or that realm."""
 
     node_id: NodeId
     realm_id: str
     certificate: ClusterCertificate
     delegation: NodeDelegation
+    foreign: ForeignRealm | None = None
 
     @property
     def cluster(self) -> str:
-        """The cluster that it speaks for."""
+        """The cluster that it speaks for, as its own realm calls it."""
         return self.certificate.name
+
+    @property
+    def caller(self) -> str:
+        """The cluster that it speaks for, as this realm calls it: with the alias of its realm before it, if need be."""
+        return self.certificate.name if self.foreign is None else f"{self.foreign.alias}/{self.certificate.name}"
+
+    @property
+    def foreign_id(self) -> str:
+        """The fingerprint of its realm if that is another one; else empty."""
+        return "" if self.foreign is None else self.realm_id
 
     @property
     def signing_key(self) -> bytes:
@@ -106,25 +121,29 @@ class PeerIdentity:
 
     @property
     def expires(self) -> int:
-        """When its certificate or delegation ends, in seconds since 1970."""
-        return min(self.certificate.not_after, self.delegation.not_after)
+        """When its certificate or delegation ends, or the trust in its realm, in seconds since 1970."""
+        ends = min(self.certificate.not_after, self.delegation.not_after)
+        return ends if self.foreign is None else min(ends, self.foreign.ends)
 
     def is_same_node(self, other: PeerIdentity) -> bool:
         """Tell whether ``other`` is this very node, perhaps with fresher papers: same id, same cluster, same keys."""
         mine, theirs = self.delegation, other.delegation
-        return (self.node_id, self.cluster, mine.static_key, mine.signing_key) == (
+        return (self.node_id, self.realm_id, self.cluster, mine.static_key, mine.signing_key) == (
             other.node_id,
+            other.realm_id,
             other.cluster,
             theirs.static_key,
             theirs.signing_key,
         )
 
     def check_time(self, wall_now: float) -> None:
-        """Check that certificate and delegation are valid at ``wall_now``.
+        """Check that certificate and delegation are valid at ``wall_now``, and the bundle of a foreign realm.
 
         Raises:
             AuthenticationError: they are not, or not yet.
         """
+        if self.foreign is not None:
+            self.foreign.check_time(wall_now)
         certificates.check_validity(self.certificate, self.delegation, wall_now)
 
     def verify_untrusted(self, claim: bytes, signature: bytes) -> None:
@@ -138,9 +157,17 @@ class PeerIdentity:
 
 
 def verify_peer_untrusted(
-    realm: bytes, *, node_id: str, certificate: bytes, delegation: bytes, wall_now: float
+    realm: bytes,
+    *,
+    node_id: str,
+    certificate: bytes,
+    delegation: bytes,
+    wall_now: float,
+    foreign: ForeignRealm | None = None,
 ) -> PeerIdentity:
     """Verify the whole chain of a node: realm key, certificate, delegation, node id, validity in time.
+
+    ``foreign`` says that the realm is that one.
 
     It proves that such a node exists, not that it is the one who sent this: for that it must sign something, or
     complete a handshake with ``delegation.static_key``.
@@ -149,6 +176,8 @@ def verify_peer_untrusted(
         AuthenticationError: a part of the chain does not hold.
     """
     peer = read_peer_untrusted(realm, node_id=node_id, certificate=certificate, delegation=delegation)
+    if foreign is not None:
+        peer = dataclasses.replace(peer, foreign=foreign)
     peer.check_time(wall_now)
     return peer
 

@@ -73,7 +73,7 @@ def refresh_credential(
     rights: Rights | None = None,
     lifetime: float | None = None,
 ) -> Credential:
-    """Return a credential with the realm's gate secrets of today; its keys and seeds stay.
+    """Return a credential with the realm's gate secrets and trusted realms of today; its keys and seeds stay.
 
     A portable one gets a certificate that is valid from now.  A sealed one keeps certificate and delegation, which
     only ``seal_credential`` can renew.
@@ -92,7 +92,7 @@ def refresh_credential(
     if isinstance(credential.keys, SealedKeys):
         if rights is not None or lifetime is not None:
             raise ConfigError(f"credential of cluster {credential.name!r}: sealed; seal a refreshed portable one again")
-        return dataclasses.replace(credential, gate_secrets=realm.gate_secrets)
+        return dataclasses.replace(credential, gate_secrets=realm.gate_secrets, trusted=realm.trusted)
     certificate = credential.certificate
     if lifetime is None:
         lifetime = certificate.not_after - certificate.not_before - CLOCK_TOLERANCE
@@ -196,6 +196,8 @@ class CredentialSummary:
     expires: int
     rights: Rights
     gate_secrets: int
+    realms: tuple[str, ...]
+    """Aliases of the realms of other owners that are trusted."""
     node: str | None
     """The first half of the node ids of a sealed credential."""
     seeds: tuple[str, ...]
@@ -213,6 +215,7 @@ def summarize(credential: Credential) -> CredentialSummary:
         expires=credential.expires,
         rights=credential.certificate.rights,
         gate_secrets=len(credential.gate_secrets),
+        realms=tuple(trusted.realm.alias for trusted in credential.trusted),
         node=keys.delegation.node if isinstance(keys, SealedKeys) else None,
         seeds=credential.seeds,
     )
@@ -233,6 +236,11 @@ def check_credential(
         findings.append(f"expires in {_span(left)}: refresh or seal it again")
     if len(credential.gate_secrets) > 1:
         findings.append("holds two gate secrets: finish the rotation, then refresh it")
+    for trusted in credential.trusted:
+        left = trusted.realm.ends - wall_now
+        if left < EXPIRY_WARNING:
+            when = f"expires in {_span(left)}" if left > 0 else f"expired {_span(-left)} ago"
+            findings.append(f"the bundle of realm {trusted.realm.alias!r} {when}: take a new one ('iris keys trust')")
     if revocations is not None:
         if certificate.generation < revocations.clusters.get(certificate.name, 0):
             findings.append(f"generation {certificate.generation} of cluster {certificate.name!r} is revoked")
@@ -272,7 +280,12 @@ def _certify(
         rights=rights,
     )
     return Credential(
-        realm=realm.key.public, gate_secrets=realm.gate_secrets, certificate=certificate, keys=key, seeds=seeds
+        realm=realm.key.public,
+        gate_secrets=realm.gate_secrets,
+        certificate=certificate,
+        keys=key,
+        seeds=seeds,
+        trusted=realm.trusted,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from iris.kernel.errors import ConfigError
-from iris.kernel.ids import Entropy, is_name
+from iris.kernel.errors import AuthenticationError, ConfigError
+from iris.kernel.ids import Entropy, is_name, is_node_id
 from iris.security.container import encode_binary, encode_container, open_container, wrap
 from iris.security.credential import GATE_SECRET_SIZE
+from iris.security.foreign_realm import PAIR_SECRET_SIZE, encode_foreign, join_trusted
 from iris.security.private_files import read_private, write_private
 from iris.security.realm_root import RealmRoot
 from iris.security.signing import SigningKey
@@ -33,6 +34,10 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
         generations, revoked_clusters = fields.numbers("generations"), fields.numbers("revoked_clusters")
         if not all(map(is_name, (*generations, *revoked_clusters))):
             raise ConfigError("the realm file is damaged: a name of a cluster is none")
+        federated = "trusted" in fields  # files of an earlier time have nothing of it
+        serials = fields.numbers("trusted_serials") if federated else {}
+        if not all(map(is_node_id, serials)):
+            raise ConfigError("the realm file is damaged: the fingerprint of a realm is none")
         return RealmRoot(
             key=SigningKey(fields.secret("root_key", 32)),
             gate_secrets=fields.binaries("gate_secrets", GATE_SECRET_SIZE),
@@ -40,8 +45,14 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
             revocation_number=fields.number("revocation_number"),
             revoked_clusters=revoked_clusters,
             revoked_nodes=fields.numbers("revoked_nodes"),
+            bundle_serial=fields.number("bundle_serial") if federated else 0,
+            exports=fields.texts("exports") if federated else (),
+            trusted=join_trusted(fields.binaries("trusted"), fields.binaries("pair_secrets", PAIR_SECRET_SIZE))
+            if federated
+            else (),
+            trusted_serials=serials,
         )
-    except ConfigError as error:
+    except (ConfigError, AuthenticationError) as error:
         raise ConfigError(f"realm {path}: {error}") from None
 
 
@@ -64,6 +75,11 @@ def save_realm(
             "revocation_number": realm.revocation_number,
             "revoked_clusters": dict(realm.revoked_clusters),
             "revoked_nodes": dict(realm.revoked_nodes),
+            "bundle_serial": realm.bundle_serial,
+            "exports": list(realm.exports),
+            "trusted": [encode_binary(encode_foreign(trusted.realm)) for trusted in realm.trusted],
+            "pair_secrets": [encode_binary(trusted.pair_secret) for trusted in realm.trusted],
+            "trusted_serials": dict(realm.trusted_serials),
         },
     )
     data = content if passphrase is None else wrap(content, SORT, passphrase, entropy)

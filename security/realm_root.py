@@ -13,6 +13,7 @@ from typing import final
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
 from iris.security.credential import GATE_SECRET_SIZE, MAX_GATE_SECRETS
+from iris.security.foreign_realm import TrustedRealm
 from iris.security.identity import realm_fingerprint
 from iris.security.secret import secrets_of
 from iris.security.signing import SigningKey
@@ -30,6 +31,10 @@ class RealmRoot:
         revocation_number: of the newest revocation list; 0 before the first.
         revoked_clusters: name to the lowest generation that is still accepted.
         revoked_nodes: node id or its first half, to when its delegation ends.
+        bundle_serial: of the newest bundle; 0 before the first.
+        exports: the clusters that it lists; patterns.
+        trusted: realms of other owners.
+        trusted_serials: for each realm that ever was trusted, by fingerprint, the newest serial that was taken.
     """
 
     key: SigningKey
@@ -38,6 +43,10 @@ class RealmRoot:
     revocation_number: int = 0
     revoked_clusters: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     revoked_nodes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    bundle_serial: int = 0
+    exports: tuple[str, ...] = ()
+    trusted: tuple[TrustedRealm, ...] = ()
+    trusted_serials: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))

@@ -131,8 +131,8 @@ class Revocations:
         return True
 
     def reason(self, peer: PeerIdentity) -> str | None:
-        """Return why ``peer`` is revoked, or None if it is not."""
-        return self._current.reason(peer) if self._current is not None else None
+        """Return why ``peer`` is revoked, or None if it is not.  Of nodes of other realms the list says nothing."""
+        return self._current.reason(peer) if self._current is not None and peer.foreign is None else None
 
     def check(self, peer: PeerIdentity) -> None:
         """Refuse a revoked peer: what handshakes take as ``admit``.

@@ -59,12 +59,8 @@ class Rights:
             ("publishes", self.publishes),
             ("subscribes", self.subscribes),
         ):
-            if patterns is None:
-                continue
-            if len(patterns) > MAX_PATTERNS:
-                raise ConfigError(f"rights: {what} holds {len(patterns)} patterns: the limit is {MAX_PATTERNS}")
-            for pattern in patterns:
-                _check_pattern(pattern, what)
+            if patterns is not None:
+                check_patterns(patterns, "rights", what)
 
     def may_serve(self, cluster: str) -> bool:
         """Tell whether a node may join ``cluster`` as a member, beside the cluster that it speaks for."""
@@ -83,10 +79,18 @@ def _permit(patterns: Patterns, wanted: str) -> bool:
     return patterns is None or any(covers(pattern, wanted) for pattern in patterns)
 
 
-def _check_pattern(pattern: str, what: str) -> None:
-    tokens = pattern.split(".")
-    if len(pattern) > MAX_PATTERN or not all(tokens) or ">" in tokens[:-1]:
-        raise ConfigError(
-            f"rights: {pattern!r} in {what} is not a pattern: use tokens separated by dots, '*' for one token, a "
-            f"last '>' for the rest, at most {MAX_PATTERN} characters"
-        )
+def check_patterns(patterns: tuple[str, ...], where: str, what: str) -> None:
+    """Check a list of patterns; ``where`` and ``what`` name it in the error.
+
+    Raises:
+        ConfigError: one of them is no pattern, or they are more than ``MAX_PATTERNS``.
+    """
+    if len(patterns) > MAX_PATTERNS:
+        raise ConfigError(f"{where}: {what} holds {len(patterns)} patterns: the limit is {MAX_PATTERNS}")
+    for pattern in patterns:
+        tokens = pattern.split(".")
+        if len(pattern) > MAX_PATTERN or not all(tokens) or ">" in tokens[:-1]:
+            raise ConfigError(
+                f"{where}: {pattern!r} in {what} is not a pattern: use tokens separated by dots, '*' for one token, a "
+                f"last '>' for the rest, at most {MAX_PATTERN} characters"
+            )

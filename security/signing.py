@@ -7,6 +7,7 @@ another.  Signed values are kept and verified as the raw bytes that were signed,
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import Final, final
 
 from cryptography.exceptions import InvalidSignature
@@ -22,6 +23,13 @@ CERTIFICATE: Final = b"iris cluster certificate 1\0"
 DELEGATION: Final = b"iris node delegation 1\0"
 REVOCATION: Final = b"iris revocation list 1\0"
 CLAIM: Final = b"iris node claim 1\0"
+BUNDLE: Final = b"iris realm bundle 1\0"
+
+
+@functools.lru_cache(maxsize=64)
+def realm_fingerprint(realm: bytes) -> str:
+    """Return the name of the realm with the root public key ``realm``: 32 hexadecimal digits."""
+    return hashlib.sha256(b"iris realm 1\0" + realm).hexdigest()[:32]
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from iris.kernel.errors import ConfigError
 
@@ -22,6 +22,11 @@ _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
 def is_node_id(value: object) -> bool:
     """Tell whether ``value``, which may come from a peer, has the form of a node id."""
     return isinstance(value, str) and _NODE_ID.match(value) is not None
+
+
+def is_alias(value: object) -> bool:
+    """Tell whether ``value`` can be the name of a realm here: a name, and no fingerprint of a realm."""
+    return is_name(value) and not is_node_id(value)
 
 
 def check_key(value: str | None) -> str | None:
@@ -45,17 +50,61 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
+class Address(NamedTuple):
+    """What an address of a cluster says; ``realm`` and ``site`` may be empty."""
+
+    realm: str
+    """What another realm is called here."""
+    cluster: str
+    site: str
+
+
+def split_address(address: str) -> Address:
+    """Return the parts of ``REALM/CLUSTER@SITE``, of which the first and the last may be missing."""
+    realm, _, rest = address.rpartition("/")
+    cluster, _, site = rest.partition("@")
+    return Address(realm, cluster, site)
+
+
+def cluster_of(address: str) -> str:
+    """Return the name of the cluster that an address is about, as its members call it."""
+    name, _, _ = address.partition("@")
+    return name.rpartition("/")[2] if "/" in name else name
+
+
 def check_address(value: str) -> str:
-    """Return ``value`` if it addresses a cluster: its name, or its name, ``@`` and the name of a site.
+    """Return ``value`` if it addresses a cluster: its name, perhaps ``@`` and a site, perhaps a realm and ``/`` before.
 
     Raises:
         ConfigError: it does not.
     """
-    name, at, site = value.partition("@") if isinstance(value, str) else (value, "", "")
+    rest = value
+    if isinstance(value, str) and "/" in value:
+        realm, _, rest = value.partition("/")
+        check_name(realm, "realm")
+    name, at, site = rest.partition("@") if isinstance(rest, str) else (rest, "", "")
     check_name(name, "cluster")
     if at:
         check_name(site, "site")
     return value
+
+
+def qualified(realm: str, name: str) -> str:
+    """Return ``name`` with the realm that it is of before it; as it is if that is the own one, which is empty."""
+    return f"{realm}/{name}" if realm else name
+
+
+def is_site(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, names a site: of the own realm, or ``FINGERPRINT/SITE``."""
+    if not isinstance(value, str) or "/" not in value:
+        return is_name(value)
+    realm, _, site = value.partition("/")
+    return is_node_id(realm) and is_name(site)
+
+
+def realm_of_site(site: str) -> str:
+    """Return the fingerprint of the realm that a site is of; empty for the own one."""
+    return site.partition("/")[0] if "/" in site else ""
 
 
 def check_name(value: str, what: str) -> str:

@@ -77,3 +77,14 @@ EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: t
 ALLOWED: Final = 0x65  # (clusters, topics out, topics in): patterns; what the gateway lets through, for its own site
 EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports
 COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of site, nodes: bytes, ..., frame: bytes)
+
+BETWEEN_REALMS: Final = frozenset(
+    {
+        *(PING, PONG, GOODBYE, RESET),
+        *(REQUEST, REPLY, FAILURE, CANCEL, BROADCAST),
+        *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
+        *(CARRY, CARRY_REFUSED, ROUTE, EXPORTS, EXPORTS_WANTED),
+    }
+)
+"""What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
+and what is published in it."""

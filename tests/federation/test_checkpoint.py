@@ -17,7 +17,7 @@ FIRST = b"\1first"
 
 
 def checkpoint(rate: float | None = None) -> Checkpoint:
-    return Checkpoint(lambda node: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
+    return Checkpoint(lambda node, _: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
 
 
 @pytest.mark.parametrize(

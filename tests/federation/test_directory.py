@@ -304,7 +304,7 @@ def test_exports_of_an_origin_without_a_route_are_passed_over() -> None:
 
 def test_what_is_not_permitted_is_dropped() -> None:
     directory = listening()
-    directory.permit(lambda export: export.name != "secrets")
+    directory.permit(lambda _, export: export.name != "secrets")
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     tell(directory, B, Hop("far", B), [Export(CLUSTER, "secrets", C), Export(CLUSTER, "open", C)])
     assert directory.clusters() == {"open"}

@@ -74,7 +74,7 @@ async def test_a_tunnel_whose_peer_breaks_the_rules_ends_with_the_reason_and_not
         for node in (villain, honest):
             await node.wait_for("victims")
         # What the villain's own end makes of acknowledgements for what it has not sent is not the question.
-        villain._mesh._receivers[kinds.TUNNEL_ACK] = (lambda peer, message: None, 6)
+        villain._mesh._receivers.own[kinds.TUNNEL_ACK] = (lambda peer, message: None, 6)
         async with villain.open_tunnel("victims") as tunnel:
             async with honest.open_tunnel("victims") as good:
                 await good.send(b"mine")

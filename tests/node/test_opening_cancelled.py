@@ -48,7 +48,7 @@ async def test_what_arrives_when_a_node_is_gone_is_handed_to_nobody(autojump_clo
             mesh, membership = late._mesh, late._membership
             await trio.sleep(1)
         assert mesh.closing
-        assert not mesh._receivers
+        assert not mesh._receivers.own
         membership._linking.begin(shop.id)
         assert len(membership._linking) == 0
         await trio.sleep(1)

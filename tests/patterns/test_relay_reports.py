@@ -29,7 +29,7 @@ class Books:
         self.tally = Tally()
         ids = tuple(fleet[name].id for name in ("relay", "other", "third"))
         self._tree = Tree(ids, (ids,))
-        self.relay.mesh._receivers[kinds.RELAY] = (lambda peer, message: None, 7)
+        self.relay.mesh._receivers.own[kinds.RELAY] = (lambda peer, message: None, 7)
 
     async def send(self, count: int = 1) -> None:
         for _ in range(count):

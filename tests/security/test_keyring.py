@@ -124,6 +124,7 @@ def test_rights_lifetime_and_seeds_enter_the_credential() -> None:
         expires=int(WALL + DAY),
         rights=rights,
         gate_secrets=1,
+        realms=(),
         node=None,
         seeds=("tcp://a:1",),
     )

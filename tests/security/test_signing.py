@@ -9,7 +9,7 @@ from iris.security import signing
 from iris.security.signing import SigningKey, detach_untrusted, verify_untrusted
 from tests.support.realms import seeded_entropy
 
-DOMAINS = [signing.CERTIFICATE, signing.DELEGATION, signing.REVOCATION, signing.CLAIM]
+DOMAINS = [signing.CERTIFICATE, signing.DELEGATION, signing.REVOCATION, signing.CLAIM, signing.BUNDLE]
 
 
 def key(seed: int = 1) -> SigningKey:

@@ -35,8 +35,9 @@ class Heard(NamedTuple):
 class Federation:
     """Nodes and gateways that stay up until the test is over.  Use it in the task that opened it."""
 
-    def __init__(self, network: Network, stack: AsyncExitStack, nursery: trio.Nursery) -> None:
+    def __init__(self, network: Network, stack: AsyncExitStack, nursery: trio.Nursery, prefix: str = "") -> None:
         self.network = network
+        self.prefix = prefix
         self.nursery = nursery
         self.gateways: dict[str, Gateway] = {}
         self.nodes: dict[str, iris.Node] = {}
@@ -44,7 +45,7 @@ class Federation:
 
     async def node(self, site: str | None, name: str, **options: Any) -> iris.Node:
         """Bring up a node; its host is called ``site-name``, or as the node if there is no site."""
-        host = name if site is None else f"{site}-{name}"
+        host = self.prefix + (name if site is None else f"{site}-{name}")
         node = await self._stack.enter_async_context(self.network.open_node(name, host=host, site=site, **options))
         self.nodes[host] = node
         return node
@@ -62,14 +63,19 @@ class Federation:
     async def gateway(
         self, site: str, *, to: Iterable[str] = (), name: str = "gateway", policy: Policy = EVERYTHING, **options: Any
     ) -> Gateway:
-        """Bring up a gateway that dials other gateways, named by their hosts."""
+        """Bring up a gateway that dials other gateways, named by their hosts, perhaps with ``REALM/`` before."""
         node = await self.node(site, name)
-        host = f"{site}-{name}"
+        host = f"{self.prefix}{site}-{name}"
+        peers = [f"{realm}{slash}{gateway_url(other)}" for realm, slash, other in (way.rpartition("/") for way in to)]
         gateway = await self._stack.enter_async_context(
-            open_gateway(node, listen=[gateway_url(host)], peers=map(gateway_url, to), policy=policy, **options)
+            open_gateway(node, listen=[gateway_url(host)], peers=peers, policy=policy, **options)
         )
         self.gateways[host] = gateway
         return gateway
+
+    def other_realm(self, prefix: str, seed: int = 77) -> Federation:
+        """Return the nodes and gateways of another realm on the same network; its hosts have ``prefix``."""
+        return Federation(self.network.other_realm(seed), self._stack, self.nursery, prefix)
 
     async def ring(self, *sites: str) -> None:
         """Bring up one gateway for each site, each linked to the next, the last one to the first."""

@@ -24,6 +24,7 @@ def start(
     admit: Callable[[PeerIdentity], None] | None = None,
     config: Config | None = None,
     seed: int = 1,
+    realm_id: str = "",
 ) -> tuple[Initiator, Responder]:
     """Return both sides of a handshake that has not begun."""
     entropy = seeded_entropy(seed)
@@ -36,6 +37,7 @@ def start(
         suite=suite,
         admit=admit,
         config=config,
+        realm_id=realm_id,
     )
     return initiator, Responder(listener, index=RESPONDER_INDEX, entropy=entropy, admit=admit, config=config)
 

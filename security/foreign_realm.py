@@ -1,0 +1,283 @@
+"""Realms of other owners: the bundle by which one makes itself known, and what a node holds of one that it trusts.
+
+A *bundle* is public: the realm's root key, the clusters that it lets others reach, a key by which two realms agree on
+a secret, how long all that holds, and a serial that grows.  The root signs it.  Whether it is the bundle of the right
+owner is for people to see: the fingerprint of the realm has to be compared with what the owner says.
+
+Of the federation keys of two realms follows their *pair secret*, by X25519 between the two.  In handshakes between
+them it takes the place of the gate secret: who does not know it is not answered.  It opens nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Final, cast, final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
+from iris.kernel.ids import check_name, is_alias, is_name
+from iris.kernel.wire import pack, unpack_untrusted
+from iris.security import signing
+from iris.security.noise import DHLEN, KeyPair
+from iris.security.rights import MAX_PATTERN, MAX_PATTERNS, check_patterns, covers
+from iris.security.secret import Secret
+from iris.security.signing import SigningKey, realm_fingerprint
+
+VERSION: Final = 1
+MAX_BUNDLE: Final = 16 * 1024
+PAIR_SECRET_SIZE: Final = 32
+MAX_REALMS: Final = 8
+"""Realms that one may trust: each costs a stranger's junk 15 us more of a node's time, as a second gate secret does."""
+
+EVERYTHING: Final = (">",)
+_WHAT: Final = "bundle"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RealmBundle:
+    """What a realm says of itself to other owners.
+
+    Args:
+        realm: root public key.
+        name: what it calls itself.
+        federation_key: X25519 public key.
+        exports: clusters that others may reach, as patterns.
+        serial: grows with each bundle of the realm.
+        not_before: seconds since 1970.
+        not_after: likewise.
+        signed: what is in the file.
+    """
+
+    realm: bytes = dataclasses.field(repr=False)
+    name: str
+    federation_key: bytes = dataclasses.field(repr=False)
+    exports: tuple[str, ...]
+    serial: int
+    not_before: int
+    not_after: int
+    signed: bytes = dataclasses.field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the realm: 32 hexadecimal digits."""
+        return realm_fingerprint(self.realm)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRealm:
+    """A realm of another owner, as this one sees it.
+
+    Args:
+        alias: its name here.
+        bundle: the newest one that was taken.
+        imports: clusters of it that are used here, as far as its bundle lists them; patterns.
+        callers: clusters of it whose nodes may use services here that do not say who may; patterns.
+        exports: clusters of this realm that its nodes may reach; patterns.
+    """
+
+    alias: str
+    bundle: RealmBundle
+    imports: tuple[str, ...] = EVERYTHING
+    callers: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The fingerprint of the realm."""
+        return self.bundle.fingerprint
+
+    @property
+    def ends(self) -> int:
+        """When trust in it ends, in seconds since 1970."""
+        return self.bundle.not_after
+
+    def may_use(self, cluster: str) -> bool:
+        """Tell whether nodes of this realm may ask a cluster of that one."""
+        return _listed(self.bundle.exports, cluster) and _listed(self.imports, cluster)
+
+    def may_reach(self, cluster: str) -> bool:
+        """Tell whether nodes of that realm may ask a cluster of this one, if its service lets them."""
+        return _listed(self.exports, cluster)
+
+    def may_call(self, cluster: str) -> bool:
+        """Tell whether nodes of a cluster there may use services here that do not say who may."""
+        return _listed(self.callers, cluster)
+
+    def means_the_same(self, other: ForeignRealm) -> bool:
+        """Tell whether two states of one realm differ in their time only."""
+        mine, theirs = self.bundle, other.bundle
+        return (self.alias, self.imports, self.callers, self.exports, mine.realm, set(mine.exports)) == (
+            other.alias,
+            other.imports,
+            other.callers,
+            other.exports,
+            theirs.realm,
+            set(theirs.exports),
+        )
+
+    def check_time(self, wall_now: float) -> None:
+        """Check that the bundle is valid at ``wall_now``.
+
+        Raises:
+            AuthenticationError: it is not, or not yet.
+        """
+        if not self.bundle.not_before <= wall_now < self.bundle.not_after:
+            raise AuthenticationError(
+                f"the bundle of realm {self.alias!r} (serial {self.bundle.serial}) is not valid now: have its owner "
+                "send a new one"
+            )
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedRealm:
+    """A foreign realm, and the secret that begins handshakes with its nodes.  The repr does not show it."""
+
+    realm: ForeignRealm
+    pair_secret: bytes = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pair_secret", Secret(self.pair_secret))
+
+
+def federation_keys(root: SigningKey) -> KeyPair:
+    """Return the key pair by which a realm agrees on secrets with others; it follows from the root key."""
+    return KeyPair(_derive(root.private_bytes(), b"iris federation key 1"))
+
+
+def pair_secret(root: SigningKey, bundle: RealmBundle) -> Secret:
+    """Return the secret of two realms: the same at either side.
+
+    Raises:
+        ConfigError: the federation key in the bundle is none.
+    """
+    try:
+        shared = federation_keys(root).dh(bundle.federation_key)
+    except AuthenticationError as error:
+        raise ConfigError(f"{_WHAT}: {error}") from None
+    return _derive(shared, b"iris realm pair 1\0" + b"".join(sorted((root.public, bundle.realm))))
+
+
+def issue_bundle(
+    root: SigningKey, *, name: str, exports: tuple[str, ...], serial: int, not_before: float, not_after: float
+) -> RealmBundle:
+    """Sign a bundle with the realm's root key.
+
+    Raises:
+        ConfigError: the name is not one, a pattern is none, the validity is empty, or it takes more than 16 KiB.
+    """
+    check_name(name, "realm")
+    check_patterns(exports, _WHAT, "exports")
+    if not (math.isfinite(not_before) and math.isfinite(not_after) and 0 <= int(not_before) < int(not_after) < 2**40):
+        raise ConfigError(f"{_WHAT}: it would be valid from {not_before} until {not_after}")
+    fields = (VERSION, name, federation_keys(root).public, exports, serial, int(not_before), int(not_after))
+    signed = root.public + root.attach(signing.BUNDLE, pack(fields))
+    if len(signed) > MAX_BUNDLE:
+        raise ConfigError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_BUNDLE}; use patterns to list clusters")
+    return read_bundle_untrusted(signed)
+
+
+def read_bundle_untrusted(signed: bytes) -> RealmBundle:
+    """Verify a bundle against the root key that it names, then decode it.  Validity in time is not looked at.
+
+    Raises:
+        AuthenticationError: changed, cut off, or no bundle.
+    """
+    if len(signed) > MAX_BUNDLE:
+        raise AuthenticationError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_BUNDLE}")
+    realm, rest = signed[: signing.PUBLIC_KEY_SIZE], signed[signing.PUBLIC_KEY_SIZE :]
+    match _fields(signing.detach_untrusted(realm, signing.BUNDLE, rest, _WHAT)):
+        case (
+            int(version),
+            name,
+            bytes(federation_key),
+            exports,
+            int(serial),
+            int(not_before),
+            int(not_after),
+        ) if (
+            version == VERSION
+            and is_name(name)
+            and len(federation_key) == DHLEN
+            and _are_patterns(exports)
+            and serial > 0
+            and 0 <= not_before < not_after < 2**40
+        ):
+            return RealmBundle(
+                realm=realm,
+                name=cast("str", name),
+                federation_key=federation_key,
+                exports=cast("tuple[str, ...]", exports),
+                serial=serial,
+                not_before=not_before,
+                not_after=not_after,
+                signed=signed,
+            )
+        case _:
+            raise AuthenticationError(f"{_WHAT}: malformed, or of another version")
+
+
+def encode_foreign(realm: ForeignRealm) -> bytes:
+    """Return the form in which files of this realm hold another one."""
+    return pack((VERSION, realm.alias, realm.bundle.signed, realm.imports, realm.callers, realm.exports))
+
+
+def decode_foreign(data: bytes) -> ForeignRealm:
+    """Read what ``encode_foreign`` wrote; the bundle is verified again.
+
+    Raises:
+        AuthenticationError: malformed.
+    """
+    match _fields(data):
+        case (int(version), alias, bytes(signed), imports, callers, exports) if (
+            version == VERSION and is_alias(alias) and all(map(_are_patterns, (imports, callers, exports)))
+        ):
+            return ForeignRealm(
+                alias=cast("str", alias),
+                bundle=read_bundle_untrusted(signed),
+                imports=cast("tuple[str, ...]", imports),
+                callers=cast("tuple[str, ...]", callers),
+                exports=cast("tuple[str, ...]", exports),
+            )
+        case _:
+            raise AuthenticationError("a trusted realm: malformed, or of another version")
+
+
+def join_trusted(realms: tuple[bytes, ...], secrets: tuple[bytes, ...]) -> tuple[TrustedRealm, ...]:
+    """Return trusted realms from what a file holds of each: it, as ``encode_foreign`` wrote it, and its pair secret.
+
+    Raises:
+        AuthenticationError: malformed, or there is not one secret for each.
+    """
+    if len(realms) != len(secrets):
+        raise AuthenticationError(f"{len(realms)} trusted realms and {len(secrets)} pair secrets")
+    decoded = map(decode_foreign, realms)
+    return tuple(TrustedRealm(realm=realm, pair_secret=secret) for realm, secret in zip(decoded, secrets, strict=True))
+
+
+def _derive(key: bytes, info: bytes) -> Secret:
+    return Secret(HKDF(algorithm=hashes.SHA256(), length=PAIR_SECRET_SIZE, salt=None, info=info).derive(key))
+
+
+def _listed(patterns: tuple[str, ...], cluster: str) -> bool:
+    return any(covers(pattern, cluster) for pattern in patterns)
+
+
+def _fields(message: bytes) -> tuple[object, ...]:
+    try:
+        fields = unpack_untrusted(message)
+    except RemoteProtocolError as error:
+        raise AuthenticationError(f"{_WHAT}: {error}") from None
+    return cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ()
+
+
+def _are_patterns(value: object) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    patterns = cast("tuple[object, ...]", value)
+    return len(patterns) <= MAX_PATTERNS and all(isinstance(p, str) and len(p) <= MAX_PATTERN for p in patterns)

@@ -1,0 +1,137 @@
+"""``iris keys bundle``, ``trust``, ``distrust`` and ``realms``: two owners, on real files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from iris._command import FAILED, MISUSED, run_command
+from iris._command_passphrase import VARIABLE
+from iris.security.credential_file import load_credential
+from iris.security.foreign_realm import read_bundle_untrusted
+from iris.security.realm_file import load_realm
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _two_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Ours in ours.key, with the credential shop.iris; theirs in acme.key, with store.iris and acme.bundle."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    for realm, cluster in (("ours.key", "shop"), ("acme.key", "store")):
+        run("keys", "realm", realm)
+        run("keys", "cluster", realm, cluster, "--out", f"{cluster}.iris")
+    run(
+        "keys",
+        "bundle",
+        "acme.key",
+        "--name",
+        "acme",
+        "--export",
+        "store",
+        "--export",
+        "logs.>",
+        "--out",
+        "acme.bundle",
+    )
+    capsys.readouterr()
+
+
+def run(*arguments: str) -> None:
+    assert run_command(list(arguments)) == 0
+
+
+def test_two_owners_exchange_bundles_and_credentials_get_it(capsys: Captured) -> None:
+    fingerprint = load_realm(Path("acme.key")).fingerprint
+    run("keys", "trust", "ours.key", "acme.bundle", "--as", "partner", "--import", "store", "--allow", "airport")
+    said = capsys.readouterr().err
+    assert f"realm {fingerprint} is 'partner' here" in said
+    assert "have its owner confirm the fingerprint" in said
+    assert "it exports store, logs.>; used here: store" in said
+    assert "it may reach nothing of ours.key yet" in said
+    assert "iris keys refresh ours.key" in said
+    assert load_credential("shop.iris").trusted == ()
+    run("keys", "refresh", "ours.key", "shop.iris")
+    (trusted,) = load_credential("shop.iris").trusted
+    assert (trusted.realm.alias, trusted.realm.imports, trusted.realm.callers) == ("partner", ("store",), ("airport",))
+    assert trusted.realm.exports == ()
+    capsys.readouterr()
+    run("keys", "show", "shop.iris")
+    assert "realms       partner" in capsys.readouterr().out
+    run("keys", "bundle", "ours.key", "--name", "ours", "--export", "shop", "--out", "ours.bundle")
+    assert "iris keys refresh ours.key" in capsys.readouterr().err
+    run("keys", "refresh", "ours.key", "shop.iris")
+    (trusted,) = load_credential("shop.iris").trusted
+    assert trusted.realm.exports == ("shop",)
+    run("keys", "trust", "acme.key", "ours.bundle")
+    assert "it may reach nothing" not in capsys.readouterr().err
+    run("keys", "refresh", "acme.key", "store.iris")
+    (theirs,) = load_credential("store.iris").trusted
+    assert theirs.pair_secret == trusted.pair_secret
+
+
+def test_realms_are_shown_and_distrusted(capsys: Captured) -> None:
+    run("keys", "realms", "ours.key")
+    assert capsys.readouterr().out == ""
+    run("keys", "trust", "ours.key", "acme.bundle")
+    run("keys", "refresh", "ours.key", "shop.iris")
+    capsys.readouterr()
+    run("keys", "realms", "ours.key")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"acme: realm {load_realm(Path('acme.key')).fingerprint}, bundle 1, until 2")
+    assert lines[1:] == ["  exports    store, logs.>", "  used here  >", "  may call   nothing"]
+    run("keys", "realms", "ours.key", "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["alias"], shown["serial"], shown["exports"]) == ("acme", 1, ["store", "logs.>"])
+    run("keys", "distrust", "ours.key", "acme")
+    assert "realm 'acme' is trusted no more" in capsys.readouterr().err
+    run("keys", "refresh", "ours.key", "shop.iris")
+    assert load_credential("shop.iris").trusted == ()
+    assert run_command(["keys", "distrust", "ours.key", "acme"]) == MISUSED
+    assert "no realm 'acme' is trusted; those that are: none" in capsys.readouterr().err
+
+
+def test_a_bundle_is_one_that_can_be_sent(capsys: Captured) -> None:
+    bundle = read_bundle_untrusted(Path("acme.bundle").read_bytes())
+    root = load_realm(Path("acme.key"))
+    assert (bundle.realm, bundle.serial, bundle.name) == (root.key.public, 1, "acme")
+    run("keys", "bundle", "acme.key", "--name", "acme", "--days", "2", "--out", "next.bundle")
+    newer = read_bundle_untrusted(Path("next.bundle").read_bytes())
+    assert (newer.serial, newer.exports) == (2, ())
+    assert 2 * 86400 <= newer.not_after - newer.not_before < 2 * 86400 + 400
+    assert "next.bundle is bundle 2 of realm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("keys", "trust", "acme.key", "acme.bundle"), "of this very realm"),
+        (("keys", "trust", "ours.key", "ours.key"), "bundle ours.key: "),
+        (("keys", "trust", "ours.key", "none.bundle"), "cannot be read"),
+        (("keys", "trust", "ours.key", "acme.bundle", "--as", "a/b"), "cannot be the name of a realm"),
+        (("keys", "trust", "ours.key", "acme.bundle", "--import", "a..b"), "not a pattern"),
+        (("keys", "bundle", "acme.key", "--name", "a b", "--out", "x"), "not a realm name"),
+        (("keys", "bundle", "acme.key", "--name", "acme", "--export", ">.a", "--out", "x"), "not a pattern"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_changes_nothing(
+    arguments: tuple[str, ...], complaint: str, capsys: Captured
+) -> None:
+    before = Path("ours.key").read_bytes(), Path("acme.key").read_bytes()
+    assert run_command(list(arguments)) in (MISUSED, FAILED)
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert (Path("ours.key").read_bytes(), Path("acme.key").read_bytes()) == before
+    assert not Path("x").exists()
+
+
+def test_an_older_bundle_is_refused_and_says_which_counts(capsys: Captured) -> None:
+    run("keys", "bundle", "acme.key", "--name", "acme", "--out", "next.bundle")
+    run("keys", "trust", "ours.key", "next.bundle")
+    capsys.readouterr()
+    assert run_command(["keys", "trust", "ours.key", "acme.bundle"]) == MISUSED
+    assert "its serial is 1, and 2 was taken before" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""Between two realms: gateways and nodes of the other one that say more than was agreed on, and what they can read."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from trio.testing import MockClock
+
+from iris.cluster.site_messages import CLUSTER, TOPIC
+from iris.federation.gateway import Gateway
+from iris.kernel import kinds, wire
+from iris.kernel.errors import AuthenticationError
+from iris.kernel.wire import Message
+from tests.support.federations import echo
+from tests.support.two_realms import open_realms
+
+
+async def test_realms_do_not_reach_each_other_through_a_third_one(autojump_clock: MockClock) -> None:
+    async with open_realms() as realms:
+        realms.introduce()
+        third = realms.ours.other_realm("third-", seed=99)
+        realms.theirs.network.trust(third.network.bundle("third", ">"), callers=(">",))
+        third.network.trust(realms.theirs.network.bundle("acme", ">"))
+        realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"))
+        third.network.trust(realms.theirs.network.bundle("acme", ">"))
+        await realms.link()
+        await third.gateway("eu", to=["acme/acme-eu-gateway"])
+        await third.member("eu", echo("databases"))
+        shop = await realms.shop(echo("store"))
+        neighbour = await realms.theirs.node("eu", "neighbour")
+        await neighbour.wait_for("third/databases")
+        assert realms.ours.gateways["eu-gateway"].statistics().sites == ("acme/eu",)
+        assert [name for name in shop.clusters() if "/" in name] == ["acme/store"]
+
+
+async def test_no_key_of_any_gateway_of_either_realm_opens_what_it_carries(autojump_clock: MockClock) -> None:
+    secret = b"the combination of the safe is 31-41-59"
+    async with open_realms() as realms:
+        realms.introduce()
+        await realms.link()
+        shop = await realms.shop(echo("store"))
+        captured: list[bytes] = []
+        gateways = [
+            (federation.nodes[host], gateway)
+            for federation in (realms.ours, realms.theirs)
+            for host, gateway in federation.gateways.items()
+        ]
+        for _, gateway in gateways:
+            tap(gateway, captured)
+        for _ in range(5):
+            assert await shop.request("acme/store", secret) == secret
+        assert len(captured) >= 20
+        sessions = [
+            entry.session
+            for node, gateway in gateways
+            for mesh in (node.parts.mesh, gateway._between)
+            for entry in mesh._sessions.values()
+        ]
+        assert len(sessions) >= 4
+        secrets = [*gateways[0][0].parts.mesh.identity.gate_secrets, *gateways[1][0].parts.mesh.identity.gate_secrets]
+        secrets += [known.pair_secret for node, _ in gateways for known in node.parts.mesh.identity.trusted]
+        secrets += [node.parts.mesh.identity.static.private_bytes() for node, _ in gateways]
+        for frame in captured:
+            assert secret not in frame
+            assert b"store" not in frame
+            header = wire.parse_header_untrusted(frame)
+            for session in sessions:
+                with pytest.raises(AuthenticationError):
+                    session.open_untrusted(frame[:4] + session.local_index.to_bytes(4) + frame[8:])
+            for key in secrets:
+                assert not opens(bytes(key), header.counter, frame)
+
+
+def opens(key: bytes, counter: int, frame: bytes) -> bool:
+    """Tell whether a key opens a data frame, with whatever is used as nonce in Iris."""
+    for nonce in (counter.to_bytes(12), bytes(4) + counter.to_bytes(8), bytes(12)):
+        for cipher in (AESGCM(key), ChaCha20Poly1305(key)):
+            try:
+                cipher.decrypt(nonce, frame[16:], frame[:16])
+            except InvalidTag:
+                continue
+            return True
+    return False
+
+
+def tap(gateway: Gateway, captured: list[bytes]) -> None:
+    """Write down the frames that a gateway carries."""
+    carry = gateway._carrying._carry
+
+    def carry_noted(message: Message) -> None:
+        if message[0] == kinds.CARRY:
+            captured.append(message[6])
+        carry(message)
+
+    gateway._carrying._carry = carry_noted  # type: ignore[method-assign]
+
+
+async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(autojump_clock: MockClock) -> None:
+    """It tells routes to our own site, to a third realm, to clusters that it does not export, and carries for them."""
+    async with open_realms() as realms:
+        realms.introduce(theirs=("databases",))
+        await realms.link()
+        shop = await realms.shop(echo("databases"))
+        secrets = await realms.ours.member("eu", echo("secrets"))
+        ours, theirs = realms.ours.gateways["eu-gateway"], realms.theirs.gateways["acme-eu-gateway"]
+        (ours_there,) = theirs._between.peers.values()
+        their_id = realms.theirs.nodes["acme-eu-gateway"].id
+        our_realm, their_realm = shop.realm, realms.theirs.nodes["acme-eu-gateway"].realm
+        gateway = bytes.fromhex(their_id)
+        for site in ("eu", "ap", f"{our_realm}/ap", f"{'0c' * 16}/ap"):
+            path = (f"{their_realm}/eu", gateway, site, bytes.fromhex(secrets.id))
+            ours_there.link.post((kinds.ROUTE, site, bytes.fromhex(secrets.id), path), 64)
+            ours_there.link.post((kinds.EXPORTS, site, bytes.fromhex(secrets.id), 0, 1, (), (), False), 64)
+            frame = (kinds.CARRY, 5, f"{our_realm}/eu", bytes.fromhex(shop.id), site, gateway, b"frame")
+            ours_there.link.post(frame, 64)
+        for source in (
+            "ap",
+            "eu",
+        ):  # as if from another site of our realm, and in a form that could be passed on unread
+            content = bytes((wire.DATA,)) + bytes(40)
+            carried = (kinds.CARRY, 5, "eu", bytes.fromhex(shop.id), source, bytes.fromhex(secrets.id), content)
+            ours_there.link.post(carried, 64)
+            await trio.sleep(1)
+        lie = (CLUSTER, "payroll", gateway, b"")
+        topic = (TOPIC, ">", gateway, b"")
+        ours_there.link.post((kinds.EXPORTS, f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
+        await trio.sleep(2)
+        refusals = ours._between.refusals
+        assert refusals[f"message of kind {kinds.ROUTE:#x}"] == 4
+        assert refusals[f"message of kind {kinds.EXPORTS:#x}"] == 4
+        assert refusals[f"message of kind {kinds.CARRY:#x}"] == 6
+        assert shop.statistics().refusals.get("unknown session", 0) == 0, "no frame of it arrived"
+        assert ours.statistics().sites == ("acme/eu",)
+        assert shop.parts.sites is not None
+        assert shop.parts.sites.directory.subscribers() == set()
+        assert [name for name in shop.clusters() if "/" in name] == []
+
+
+async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_else(autojump_clock: MockClock) -> None:
+    async with open_realms() as realms:
+        realms.introduce()
+        await realms.link()
+        shop = await realms.shop(echo("databases"))
+        assert await shop.request("acme/databases", 1) == 1
+        member = realms.theirs.nodes["acme-eu-databases"]
+        link = shop.parts.mesh.peers[member.id].link
+        forbidden = [
+            (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",)),
+            (kinds.INTEREST, 1, True, (), ()),
+            (kinds.REVOCATIONS, b"x"),
+            (kinds.JOIN, b"x"),
+            (kinds.GOSSIP, ()),
+            (kinds.FORWARD, bytes(16), b"x"),
+            (kinds.RELAY, bytes(16), 1, 1, b"", b"", bytes(64)),
+            (kinds.SENDER_KEY, 1, 1, bytes(32)),
+            (kinds.ALLOWED, (">",), (">",), (">",)),
+            (kinds.COPY, 5, "eu", bytes(16), (), b"x"),
+        ]
+        for message in forbidden:
+            link.post(message, 64)
+        assert await shop.request("acme/databases", 2) == 2, "the rest goes on"
+        assert member.statistics().refusals["message of unknown kind or length"] == len(forbidden)

@@ -1,0 +1,87 @@
+"""Two realms in processes of their own, linked over ws on loopback: credentials from files, the command, real time."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+from iris.kernel.errors import NoSuchCluster
+from tests.support.command import Terminal, open_terminal
+from tests.support.federations import echo
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[Terminal]:
+    with open_terminal() as opened:
+        for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, opened.environment[name])
+        monkeypatch.chdir(opened.directory)
+        yield opened
+
+
+def free_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"ws://127.0.0.1:{server.getsockname()[1]}/gateway"
+
+
+async def wait_for_sites(file: Path, *sites: str) -> None:
+    """Wait until a gateway has written that it reaches these sites."""
+    with trio.fail_after(60):
+        while _sites(file) != list(sites):  # noqa: ASYNC110 -- another process writes the file
+            await trio.sleep(0.1)
+
+
+def _sites(file: Path) -> object:
+    return json.loads(file.read_text())["sites"] if file.exists() else None
+
+
+async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) -> None:
+    def keys(*arguments: str) -> None:
+        done = terminal.run("keys", *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+
+    def exchange() -> None:
+        for owner in ("ours", "acme"):
+            keys("realm", f"{owner}.key")
+            keys("bundle", f"{owner}.key", "--name", owner, "--export", ">", "--out", f"{owner}.bundle")
+        keys("trust", "ours.key", "acme.bundle")
+        keys("trust", "acme.key", "ours.bundle", "--as", "partner", "--allow", "shop")
+        for owner, cluster in (("ours", "shop"), ("acme", "store")):
+            keys("cluster", f"{owner}.key", cluster, "--out", f"{cluster}.iris")
+            keys("cluster", f"{owner}.key", "gate", "--gateway", "--out", f"{owner}-gate.iris")
+
+    await trio.to_thread.run_sync(exchange)
+    url = free_url()
+    status = terminal.directory / "ours.json"
+    theirs = ("--credential", "acme-gate.iris", "--site", "eu", "--listen", url, "--export", ">")
+    ours = ("--credential", "ours-gate.iris", "--site", "eu", "--peer", f"acme/{url}", "--status", str(status))
+    with terminal.started("gateway", *theirs), terminal.started("gateway", *ours):
+        await wait_for_sites(status, "acme/eu")
+        async with (
+            iris.open_node(credential="store.iris", site="eu", lan=False) as store,
+            store.join("store", echo("store")),
+            iris.open_node(credential="shop.iris", site="eu", lan=False) as shop,
+        ):
+            await shop.wait_for("acme/store", timeout=30)
+            assert await shop.request("acme/store", b"over there", timeout=30) == b"over there"
+            assert [member.site for member in shop.members("acme/store")] == ["acme/eu"]
+            async with shop.open_tunnel("acme/store", timeout=30) as tunnel:
+                await tunnel.send(b"x" * 100_000)
+                await tunnel.send_eof()
+                assert [len(payload) async for payload in tunnel] == [100_000]
+            assert store.id in shop.statistics().links
+            # A credential that was refreshed is taken into use without a restart.
+            await trio.to_thread.run_sync(keys, "distrust", "ours.key", "acme")
+            await trio.to_thread.run_sync(keys, "refresh", "ours.key", "shop.iris", "ours-gate.iris")
+            await wait_for_sites(status)
+            with trio.fail_after(30):
+                while store.id in shop.statistics().links:  # noqa: ASYNC110 -- the file is looked at once a second
+                    await trio.sleep(0.1)
+            with pytest.raises(NoSuchCluster, match="no realm is trusted here by the name of 'acme'"):
+                await shop.request("acme/store", b"")
