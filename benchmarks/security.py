@@ -168,7 +168,11 @@ def main() -> None:
         return
     if options.subject == "strangers":
         measured = partial(
-            strangers.measure, half_open=options.half_open, slow=options.slow, addresses=options.addresses
+            strangers.measure,
+            half_open=options.half_open,
+            slow=options.slow,
+            addresses=options.addresses,
+            rate=options.rate,
         )
         strangers.report(trio.run(measured))
         return

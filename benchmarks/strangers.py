@@ -5,9 +5,10 @@ One process is the node.  Another one is the crowd:
 - half of ``half_open`` connect and say nothing at all,
 - the other half greet as nng does, and then say nothing,
 - ``slow`` writers claim a frame of 1 MiB and send a byte of it now and then,
-- one claims a frame of 8 GiB.
+- one claims a frame of 8 GiB, when all others are there.
 
-Meanwhile this process dials the node as an honest node does, again and again: a connection, a handshake, a link.
+They come in any order, so many a second.  Meanwhile this process dials the node as an honest node does, again and
+again: a connection, a handshake, a link.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import resource
 import struct
 import subprocess
@@ -46,6 +48,14 @@ AGAIN: Final = 0.25
 
 _PATIENCE: Final = 15.0
 
+SORTS: Final = ("silent", "greeted", "slow", "huge")
+"""What the crowd does: say nothing, greet and say nothing, write a frame slowly, claim a frame of 8 GiB."""
+
+RATE: Final = 1000.0
+"""How many of the crowd come in a second, if nothing else is said."""
+
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +63,24 @@ class Outcome:
     """What came of it.  Times are seconds."""
 
     grown: int
-    """Bytes of memory of the node at the worst moment, beyond those before."""
+    """Bytes of memory of the node at the worst moment, as the system saw it, beyond those before."""
     dials: tuple[float, ...]
     """Of the honest node, sorted."""
     quiet_dials: tuple[float, ...]
     """Of the honest node before the crowd came, sorted."""
-    closed: tuple[float, ...]
-    """How long each of the crowd was let stay, sorted."""
+    stays: dict[str, tuple[float, ...]]
+    """How long each of the crowd was let stay, sorted, by what it did: one of ``SORTS``."""
     left: int
     """How many of the crowd were still there at the end."""
+    seconds: float
+    """From when the crowd came until the last of it was gone."""
+    processor: dict[str, float]
+    """Seconds of processor time that the node, the crowd and the honest dials took meanwhile."""
+
+    @property
+    def closed(self) -> tuple[float, ...]:
+        """How long each of the crowd was let stay, sorted."""
+        return tuple(sorted(stay for stays in self.stays.values() for stay in stays))
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
@@ -93,21 +112,29 @@ async def be_node(credential: Credential) -> None:
 # -- the crowd --------------------------------------------------------------------------------------------------
 
 
-async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None:
-    """Be everybody; print how long each was let stay, as JSON."""
-    stays: list[float | None] = []
+async def be_crowd(port: int, half_open: int, slow: int, addresses: int, rate: float) -> None:
+    """Be everybody; print how long each was let stay, by sort, and the processor time that it took, as JSON."""
+    stays: dict[str, list[float | None]] = {sort: [] for sort in SORTS}
+    coming = half_open // 2 * 2 + slow
+    all_there = trio.Event()
 
-    async def knock(number: int, greeting: bytes, drip: bool) -> None:
+    async def knock(number: int, sort: str, greeting: bytes, drip: bool) -> None:
+        nonlocal coming
         stream = trio.socket.socket()
         with stream:
             await stream.bind((f"127.9.{number % addresses // 250}.{1 + number % addresses % 250}", 0))
             began = trio.current_time()
-            stays.append(None)
-            place = len(stays) - 1
+            stays[sort].append(None)
+            place = len(stays[sort]) - 1
             with trio.move_on_after(_PATIENCE) as scope:
                 async with trio.open_nursery() as nursery:
                     with contextlib.suppress(OSError):  # it was sent away in the middle of a word
-                        await stream.connect(("127.0.0.1", port))
+                        try:
+                            await stream.connect(("127.0.0.1", port))
+                        finally:
+                            coming -= 1
+                            if not coming:
+                                all_there.set()
                         began = trio.current_time()
                         await stream.send(greeting)
                         if drip:
@@ -116,7 +143,7 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None
                             pass
                     nursery.cancel_scope.cancel()
             if not scope.cancelled_caught:
-                stays[place] = trio.current_time() - began
+                stays[sort][place] = trio.current_time() - began
 
     async def dribble(stream: trio.socket.SocketType) -> None:
         with contextlib.suppress(OSError):
@@ -124,13 +151,19 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int) -> None
                 await trio.sleep(_DRIP)
                 await stream.send(b"x")
 
+    everybody: list[tuple[str, bytes, bool]] = [
+        *[("silent", b"", False), ("greeted", GREETING, False)] * (half_open // 2),
+        *[("slow", GREETING + struct.pack(">Q", _SLOW_FRAME), True)] * slow,
+    ]
+    random.Random(1).shuffle(everybody)
     async with trio.open_nursery() as nursery:
-        for number in range(half_open):
-            nursery.start_soon(knock, number, GREETING if number % 2 else b"", False)
-        for number in range(slow):
-            nursery.start_soon(knock, number, GREETING + struct.pack(">Q", _SLOW_FRAME), True)
-        nursery.start_soon(knock, 0, GREETING + struct.pack(">Q", 8 << 30), True)
-    print(json.dumps(stays))
+        begin = trio.current_time()
+        for number, (sort, greeting, drip) in enumerate(everybody):
+            await trio.sleep_until(begin + number / rate)
+            nursery.start_soon(knock, number, sort, greeting, drip)
+        await all_there.wait()
+        nursery.start_soon(knock, 0, "huge", GREETING + struct.pack(">Q", 8 << 30), True)
+    print(json.dumps([stays, time.process_time()]))
 
 
 # -- the honest node --------------------------------------------------------------------------------------------
@@ -155,9 +188,17 @@ async def dial(credential: Credential, url: str) -> float:
     return took
 
 
-def resident(pid: int) -> int:
-    """Return how much memory a process has in use."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def peak_memory(pid: int) -> int:
+    """Return how many bytes of memory a process had in use at most, since the last call."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # begin anew with what it has now: see proc(5)
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def processor_time(pid: int) -> float:
+    """Return how many seconds of processor time a process has taken."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / _TICK
 
 
 @contextlib.asynccontextmanager
@@ -184,11 +225,12 @@ async def read_all(stream: trio.abc.ReceiveStream, until: bytes = b"") -> bytes:
     return read
 
 
-async def measure(*, half_open: int, slow: int, addresses: int, pause: float = 0.05) -> Outcome:
+async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RATE, pause: float = 0.05) -> Outcome:
     """Let the crowd come to a node, and dial it for as long as the crowd is there.
 
     Args:
         addresses: how many the crowd comes from; the honest node has another one.
+        rate: how many of it come in a second.
         pause: seconds between two dials.
     """
     realm, credential = issue_cluster(create_realm(os.urandom), "door", entropy=os.urandom, wall_now=wall_clock())
@@ -201,10 +243,12 @@ async def measure(*, half_open: int, slow: int, addresses: int, pause: float = 0
             assert node.stdin is not None
             url = (await read_all(node.stdout, b"\n")).decode().strip()
             quiet = sorted([await dial(credential, url) for _ in range(40)])
-            before = worst = resident(node.pid)
+            peak_memory(node.pid)
+            before = peak_memory(node.pid)
+            node_before, own_before, began = processor_time(node.pid), time.process_time(), trio.current_time()
             dials: list[float] = []
             answer: list[bytes] = []
-            arguments = [url.rpartition(":")[2], str(half_open), str(slow), str(addresses)]
+            arguments = [url.rpartition(":")[2], str(half_open), str(slow), str(addresses), str(rate)]
             async with open_process("crowd", *arguments) as crowd, trio.open_nursery() as nursery:
                 stdout = crowd.stdout
                 assert stdout is not None
@@ -216,18 +260,25 @@ async def measure(*, half_open: int, slow: int, addresses: int, pause: float = 0
                 nursery.start_soon(collect)
                 while True:
                     dials.append(await dial(credential, url))
-                    worst = max(worst, resident(node.pid))
                     await trio.sleep(pause)
+            seconds = trio.current_time() - began
+            grown = peak_memory(node.pid) - before
+            processor = {
+                "node": processor_time(node.pid) - node_before,
+                "honest dials": time.process_time() - own_before,
+            }
             await node.stdin.send_all(b"\n")
             print(f"refused: {(await read_all(node.stdout)).decode().strip()}")
-    stays: list[float | None] = json.loads(answer[0])
-    closed = sorted(stay for stay in stays if stay is not None)
+    stays: dict[str, list[float | None]]
+    stays, processor["crowd"] = json.loads(answer[0])
     return Outcome(
-        grown=worst - before,
+        grown=grown,
         dials=tuple(sorted(dials)),
         quiet_dials=tuple(quiet),
-        closed=tuple(closed),
-        left=len(stays) - len(closed),
+        stays={sort: tuple(sorted(stay for stay in of if stay is not None)) for sort, of in stays.items()},
+        left=sum(stay is None for of in stays.values() for stay in of),
+        seconds=seconds,
+        processor=processor,
     )
 
 
@@ -239,7 +290,13 @@ def report(outcome: Outcome) -> None:
         print(f"honest dials {name}: {len(dials)}, median {middle:.0f} ms, p99 {most:.0f} ms, max {last:.0f} ms")
     middle, last = percentile(outcome.closed, 0.5), outcome.closed[-1]
     print(f"strangers: {len(outcome.closed)} closed, half after {middle:.2f} s, the last after {last:.2f} s")
+    for sort, stays in outcome.stays.items():
+        if stays:
+            middle, last = percentile(stays, 0.5), stays[-1]
+            print(f"  {sort}: {len(stays)}, half after {middle:.2f} s, the last after {last:.2f} s")
     print(f"strangers left: {outcome.left}")
+    shares = ", ".join(f"{who} {took:.1f} s" for who, took in outcome.processor.items())
+    print(f"processor time in the {outcome.seconds:.1f} s from when they came: {shares}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +304,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--half-open", type=int, default=2000)
     parser.add_argument("--slow", type=int, default=500)
     parser.add_argument("--addresses", type=int, default=1, help="how many the crowd comes from")
+    parser.add_argument("--rate", type=float, default=RATE, help="how many of the crowd come in a second")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -256,8 +314,8 @@ def main(arguments: Sequence[str]) -> None:
         trio.run(be_node, load_credential(Path(arguments[1])))
     else:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
-        port, half_open, slow, addresses = map(int, arguments[1:])
-        trio.run(be_crowd, port, half_open, slow, addresses)
+        port, half_open, slow, addresses = map(int, arguments[1:5])
+        trio.run(be_crowd, port, half_open, slow, addresses, float(arguments[5]))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ class Revoking:
         self._realm = realm
         self._nursery = nursery
         self._saving = trio.Lock()
+        self._looking = trio.Lock()
         self._seen = self._state()
         known = None if path is None else load_revocations(path, realm)
         self.revocations: Final = Revocations(realm, known)
@@ -110,21 +111,24 @@ class Revoking:
 
     async def look(self) -> None:
         """Take the list in the file if the file was replaced by a newer one; put back the newest over an older one."""
-        if self._path is None:
-            return
+        if self._path is not None:
+            async with self._looking:  # who looks meanwhile is told when all is done that follows from the file
+                await self._look(self._path)
+
+    async def _look(self, path: Path) -> None:
         state = await trio.to_thread.run_sync(self._state)
         if state is None or state == self._seen:
             return
         self._seen = state
         try:
-            found = await trio.to_thread.run_sync(load_revocations, self._path, self._realm)
+            found = await trio.to_thread.run_sync(load_revocations, path, self._realm)
         except ConfigError as error:
             _log.warning("%s", error)
             return
         if found is None or self.take(found.signed) or found.number >= self.revocations.number:
             return
         newest = self.revocations.number
-        _log.warning("%s: list %d is older than list %d, which stays in force", self._path, found.number, newest)
+        _log.warning("%s: list %d is older than list %d, which stays in force", path, found.number, newest)
         await self._save()
 
     def _state(self) -> tuple[int, int, int] | None:

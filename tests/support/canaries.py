@@ -52,6 +52,8 @@ class Canaries:
             return
         before = len(self._blocks)
         plain = bytes(memoryview(secret))
+        if plain[:_BLOCK] in self._blocks and plain[-_BLOCK:] in self._blocks:
+            return  # each is made twice and more: as what was derived, as a key, by both ends
         for start in range(0, len(plain) - _BLOCK + 1, _BLOCK):
             block = plain[start : start + _BLOCK]
             if len(set(block)) >= _TRIVIAL_BLOCK:
