@@ -63,7 +63,9 @@ class Outcome:
     """What came of it.  Times are seconds."""
 
     grown: int
-    """Bytes of memory of the node at the worst moment, as the system saw it, beyond those before."""
+    """Bytes of memory of the node beyond those before, the most that was seen after a dial."""
+    peak: int
+    """The same at the worst moment, as the system saw it."""
     dials: tuple[float, ...]
     """Of the honest node, sorted."""
     quiet_dials: tuple[float, ...]
@@ -188,6 +190,11 @@ async def dial(credential: Credential, url: str) -> float:
     return took
 
 
+def resident(pid: int) -> int:
+    """Return how much memory a process has in use."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def peak_memory(pid: int) -> int:
     """Return how many bytes of memory a process had in use at most, since the last call."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -244,7 +251,7 @@ async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RA
             url = (await read_all(node.stdout, b"\n")).decode().strip()
             quiet = sorted([await dial(credential, url) for _ in range(40)])
             peak_memory(node.pid)
-            before = peak_memory(node.pid)
+            before = worst = resident(node.pid)
             node_before, own_before, began = processor_time(node.pid), time.process_time(), trio.current_time()
             dials: list[float] = []
             answer: list[bytes] = []
@@ -260,9 +267,10 @@ async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RA
                 nursery.start_soon(collect)
                 while True:
                     dials.append(await dial(credential, url))
+                    worst = max(worst, resident(node.pid))
                     await trio.sleep(pause)
             seconds = trio.current_time() - began
-            grown = peak_memory(node.pid) - before
+            peak = peak_memory(node.pid) - before
             processor = {
                 "node": processor_time(node.pid) - node_before,
                 "honest dials": time.process_time() - own_before,
@@ -272,7 +280,8 @@ async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RA
     stays: dict[str, list[float | None]]
     stays, processor["crowd"] = json.loads(answer[0])
     return Outcome(
-        grown=grown,
+        grown=worst - before,
+        peak=peak,
         dials=tuple(sorted(dials)),
         quiet_dials=tuple(quiet),
         stays={sort: tuple(sorted(stay for stay in of if stay is not None)) for sort, of in stays.items()},
@@ -284,7 +293,7 @@ async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RA
 
 def report(outcome: Outcome) -> None:
     """Print an outcome."""
-    print(f"memory of the node: +{outcome.grown / 2**20:.1f} MiB")
+    print(f"memory of the node: +{outcome.grown / 2**20:.1f} MiB, at its peak +{outcome.peak / 2**20:.1f} MiB")
     for name, dials in (("before", outcome.quiet_dials), ("meanwhile", outcome.dials)):
         middle, most, last = (percentile(dials, share) * 1000 for share in (0.5, 0.99, 1.0))
         print(f"honest dials {name}: {len(dials)}, median {middle:.0f} ms, p99 {most:.0f} ms, max {last:.0f} ms")
