@@ -42,6 +42,8 @@ MEMBERS = (10, 100, 1000)
 AMONG = tuple(Figure(name=f"rate-{members}", unit="req/s", better="higher") for members in MEMBERS)
 KEPT = Figure(name="kept", unit="ratio", better="higher")
 """The rate with the most members, divided by that with the fewest."""
+KEPT_BY_ASKER = Figure(name="kept-by-asker", unit="ratio", better="higher")
+"""The same of requests for each second of processor time that the asker's own tasks take, without the members'."""
 
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")
@@ -166,7 +168,7 @@ CASES: tuple[Case, ...] = (
         kind="members",
         size=128,
         sinks=0,
-        figures=(*AMONG, KEPT),
+        figures=(*AMONG, KEPT, KEPT_BY_ASKER),
     ),
     Case(
         name="members-64",
@@ -175,6 +177,6 @@ CASES: tuple[Case, ...] = (
         size=128,
         sinks=0,
         concurrency=64,
-        figures=(*AMONG, KEPT),
+        figures=(*AMONG, KEPT, KEPT_BY_ASKER),
     ),
 )

@@ -19,7 +19,7 @@ deadline                                ``RequestTimeout``         ``RequestTime
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, final
 
 import trio
@@ -74,10 +74,21 @@ _MAX_ATTEMPTS: Final = 4
 class _Waiter:
     """One attempt that waits for its outcome."""
 
-    __slots__ = ("idempotent", "member", "message", "outcome", "size", "task")
+    __slots__ = ("idempotent", "member", "message", "outcome", "picker", "size", "task", "tried")
 
-    def __init__(self, member: NodeId, message: wire.Message, size: int, *, idempotent: bool) -> None:
+    def __init__(
+        self,
+        member: NodeId,
+        message: wire.Message,
+        size: int,
+        *,
+        idempotent: bool,
+        picker: Picker | None,
+        tried: Collection[NodeId],
+    ) -> None:
         self.member = member
+        self.picker = picker
+        self.tried = tried
         self.message = message
         self.size = size
         self.idempotent = idempotent
@@ -90,6 +101,12 @@ class _Waiter:
         if self.task is not None:
             task, self.task = self.task, None
             trio.lowlevel.reschedule(task)
+
+    def moves(self) -> bool:
+        """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
+        if not self.idempotent or self.outcome is not None:
+            return False
+        return self.picker is None or self.picker.pick(exclude=self.tried) is not None
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Called by trio when the wait is cancelled: nobody may wake the task any more."""
@@ -247,7 +264,8 @@ class Requests:
             message = (
                 kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
-            waiter = _Waiter(member, message, wire.payload_size(payload), idempotent=idempotent)
+            size = wire.payload_size(payload)
+            waiter = _Waiter(member, message, size, idempotent=idempotent, picker=picker, tried=tried)
             try:
                 self._mesh.post(member, message, waiter.size, eager=True)
             except NotSent as error:
@@ -356,7 +374,7 @@ class Requests:
                     waiter.end(_BROKEN)
 
     def peer_refused(self, node: NodeId) -> None:
-        """Idempotent requests are asked elsewhere at once; the others wait for what becomes of the member.
+        """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
 
         So do all, if the member is at another site and there is another way: it will know those that it has.
         """
@@ -364,7 +382,7 @@ class Requests:
         if peer is not None and peer.returning:
             return
         for waiter in list(self._waiting.values()):
-            if waiter.member == node and waiter.idempotent and waiter.outcome is None:
+            if waiter.member == node and waiter.moves():
                 waiter.end(_BROKEN)
 
     def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors

@@ -23,6 +23,11 @@ def marked() -> Iterator[None]:
         _MARKED.reset(token)
 
 
+def unmark() -> None:
+    """Take the mark from this task, and from those that it will begin."""
+    _MARKED.set(False)
+
+
 @final
 class TaskTime(trio.abc.Instrument):
     """Adds up the processor time of the steps of marked tasks.

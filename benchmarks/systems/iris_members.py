@@ -8,8 +8,9 @@ What is lost with 64 requests at one time is the batch: with 10 members two requ
 its own, and the reply, too (2.0 frames for a request instead of 0.9, 528 Python calls instead of 331).  One at a time
 shows what the members themselves cost (766 calls instead of 688).
 
-The members' work is in the rate, too, and the same for all three.  They take turns in short slices, so that a machine
-that slows down slows all of them down.
+The members' work is in the rate, too, and all of them share one core's caches, which no members elsewhere do: a
+thousand nodes are cold when their turn comes.  So the processor time of the asker's own tasks is measured besides.  The
+three take turns in short slices, so that a machine that slows down slows all of them down.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Final, final
 import trio
 
 import iris
+from benchmarks.requests.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
 from iris._bench_case import MEMBERS
 from iris.cluster.balancer import Balancer
@@ -79,6 +81,7 @@ async def _serve(
     network: MemoryNetwork, credential: Credential, number: int, task_status: trio.TaskStatus[Mesh]
 ) -> None:
     """Be a member.  Each is a task of its own: deadlines are looked up through all scopes that a task is in."""
+    unmark()
     service = iris.Service(CLUSTER)
 
     @service.request
@@ -106,16 +109,20 @@ async def _open_asker(credential: Credential, members: int) -> AsyncIterator[Req
         nursery.cancel_scope.cancel()
 
 
-async def _ask(requests: Requests, concurrency: int, payload: bytes, seconds: float) -> float:
-    """Return the requests answered per second."""
-    answered = 0
+async def _ask(
+    requests: Requests, concurrency: int, payload: bytes, seconds: float, work: TaskTime
+) -> tuple[float, float]:
+    """Return the requests answered per second, and per second of the asker's processor time."""
+    answered = asked = 0
+    worked = work.seconds
     begin = perf_counter() + seconds * WARM_UP
     end = begin + seconds
 
     async def client() -> None:
-        nonlocal answered
+        nonlocal answered, asked
         while (before := perf_counter()) < end:
             await requests.request(CLUSTER, payload, timeout=5.0)
+            asked += 1
             answered += before >= begin
 
     async with trio.open_nursery() as nursery:
@@ -124,19 +131,25 @@ async def _ask(requests: Requests, concurrency: int, payload: bytes, seconds: fl
             for _ in range(concurrency):
                 clients.start_soon(client)
         nursery.cancel_scope.cancel()
-    return answered / seconds
+    return answered / seconds, asked / (work.seconds - worked)
 
 
 async def members(task: Task) -> None:
     """Measure each number of members in turn, again and again."""
     _, credential = issue_cluster(create_realm(os.urandom), CLUSTER, entropy=os.urandom, wall_now=time())
     payload = bytes(task.case.size)
-    rates: dict[int, list[float]] = {number: [] for number in MEMBERS}
+    rates: dict[int, list[tuple[float, float]]] = {number: [] for number in MEMBERS}
+    work = TaskTime()
+    trio.lowlevel.add_instrument(work)
     async with AsyncExitStack() as stack:
+        stack.enter_context(marked())
         askers = {number: await stack.enter_async_context(_open_asker(credential, number)) for number in MEMBERS}
         for _ in range(SLICES):
             for number, asker in askers.items():
-                rates[number].append(await _ask(asker, task.case.concurrency, payload, task.seconds / SLICES))
-        medians = {number: statistics.median(found) for number, found in rates.items()}
-        figures = {f"rate-{number}": rate for number, rate in medians.items()}
-        task.finish(kept=medians[MEMBERS[-1]] / medians[MEMBERS[0]], **figures)
+                rates[number].append(await _ask(asker, task.case.concurrency, payload, task.seconds / SLICES, work))
+    of_all = {number: statistics.median(rate for rate, _ in found) for number, found in rates.items()}
+    of_asker = {number: statistics.median(rate for _, rate in found) for number, found in rates.items()}
+    figures = {f"rate-{number}": rate for number, rate in of_all.items()}
+    figures["kept"] = of_all[MEMBERS[-1]] / of_all[MEMBERS[0]]
+    figures["kept-by-asker"] = of_asker[MEMBERS[-1]] / of_asker[MEMBERS[0]]
+    task.finish(**figures)
