@@ -61,8 +61,9 @@ async def test_members_that_grow_are_asked_in_turn_and_the_rate_that_is_kept_is_
     task = Task(case=case_named(name), seconds=0.5, broker="", addresses=())
     await iris_members.members(task)
     figures = json.loads(capsys.readouterr().out)["figures"]
-    assert figures.keys() == {"rate-1", "rate-3", "kept"}
+    assert figures.keys() == {"rate-1", "rate-3", "kept", "kept-by-asker"}
     assert figures["kept"] == pytest.approx(figures["rate-3"] / figures["rate-1"])
+    assert figures["kept-by-asker"] > 0
 
 
 def test_every_case_can_be_done_by_iris() -> None:

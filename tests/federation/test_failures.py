@@ -384,8 +384,7 @@ async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
         own = federation.nodes["ap-gateway"]
         us = federation.nodes["us-gateway"]
         link = flooder._between.peers[us.id].link
-        for number in range(3_000):
-            false = Hop(f"x{number % 200}", own.id)
+        for false in (Hop(f"x{number % 200}", own.id) for number in range(3_000)):
             link.post(Route(false, (Hop("ap", own.id), false)).message(), 50)
         await trio.sleep(2)
         assert federation.gateways["us-gateway"].statistics().sites == ("eu",)
