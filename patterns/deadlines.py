@@ -38,13 +38,13 @@ class Deadlines:
         if deadline == math.inf:
             return
         entries = self._entries
-        heapq.heappush(entries, (deadline, number))
-        if deadline < self._next:
-            self._news.wake()
-        if len(entries) >= self._tidy_at:
+        if len(entries) >= self._tidy_at:  # before this one comes, whose wait may not have begun yet
             entries[:] = [entry for entry in entries if entry[1] in self._waiting]
             heapq.heapify(entries)
             self._tidy_at = max(_TIDY_FROM, 2 * len(entries))
+        heapq.heappush(entries, (deadline, number))
+        if deadline < self._next:
+            self._news.wake()
 
     async def run(self) -> None:
         """Do it until cancelled.  Waits that have ended wake this task rarely: once where their deadlines are alike."""

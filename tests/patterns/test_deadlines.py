@@ -44,3 +44,19 @@ async def test_waits_that_have_ended_take_no_room(autojump_clock: MockClock) -> 
         if number >= 10:
             waiting.discard(number - 10)
     assert len(deadlines) <= 1024
+
+
+async def test_a_wait_that_begins_after_its_deadline_was_added_ends_at_it(autojump_clock: MockClock) -> None:
+    """As requests do: a number is among those that wait when the first member is asked."""
+    waiting: set[int] = set()
+    ended: list[int] = []
+    deadlines = Deadlines(waiting, ended.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadlines.run)
+        until = trio.current_time() + 1
+        for number in range(3000):
+            deadlines.add(until, number)
+            waiting.add(number)
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    assert ended == list(range(3000))
