@@ -354,11 +354,20 @@ class Membership:
                 result = await result
             payload = encoded(result, self._config.max_payload)
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
-            self._failed += 1
-            code, text = _describe(error, tracebacks=self.service.tracebacks)
-            return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
+            return self._fail(job, error)
+        except BaseExceptionGroup as group:
+            # A nursery in the handler that was cancelled, and a task of it that failed at that.
+            failure = group.split(trio.Cancelled)[1]
+            if not isinstance(failure, Exception):
+                raise
+            return self._fail(job, failure)
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
+
+    def _fail(self, job: Job, error: Exception) -> tuple[wire.Message, int]:
+        self._failed += 1
+        code, text = _describe(error, tracebacks=self.service.tracebacks)
+        return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
@@ -434,11 +443,19 @@ class Membership:
 def _describe(error: Exception, *, tracebacks: bool) -> tuple[str, str]:
     """What a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
     if isinstance(error, RemoteError):
-        code, text = error.code[:64], error.message[:1024]
+        code, text = _text(error.code)[:64], _text(error.message)[:1024]
     elif isinstance(error, IrisError):
-        code, text = type(error).__name__, str(error)[:1024]
+        code, text = type(error).__name__, _text(error)[:1024]
     else:
-        code, text = "error", f"{type(error).__name__}: {error}"[:1024]
+        code, text = "error", f"{type(error).__name__}: {_text(error)}"[:1024]
     if tracebacks:
-        text += "\n" + "".join(traceback.format_exception(error))[-8192:]
+        text += "\n" + _text("".join(traceback.format_exception(error))[-8192:])
     return code, text
+
+
+def _text(value: object) -> str:
+    """What a handler gives as a text, whatever that is, in a form that has one in UTF-8."""
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- it is the handler's own code that makes it
+        return f"a {type(value).__name__} without a text"

@@ -241,3 +241,79 @@ async def test_flags_of_a_later_version_are_no_trouble(autojump_clock: MockClock
             shop.mesh.post(member.id, (*FIELDS[:5], flags, *FIELDS[6:]), 8)
             await trio.sleep(0.1)
             assert membership.statistics().served == 1
+
+
+# -- from handlers that fail as they should not --------------------------------------------------------------
+
+
+class Silent(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (FileNotFoundError("no file caf\udce9"), "error", r"FileNotFoundError: no file caf\udce9"),
+        (Silent(), "error", "Silent: a Silent without a text"),
+        (iris.RemoteError(404, None), "404", "None"),  # type: ignore[arg-type]
+        (iris.RemoteError("caf\udce9", "\ud800"), r"caf\udce9", r"\ud800"),
+        (iris.NotSent("\udce9"), "NotSent", r"\udce9"),
+    ],
+)
+@pytest.mark.parametrize("tracebacks", [False, True])
+async def test_an_error_whose_text_cannot_travel_is_the_callers_like_any_other(
+    autojump_clock: MockClock, error: Exception, code: str, text: str, tracebacks: bool
+) -> None:
+    store = iris.Service("store", tracebacks=tracebacks)
+
+    @store.request
+    async def fail(request: iris.Request) -> object:
+        if request.payload:
+            return request.payload
+        raise error
+
+    assert store.requests[None] is fail
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        with pytest.raises(iris.RemoteError) as caught:
+            await shop.request("store", 0)
+        assert caught.value.code == code
+        assert caught.value.message.split("\n")[0] == text
+        assert await shop.request("store", 1) == 1
+        assert member.statistics().services["store"].failed == 1
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_a_task_of_a_handler_that_fails_while_it_is_cancelled_ends_nothing_else(
+    autojump_clock: MockClock, cancel: bool
+) -> None:
+    store = make_store()
+
+    async def tidy_up_badly() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("the connection was closed already")
+
+    @store.request("nursery")
+    async def work(_: iris.Request) -> object:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tidy_up_badly)
+            await trio.sleep_forever()
+
+    assert store.requests["nursery"] is work
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        for _ in range(3):
+            if cancel:
+                with trio.move_on_after(0.1):
+                    await shop.request("store", operation="nursery")
+            else:
+                with pytest.raises(iris.RequestTimeout):
+                    await shop.request("store", operation="nursery", timeout=0.1)
+            await trio.sleep(0.1)
+            assert await shop.request("store", 1) == 1
+        assert member.statistics().services["store"].failed == 3
