@@ -287,10 +287,8 @@ class Balancer:
     def _begin_trial(self, now: float, exclude: Collection[NodeId]) -> NodeId | None:
         for score in self._scores.values():
             circuit = score.circuit
-            open_ = circuit is not None and circuit.state is not CircuitState.CLOSED
-            if open_ and circuit is not None and (circuit.state is CircuitState.HALF_OPEN or circuit.until > now):
-                continue
-            if not open_ and score.trial_at > now:
+            open_ = circuit is not None and circuit.state is CircuitState.OPEN
+            if (circuit.until if circuit is not None and open_ else score.trial_at) > now:
                 continue
             if score.tried and score.outstanding and not open_:
                 score.trial_at = now + score.pause  # it has not ended yet
@@ -299,6 +297,7 @@ class Balancer:
             if not score.suspended and score.node not in exclude:
                 if circuit is not None and open_:
                     circuit.begin_trial()
+                # If it is never sent, because that may not be repeated or there is no room, another one comes then.
                 score.tried = True
                 score.trial_at = now + score.pause
                 self._arrange()

@@ -168,16 +168,18 @@ def test_a_member_that_fails_and_fails_is_tried_ever_more_rarely() -> None:
     assert 20 <= later <= 45, "of 1,200 requests"
 
 
-def test_a_trial_that_was_never_sent_is_made_up_for() -> None:
+@pytest.mark.parametrize("requests", [4, 5, 20])
+def test_a_trial_that_was_never_sent_is_made_up_for(requests: int) -> None:
     two = balancer(2)
-    stand_still(two, requests=4, timeout=0.5)
+    stand_still(two, requests=requests, timeout=0.5)
     assert [two.pick(now=2.0), two.pick(now=2.1)] == [node(0), node(1)]
     assert two.pick(now=3.5) == node(0)
 
 
-def test_a_trial_that_takes_long_is_the_only_one() -> None:
+@pytest.mark.parametrize("requests", [4, 5, 20])
+def test_a_trial_that_takes_long_is_the_only_one(requests: int) -> None:
     two = balancer(2)
-    stand_still(two, requests=4, timeout=0.5)
+    stand_still(two, requests=requests, timeout=0.5)
     assert two.pick(now=2.0) == node(0)
     two.started(node(0))
     assert {two.pick(now=2.0 + number) for number in range(1, 20)} == {node(1)}
