@@ -289,6 +289,8 @@ class Requests:
                             "once; use idempotent=True to have such requests repeated"
                         )
         if trio.current_time() >= deadline:
+            # It may be the end of the caller's own scope: then that ends the caller, and not an error.
+            await trio.lowlevel.checkpoint()
             raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
         if failure is None:
             raise nobody_serves(cluster, self._mesh.identity)

@@ -228,6 +228,20 @@ async def test_cancelling_the_caller_stops_the_handler_within_two_round_trips(au
         assert service.cancelled + service.expired == 1, "the scope's end is the request's deadline as well"
 
 
+async def test_a_request_in_a_scope_that_is_over_is_cancelled_like_any_wait(autojump_clock: MockClock) -> None:
+    """Else a caller that tries again after each ``RequestTimeout`` would do so for ever, and nobody else would run."""
+    async with open_stage() as stage:
+        member, shop = await stage.pair(make_store())
+        for deadline in (trio.current_time() - 1, math.inf):
+            with trio.CancelScope(deadline=deadline) as scope:
+                if deadline == math.inf:
+                    scope.cancel()
+                await shop.request("store", 1)
+            assert scope.cancelled_caught
+        assert shop.statistics().requests.expired == 2
+        assert member.statistics().services["store"].received == 0
+
+
 async def test_a_nested_request_has_what_is_left_and_stops_with_the_first_caller(autojump_clock: MockClock) -> None:
     hanging = Hanging("back")
     front = iris.Service("front")
