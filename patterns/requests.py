@@ -243,6 +243,8 @@ class Requests:
         name = cluster_of(cluster)  # at which site is of no interest to the member
         idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
+        lost: MemberLost | None = None
+        """Of the last member that may have run it."""
         for _ in range(_MAX_ATTEMPTS):
             now = trio.current_time()
             if now >= deadline:
@@ -258,7 +260,7 @@ class Requests:
                     self.not_repeated += 1
                     break
                 self.repeated += 1
-                self.moved += isinstance(failure, MemberLost | Unknown)
+                self.moved += isinstance(failure, MemberLost)
             tried.add(member)
             budget = budget_of(deadline - now)
             message = (
@@ -279,10 +281,12 @@ class Requests:
                     return wire.decode_payload_untrusted(reply)
                 case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
                     failure = failure_of(cluster, member, code, text, retry_after)
-                    if code not in _ELSEWHERE and not (code == MEMBER_LEFT and idempotent):
+                    if code == MEMBER_LEFT and idempotent:
+                        failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
+                    elif code not in _ELSEWHERE:
                         raise failure
                 case _:
-                    failure = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
+                    failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
                     if not idempotent:
                         raise Unknown(
                             f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never or "
@@ -294,6 +298,8 @@ class Requests:
             raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
         if failure is None:
             raise nobody_serves(cluster, self._mesh.identity)
+        if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
+            raise lost from failure
         raise failure
 
     async def _wait(

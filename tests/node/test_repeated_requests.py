@@ -163,3 +163,47 @@ async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_i
                 stage.network.memory.loss = 0.2
             stage.network.memory.loss = 0
         assert effects == dict.fromkeys(range(40), 1)
+
+
+@pytest.mark.parametrize("refusal", [None, iris.Limits(concurrency=1, queue=1)])
+async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
+    autojump_clock: MockClock, refusal: iris.Limits | None
+) -> None:
+    """Neither when the member leaves while it runs, nor when another one then refuses it."""
+    ran: list[object] = []
+
+    def make_store(host: str) -> iris.Service:
+        store = iris.Service("store")
+
+        @store.request
+        async def hang(request: iris.Request) -> None:
+            ran.append((host, request.payload))
+            await trio.sleep(50)
+
+        assert store.requests[None] is hang
+        return store
+
+    async with open_stage() as stage, trio.open_nursery() as nursery:
+        leaving = await stage.node("store", "leaving")
+        shop = await stage.node("shop")
+        errors: list[Exception] = []
+
+        async def ask() -> None:
+            try:
+                await shop.request("store", "x", idempotent=True, timeout=45)
+            except iris.IrisError as error:
+                errors.append(error)
+
+        async with leaving.join("store", make_store("leaving")):
+            await shop.wait_for("store")
+            nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            if refusal is not None:
+                full = await stage.member(make_store("full"), "full", limits=refusal)
+                for number in range(2):
+                    nursery.start_soon(partial(shop.request, "store", number, prefer=full.id, timeout=60))
+                await shop.wait_for("store", members=2)
+        await trio.sleep(1)
+        assert ("leaving", "x") in ran
+        assert [type(error) for error in errors] == [iris.MemberLost]
+        nursery.cancel_scope.cancel()
