@@ -45,13 +45,15 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class _Visitor:
     """A connection that has been accepted."""
 
-    __slots__ = ("host", "number", "socket")
+    __slots__ = ("host", "number", "said", "socket")
 
     def __init__(self, connection: socket.socket, host: str) -> None:
         self.socket = connection
         self.host = host
         self.number: int | None = None
         """What it has become; None until it has greeted."""
+        self.said = 0
+        """Bytes of its greeting that have been seen."""
 
 
 @final
@@ -203,11 +205,12 @@ class Reception:
             said = b""
         if said == GREETING:
             self._admit_visitor(visitor)
-        elif said and GREETING.startswith(said):
+        elif len(said) > visitor.said and GREETING.startswith(said):
+            visitor.said = len(said)
             # Readable is what has so many bytes, else this thread would spin until the rest comes.
             with contextlib.suppress(OSError):
                 visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
-        else:
+        else:  # also if it is readable without a byte more: it has ended, and would be readable all the time
             with self._lock:
                 self._places.leave(visitor)
             self._send_away([visitor])

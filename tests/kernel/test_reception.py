@@ -77,6 +77,18 @@ async def test_who_greets_in_another_way_is_sent_away_at_once() -> None:
                 assert await trio.to_thread.run_sync(is_closed, one, 4)
 
 
+async def test_who_ends_within_a_greeting_is_sent_away_at_once() -> None:
+    """It is readable from then on: who waited for the rest would look all the time until the place ends."""
+    async with open_transports() as (far,):
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+        for size in (1, 3, 7):
+            with crowd(url, 1) as (one,):
+                one.sendall(GREETING[:size])
+                await trio.sleep(0.05)
+                one.shutdown(socket.SHUT_WR)
+                assert await trio.to_thread.run_sync(is_closed, one, 3)
+
+
 async def test_nobody_waits_for_those_who_greet_wrongly_or_hang_up() -> None:
     """nng itself would take nobody for 100 ms after each of them."""
     async with open_transports(2) as (near, far):
