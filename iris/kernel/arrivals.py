@@ -43,6 +43,8 @@ class Arrivals:
         """Their numbers, in the order in which they came; also of those that have lost their place again."""
         self._evicted: deque[int] = deque()
         """Those that lost their place just when the trio thread saw them."""
+        self._unwatched = 0
+        """Connections that the system had no room to watch."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -50,7 +52,7 @@ class Arrivals:
     @property
     def refused(self) -> int:
         """Connections that never got here."""
-        return 0 if self._reception is None else self._reception.refused
+        return self._unwatched + (0 if self._reception is None else self._reception.refused)
 
     def listen(self, url: str) -> str:
         """Take connections to ``tcp://HOST:PORT`` from now on; return the URL with the port really bound.
@@ -82,11 +84,19 @@ class Arrivals:
             if arrived is not None and self._reception is not None:  # else it has lost its place
                 connection, host = arrived
                 self._reception.seen(number)
-                self._streams.add(number, connection)
-                begun.append((number, host))
+                try:
+                    self._streams.add(number, connection)
+                except OSError:
+                    self._unwatched += 1
+                    connection.close()
+                else:
+                    begun.append((number, host))
+        return begun
+
+    def evict(self) -> None:
+        """Hang up on those that ``begin`` has returned, perhaps just now, and that have lost their place meanwhile."""
         while self._evicted:
             self._streams.hang_up(self._evicted.popleft())
-        return begun
 
     def close(self) -> None:
         """Stop listening, and close what has come.  Blocks for milliseconds; may be called twice."""

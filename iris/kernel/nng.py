@@ -291,6 +291,7 @@ class NngTransport:
         refused = self._refused + self._arrivals.refused
         for number, host in self._arrivals.begin():
             self._changes.append((number, partial(self._streams.hang_up, number), host, 0))
+        self._arrivals.evict()  # not before: of each is told first that it is there, and then that it is gone
         observer = self._observer
         if observer is not None and refused != self._refused_told:
             told, self._refused_told = self._refused_told, refused

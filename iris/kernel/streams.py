@@ -87,10 +87,14 @@ class Streams:
         return self._poll.fileno()
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Read from a connection that does not block, and has greeted."""
+        """Read from a connection that does not block, and has greeted.
+
+        Raises:
+            OSError: the system has no room to watch one more; the connection is still the caller's.
+        """
+        self._poll.register(connection, select.EPOLLIN)
         stream = _Stream(number, connection)
         self._streams[number] = self._by_descriptor[connection.fileno()] = stream
-        self._poll.register(connection, select.EPOLLIN)
 
     def hang_up(self, number: int) -> None:
         """Close a connection, and drop what has come by it.  One that is gone is passed over."""
@@ -98,6 +102,8 @@ class Streams:
         if stream is None:
             return
         del self._by_descriptor[stream.socket.fileno()]
+        # To close it is not enough: a child of a fork that has it, too, would keep it watched, and readable, for ever.
+        self._poll.unregister(stream.socket)
         stream.socket.close()
         if stream is self._current:
             self._current = None

@@ -244,3 +244,49 @@ def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_ove
         assert time.monotonic() - began >= 0.04
     finally:
         reception.close()
+
+
+class FullPoll:
+    """What watches descriptors, in a system that has no room for one more."""
+
+    def register(self, descriptor: object, events: int) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_connection_that_cannot_be_watched_is_closed_and_the_node_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_transports() as (far,):
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+        with crowd(url, 1) as (one,):
+            with monkeypatch.context() as patch:
+                patch.setattr(far._streams, "_poll", FullPoll())
+                one.sendall(GREETING)
+                while far._arrivals.refused != 1:
+                    await trio.sleep(0.01)
+            assert one.recv(8) == ANSWER
+            assert await trio.to_thread.run_sync(is_closed, one, 5)
+        assert not log.open
+        assert len(far._streams) == 0
+
+
+async def test_who_loses_his_place_just_when_he_is_seen_is_told_of_and_then_told_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_transports() as (far,):
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+        monkeypatch.setattr(reception_of(far), "seen", far._arrivals._turn_away)  # as the thread does at that moment
+        with crowd(url, 1) as (one,):
+            one.sendall(GREETING)
+            assert one.recv(8) == ANSWER
+            assert await trio.to_thread.run_sync(is_closed, one, 5)
+            await trio.sleep(0.05)
+        assert not far._open
+        assert not log.open

@@ -230,3 +230,14 @@ def test_closing_closes_all_and_tells_nobody() -> None:
         assert len(ends.streams) == 0
         assert not ends.closed
         assert ends.far[2].recv(1) == b""
+
+
+def test_a_connection_that_a_child_has_inherited_is_not_watched_any_more_when_it_is_closed_here() -> None:
+    with open_ends() as ends:
+        inherited = os.dup(ends.streams._streams[1].socket.fileno())  # as a fork does
+        try:
+            ends.streams.hang_up(1)
+            ends.far[1].send(b"x")
+            assert not ends.is_readable()
+        finally:
+            os.close(inherited)
