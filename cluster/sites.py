@@ -33,7 +33,7 @@ from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId, qualified
+from iris.kernel.ids import NodeId, qualified, realm_of_site
 from iris.kernel.link import Link
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
@@ -385,26 +385,29 @@ class Sites:
     def refused(self, site: str, node: NodeId, reason: int) -> None:
         """A gateway does not carry what goes to a node, or only more slowly.
 
-        It could drop it without a word: this is only a hint.
+        It could drop it without a word: this is only a hint.  It is one for what goes to that node at that site: the
+        gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
             ways: list[CarriedWay | CopyWay] = [way for way in self._ways if way.target == (site, node)]
-            if node == ANYBODY.hex():
+            if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
                 ways.append(self.copies)
             for way in ways:
                 way.pause() if reason == BUSY else way.resume()
             return
         self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
-        for way in [way for way in self._ways if way.target == (site, node)]:
+        meant = [way for way in self._ways if way.target == (site, node)]
+        for way in meant:
             way.break_off()
-        if reason in (GONE, NOT_EXPORTED):
+        peer = self._mesh.peers.get(node)
+        if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
             self._not_before[node] = trio.current_time() + _AGAIN
-            self._nursery.start_soon(self._drop, node, reason)
+            self._nursery.start_soon(self._drop, site, node, reason)
 
-    async def _drop(self, node: NodeId, reason: int) -> None:
+    async def _drop(self, site: str, node: NodeId, reason: int) -> None:
         """Give a peer up outside of the loop that reads messages."""
         peer = self._mesh.peers.get(node)
-        if peer is not None and peer.foreign:
+        if peer is not None and peer.foreign and peer.site == site:
             self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
 
     def _receive_allowed(self, peer: Peer, message: Message) -> None:

@@ -8,7 +8,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
+from iris.cluster.site_copies import ANYBODY
 from iris.cluster.site_messages import CLUSTER, TOPIC
+from iris.cluster.site_refusals import BUSY, GONE
 from iris.federation.gateway import Gateway
 from iris.kernel import kinds, wire
 from iris.kernel.errors import AuthenticationError
@@ -162,3 +164,36 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
             link.post(message, 64)
         assert await shop.request("acme/databases", 2) == 2, "the rest goes on"
         assert member.statistics().refusals["message of unknown kind or length"] == len(forbidden)
+
+
+async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_own_or_hold_back_our_events(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_realms() as realms:
+        realms.introduce()
+        await realms.link()
+        await realms.ours.gateway("ap", to=["eu-gateway"])
+        store = await realms.ours.member("ap", echo("store"))
+        shop = await realms.shop(echo("databases"))
+        await shop.wait_for("store")
+        assert await shop.request("store", 1) == 1
+        linked = shop.parts.mesh.peers[store.id]
+        sites = shop.parts.sites
+        assert sites is not None
+        theirs = realms.theirs.gateways["acme-eu-gateway"]
+        (ours_there,) = theirs._between.peers.values()
+        target = (f"{shop.realm}/eu", bytes.fromhex(shop.id))
+        source = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
+        known = len(sites._not_before)
+        for node, reason in (
+            (bytes.fromhex(store.id), GONE),
+            (ANYBODY, BUSY),
+            *((number.to_bytes(16), GONE) for number in range(1, 100)),
+        ):
+            ours_there.link.post((kinds.CARRY_REFUSED, 5, *target, source, node, reason), 0)
+        await trio.sleep(0.5)
+        assert shop.statistics().refusals["not carried: its site does not know the node"] == 100, "all have come"
+        assert shop.parts.mesh.peers.get(store.id) is linked
+        assert linked.link.is_up
+        assert sites.copies._paused_until < trio.current_time()
+        assert len(sites._not_before) == known, "what is remembered of it does not grow"
