@@ -278,6 +278,10 @@ class Handshakes:
         responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
         admission.remember(ephemeral)
+        if responder.realm_id and not (host.tag.between or self._inbound.carried):
+            admission.charge(address, now)
+            # Before it is answered: the answer tells who this node is, its cluster, its rights and its addresses.
+            raise AuthenticationError("nodes of different realms reach each other through gateways")
         if claimed == host.identity.node_id:
             admission.charge(address, now)
             own = self._initiating.get(sender_index)
@@ -309,11 +313,12 @@ class Handshakes:
         owner = self._ways.owner(outgoing)
         if outgoing not in self._ways or (owner is not None and owner.link.outgoing is not outgoing):
             return False  # it has broken
-        if owner is not None:
-            owner.link.insert(waiting.response)
-        else:
-            with contextlib.suppress(trio.ClosedResourceError):
-                outgoing.send_nowait(waiting.response)  # if there is no room, another answer has no room either
+        # If there is no room, another answer has no room either.
+        with contextlib.suppress(NotSent, trio.ClosedResourceError):
+            if owner is not None:
+                owner.link.insert(waiting.response)
+            else:
+                outgoing.send_nowait(waiting.response)
         return True
 
     async def _respond(self, index: int, waiting: _Responding) -> None:

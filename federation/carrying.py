@@ -119,8 +119,10 @@ class Carrying:
 
     def _forward_near(self, peer: Peer, message: Message) -> None:
         """Carry what a node of this site has handed over, or another gateway of it."""
-        kind, _, site, target, source_site, source, frame = message
+        kind, hops, site, target, source_site, source, frame = message
         own = self._directory.own
+        if type(hops) is not int or type(site) is not str or type(source_site) is not str:
+            raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
         if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1

@@ -8,6 +8,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
+import iris
 from iris.cluster.site_copies import ANYBODY
 from iris.cluster.site_messages import CLUSTER, TOPIC
 from iris.cluster.site_refusals import BUSY, GONE
@@ -197,3 +198,16 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         assert linked.link.is_up
         assert sites.copies._paused_until < trio.current_time()
         assert len(sites._not_before) == known, "what is remembered of it does not grow"
+
+
+async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(autojump_clock: MockClock) -> None:
+    """It knows the pair secret.  No gateway sees whom it dials, so it could ask nodes that serve nothing exported."""
+    async with open_realms() as realms:
+        realms.introduce(ours=())
+        payroll = await realms.ours.member("eu", echo("payroll"))
+        spy = await realms.theirs.node("eu", "spy")
+        learned: list[str] = []
+        spy.parts.mesh.check_peer = lambda peer: learned.append(peer.cluster)
+        with pytest.raises(iris.IrisError):
+            await spy.parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
+        assert learned == []

@@ -267,7 +267,7 @@ async def test_a_connection_that_cannot_be_watched_is_closed_and_the_node_goes_o
             with monkeypatch.context() as patch:
                 patch.setattr(far._streams, "_poll", FullPoll())
                 one.sendall(GREETING)
-                while far._arrivals.refused != 1:
+                while far._arrivals.refused != 1:  # noqa: ASYNC110 -- nobody tells
                     await trio.sleep(0.01)
             assert one.recv(8) == ANSWER
             assert await trio.to_thread.run_sync(is_closed, one, 5)

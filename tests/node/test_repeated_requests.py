@@ -183,10 +183,11 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
         assert store.requests[None] is hang
         return store
 
-    async with open_stage() as stage, trio.open_nursery() as nursery:
+    errors: list[Exception] = []
+    async with open_stage() as stage:
         leaving = await stage.node("store", "leaving")
+        full = await stage.node("store", "full")
         shop = await stage.node("shop")
-        errors: list[Exception] = []
 
         async def ask() -> None:
             try:
@@ -194,16 +195,22 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
             except iris.IrisError as error:
                 errors.append(error)
 
-        async with leaving.join("store", make_store("leaving")):
-            await shop.wait_for("store")
-            nursery.start_soon(ask)
-            await trio.sleep(0.1)
-            if refusal is not None:
-                full = await stage.member(make_store("full"), "full", limits=refusal)
-                for number in range(2):
-                    nursery.start_soon(partial(shop.request, "store", number, prefer=full.id, timeout=60))
-                await shop.wait_for("store", members=2)
-        await trio.sleep(1)
-        assert ("leaving", "x") in ran
-        assert [type(error) for error in errors] == [iris.MemberLost]
-        nursery.cancel_scope.cancel()
+        async def serve(node: iris.Node, limits: iris.Limits, task_status: trio.TaskStatus[None]) -> None:
+            async with node.join("store", make_store("full"), limits=limits):
+                task_status.started()
+                await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            async with leaving.join("store", make_store("leaving")):
+                await shop.wait_for("store")
+                nursery.start_soon(ask)
+                await trio.sleep(0.1)
+                if refusal is not None:
+                    await nursery.start(serve, full, refusal)
+                    await shop.wait_for("store", members=2)
+                    for number in range(2):
+                        nursery.start_soon(partial(shop.request, "store", number, prefer=full.id, timeout=60))
+            await trio.sleep(1)
+            assert ("leaving", "x") in ran
+            assert [type(error) for error in errors] == [iris.MemberLost]
+            nursery.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -309,10 +310,10 @@ async def test_a_task_of_a_handler_that_fails_while_it_is_cancelled_ends_nothing
         member, shop = await stage.pair(store)
         for _ in range(3):
             if cancel:
-                with trio.move_on_after(0.1):
+                with trio.move_on_after(0.1), contextlib.suppress(iris.RemoteError):
                     await shop.request("store", operation="nursery")
-            else:
-                with pytest.raises(iris.RequestTimeout):
+            else:  # the member's clock may be the first one to ring
+                with pytest.raises((iris.RequestTimeout, iris.RemoteError)):
                     await shop.request("store", operation="nursery", timeout=0.1)
             await trio.sleep(0.1)
             assert await shop.request("store", 1) == 1
