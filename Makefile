@@ -10,7 +10,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types layers coverage bench faults simulate docs clean
+.PHONY: help demo test test-processes test-machines check lint types layers coverage bench faults simulate docs clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -26,11 +26,19 @@ help:
 demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
+# Without arguments in two halves at the same time: most of what takes long waits for other processes.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(if $(ARGS),$(BIN)/python -m pytest $(ARGS),$(MAKE) --jobs=2 --output-sync=target test-processes test-machines)
 
-check: lint types layers
-	$(BIN)/python -m pytest $(ARGS)
+PROCESSES := tests/wire tests/spark_bridge tests/demo tests/benchmarks
+
+test-processes: $(VENV)/.ready-test
+	$(BIN)/python -m pytest --durations=25 $(PROCESSES)
+
+test-machines: $(VENV)/.ready-test
+	$(BIN)/python -m pytest --durations=25 $(addprefix --ignore=,$(PROCESSES))
+
+check: lint types layers test
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check
