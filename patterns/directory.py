@@ -25,6 +25,10 @@ class Picker(Protocol):
         """Return the member to ask next, or None if there is none outside ``exclude``."""
         ...
 
+    def has_other(self, exclude: Collection[NodeId]) -> bool:
+        """Tell whether there is a member outside ``exclude`` to ask."""
+        ...
+
     def started(self, node: NodeId) -> None:
         """Count a request as outstanding at ``node``."""
         ...

@@ -106,7 +106,7 @@ class _Waiter:
         """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
         if not self.idempotent or self.outcome is not None:
             return False
-        return self.picker is None or self.picker.pick(exclude=self.tried) is not None
+        return self.picker is None or self.picker.has_other(self.tried)
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Called by trio when the wait is cancelled: nobody may wake the task any more."""

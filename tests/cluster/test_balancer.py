@@ -40,6 +40,16 @@ def test_nobody_serves_an_empty_cluster() -> None:
     assert empty.pick(prefer=node(1)) is None
 
 
+def test_whether_there_is_another_member_is_told_without_a_draw() -> None:
+    one, two = balancer(2), balancer(2)
+    for _ in range(3):
+        assert two.has_other({node(0)})
+        assert not two.has_other({node(0), node(1)})
+    assert [one.pick() for _ in range(50)] == [two.pick() for _ in range(50)]
+    two.suspend(node(1))
+    assert not two.has_other({node(0)})
+
+
 def test_equal_members_get_equal_work() -> None:
     seen = picks(balancer(10), 10_000)
     assert len(seen) == 10

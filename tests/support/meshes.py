@@ -60,6 +60,9 @@ class StaticPicker:
     def started(self, node: NodeId) -> None:
         self.outstanding[node] += 1
 
+    def has_other(self, exclude: Collection[NodeId]) -> bool:
+        return any(member not in exclude for member in self.members)
+
     def may_repeat(self, now: float, *, forced: bool = False) -> bool:
         return True
 
