@@ -78,7 +78,7 @@ class Ways:
                 return await carrier.dial(url, note)
         if is_reverse_url(url):
             # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
-            raise Refused(f"{url} can only dial out, and is not dialled")
+            raise Refused("a node that can only dial out is not dialled")  # the address is a secret of both
         if self._tokens is None:
             return await self._transport.dial(url, note)
         if not is_two_way(url):

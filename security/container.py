@@ -34,6 +34,7 @@ _LOG_N_RANGE: Final = range(14, 21)
 """What a file may ask for: below it guessing is cheap, above it a file could ask for gigabytes."""
 
 _SALT_SIZE: Final = 16
+_UNREADABLE: Final = object()
 
 
 @final
@@ -46,7 +47,9 @@ class Container:
         try:
             fields = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            raise ConfigError(f"not a {sort} file: it is not the JSON that Iris writes") from None
+            fields = _UNREADABLE
+        if fields is _UNREADABLE:  # raised here: in the parser's error is the whole file, and it would be the context
+            raise ConfigError(f"not a {sort} file: it is not the JSON that Iris writes")
         self._fields = cast("dict[str, object]", fields if isinstance(fields, dict) else {})
         if self._fields.get("iris") != sort:
             raise ConfigError(f"not a {sort} file")
