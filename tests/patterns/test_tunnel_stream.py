@@ -1,10 +1,11 @@
-"""The stream over a tunnel, against trio's own check of what a stream is, and with TLS over it."""
+"""The stream over a tunnel, against trio's own check of what a stream is, and with TLS and HTTP over it."""
 
 from __future__ import annotations
 
 import random
 import ssl
 
+import h11
 import pytest
 import trio
 import trio.testing
@@ -140,6 +141,70 @@ async def test_tls_runs_over_it(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> N
             while len(got) < len(sent):
                 got += await stream.receive_some()
             assert got == sent
+
+
+async def next_event(connection: h11.Connection, stream: trio.abc.ReceiveStream) -> h11.Event | type[h11.PAUSED]:
+    """Return what comes next over a connection of HTTP/1.1, as the examples of h11 do."""
+    while True:
+        event = connection.next_event()
+        if event is not h11.NEED_DATA:
+            assert event is h11.PAUSED or isinstance(event, h11.Event)
+            return event
+        connection.receive_data(bytes(await stream.receive_some(4096)))
+
+
+async def read_body(connection: h11.Connection, stream: trio.abc.ReceiveStream) -> bytes:
+    body = b""
+    while isinstance(event := await next_event(connection, stream), h11.Data):
+        body += event.data
+    assert isinstance(event, h11.EndOfMessage)
+    return body
+
+
+async def serve_http(stream: trio.abc.HalfCloseableStream) -> None:
+    """Answer each request with its body, of which ``/close`` ends with the stream, and others in chunks."""
+    connection = h11.Connection(h11.SERVER)
+    while isinstance(request := await next_event(connection, stream), h11.Request):
+        body = await read_body(connection, stream)
+        headers = [("Connection", "close")] if request.target == b"/close" else [("Transfer-Encoding", "chunked")]
+        answer: list[h11.Event] = [h11.Response(status_code=200, headers=headers)]
+        answer += [h11.Data(data=body[start : start + 5_000]) for start in range(0, len(body), 5_000)]
+        for event in (*answer, h11.EndOfMessage()):
+            data = connection.send(event)
+            assert data is not None
+            await stream.send_all(data)
+        if connection.our_state is h11.MUST_CLOSE:
+            await stream.send_eof()
+            return
+        connection.start_next_cycle()
+
+
+async def test_http_runs_over_it(autojump_clock: trio.testing.MockClock) -> None:
+    """Several requests over one connection, and an answer that ends where the stream ends: with half a close."""
+    body = random.Random(2).randbytes(70_000)
+    async with open_pair(SMALL) as (near, far), trio.open_nursery() as nursery:
+        nursery.start_soon(serve_http, far.as_stream())
+        stream = near.as_stream()
+        connection = h11.Connection(h11.CLIENT)
+        for target in ("/first", "/second", "/close"):
+            headers = [("Host", "tunnel"), ("Content-Length", str(len(body)))]
+            for event in (
+                h11.Request(method="POST", target=target, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                data = connection.send(event)
+                assert data is not None
+                await stream.send_all(data)
+            response = await next_event(connection, stream)
+            assert isinstance(response, h11.Response)
+            assert response.status_code == 200
+            assert await read_body(connection, stream) == body
+            if target != "/close":
+                connection.start_next_cycle()
+        assert connection.their_state is h11.MUST_CLOSE
+        assert await stream.receive_some() == b""
+        await stream.aclose()
 
 
 @pytest.fixture(scope="module")
