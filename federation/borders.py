@@ -8,6 +8,7 @@ sees that the neighbour speaks of its own realm only.  Realms do not reach each 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from iris.cluster.site_messages import COMPANION, Export, Exports, Hop, Route
 from iris.kernel import kinds
@@ -50,10 +51,11 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
     match message:
         case (kind, hops, site, target, source_site, source, content) if kind in (kinds.CARRY, kinds.CARRY_REFUSED):
             return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
-        case (kinds.ROUTE, site, gateway, tuple() as path):
+        case (kinds.ROUTE, site, gateway, tuple()):
+            path = cast("tuple[object, ...]", message[3])
             for named in (site, *path[::2]):
                 _of(named, realm)
-            return message
+            return (kinds.ROUTE, site, gateway, path)
         case (kinds.EXPORTS, site, *_):
             _of(site, realm)
             return message

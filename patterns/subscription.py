@@ -147,7 +147,7 @@ class Subscription:
         self._hold = hold
         self._report = report
         self._holding = False
-        self._runs = _NO_RUNS
+        self._runs: deque[Run] = _NO_RUNS
         self._current: Run | None = None
         self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
         """Those of the current run that have not been taken."""

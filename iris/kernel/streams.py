@@ -1,8 +1,8 @@
 """Frames from connections by TCP, read by the task that waits for them.
 
 nng reads with threads of its own: from the socket to the waiting task a frame wakes three of them, one after the other.
-Here it wakes none: a frame and its answer, between two processes, take 108 to 148 us instead of 226 to 341, and half
-the processor time; a request switches between threads 3.7 times at either end instead of 9.7.
+Here it wakes none.  In turns beside other programs, a request one at a time took 410 us instead of 490, 220 us of
+processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
 
 A stream is what the PUSH of nng sends after its greeting: each frame behind its length, eight bytes, big-endian.  All
 streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and a small

@@ -16,19 +16,11 @@ from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.memory import MemoryNetwork
 from iris.kernel.transport import Refused
-from iris.security.identity import PeerIdentity, realm_fingerprint
 from tests.support.realms import TestRealm
 
 
 def make_peer() -> Peer:
-    identity = TestRealm().identity("store")
-    known = PeerIdentity(
-        node_id=identity.node_id,
-        realm_id=realm_fingerprint(identity.realm),
-        certificate=identity.certificate,
-        delegation=identity.delegation,
-    )
-    return Peer(known, None, ("mem://store",), Config())
+    return Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
 
 
 class Line:

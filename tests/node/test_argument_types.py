@@ -67,8 +67,11 @@ async def publish_confirming(node: iris.Node, **arguments: Any) -> None:
         await events.publish(**arguments)
 
 
-async def call(function: Callable[..., Any], node: iris.Node, **arguments: Any) -> None:
-    function(node, **arguments)
+def at_once(function: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
+    async def call(node: iris.Node, **arguments: Any) -> None:
+        function(node, **arguments)
+
+    return call
 
 
 STORE: dict[str, Any] = {"cluster": "store"}
@@ -91,12 +94,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "join": (iris.Node.join, entered(iris.Node.join), {"cluster": "other", "service": iris.Service("other")}),
     "wait_for": (iris.Node.wait_for, iris.Node.wait_for, STORE),
     "watch": (iris.Node.watch, entered(iris.Node.watch), STORE),
-    "members": (iris.Node.members, lambda node, **given: call(iris.Node.members, node, **given), STORE),
-    "forget_retained": (
-        iris.Node.forget_retained,
-        lambda node, **given: call(iris.Node.forget_retained, node, **given),
-        {"topic": "kept.a"},
-    ),
+    "members": (iris.Node.members, at_once(iris.Node.members), STORE),
+    "forget_retained": (iris.Node.forget_retained, at_once(iris.Node.forget_retained), {"topic": "kept.a"}),
     "revoke": (iris.Node.revoke, iris.Node.revoke, {}),
 }  # fmt: skip
 """What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
@@ -174,28 +173,28 @@ async def test_a_wrong_argument_is_refused_in_words_and_harms_nothing(autojump_c
         assert await shop.request("store", 1) == 1
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda value: iris.Service(value),
-        lambda value: iris.Service("x", allow=value),
-        lambda value: iris.Service("x", tracebacks=value),
-        lambda value: iris.Service("x").request(value),
-        lambda value: iris.Service("x").request("y")(value),
-        lambda value: iris.Service("x").request("y", thread=value),
-        lambda value: iris.Service("x").tunnel(value),
-        lambda value: iris.Service("x").tunnel("y")(value),
-        lambda value: iris.Service("x").broadcast(value),
-        lambda value: iris.Limits(concurrency=value),
-        lambda value: iris.Limits(queue=value),
-        lambda value: iris.Limits(queue_bytes=value),
-        lambda value: iris.Limits(adaptive=value),
-        lambda value: iris.SubscriptionLimits(events=value),
-        lambda value: iris.SubscriptionLimits(bytes=value),
-        lambda value: iris.Config(max_payload=value),
-        lambda value: iris.Config(drain_timeout=value),
-    ],
+MAKERS: tuple[Callable[[Any], object], ...] = (
+    lambda value: iris.Service(value),
+    lambda value: iris.Service("x", allow=value),
+    lambda value: iris.Service("x", tracebacks=value),
+    lambda value: iris.Service("x").request(value),
+    lambda value: iris.Service("x").request("y")(value),
+    lambda value: iris.Service("x").request("y", thread=value),
+    lambda value: iris.Service("x").tunnel(value),
+    lambda value: iris.Service("x").tunnel("y")(value),
+    lambda value: iris.Service("x").broadcast(value),
+    lambda value: iris.Limits(concurrency=value),
+    lambda value: iris.Limits(queue=value),
+    lambda value: iris.Limits(queue_bytes=value),
+    lambda value: iris.Limits(adaptive=value),
+    lambda value: iris.SubscriptionLimits(events=value),
+    lambda value: iris.SubscriptionLimits(bytes=value),
+    lambda value: iris.Config(max_payload=value),
+    lambda value: iris.Config(drain_timeout=value),
 )
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("value", ["a b", b"ab", -1, float("nan"), [3], {"a b": 1}, object()], ids=repr)
 def test_a_part_that_is_made_of_something_wrong_is_refused_in_words(make: Callable[[Any], object], value: Any) -> None:
     with pytest.raises(iris.ConfigError, match="use "):

@@ -333,8 +333,9 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         waiting = [len(waiters(node)) for node in (cast.shop, cast.store)]
         while over < ENOUGH:  # every step of the operation
             step += 1
-            with trio.CancelScope() as scope:
-                instrument = CancelAt(scope, step)
+            scope = trio.CancelScope()
+            instrument = CancelAt(scope, step)
+            with scope:
                 trio.lowlevel.add_instrument(instrument)
                 try:
                     await operation(cast)

@@ -11,22 +11,10 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.patterns.member import Job, Membership
 from iris.patterns.service import Limits, Service
-from iris.security.identity import PeerIdentity, realm_fingerprint
 from tests.support.realms import TestRealm
 
 TRIALS = 32
 """trio takes the tasks of one turn in random order: so often at least once in each of both."""
-
-
-def make_peer() -> Peer:
-    identity = TestRealm().identity("store")
-    known = PeerIdentity(
-        node_id=identity.node_id,
-        realm_id=realm_fingerprint(identity.realm),
-        certificate=identity.certificate,
-        delegation=identity.delegation,
-    )
-    return Peer(known, None, ("mem://store",), Config())
 
 
 async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_one_ends(
@@ -45,7 +33,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
         answered.append(job.identifier)
 
     handler = service.requests[None]
-    peer = make_peer()
+    peer = Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
     async with trio.open_nursery() as nursery:
         membership = Membership(
             "greeters", service, Config(), nursery, Limits(concurrency=1), answer=answer, forget=lambda _: None

@@ -170,17 +170,16 @@ def following(context: BaseException) -> BaseException:
     return error
 
 
+HOLDING: dict[str, Callable[[str], Exception]] = {
+    "text": lambda text: ValueError(text),
+    "arguments": lambda text: ValueError("key", {"is": [text.encode()]}),
+    "key": lambda text: KeyError(text),
+    "attribute": lambda text: Odd([text]),
+}
+
+
 @pytest.mark.parametrize("wrapped", [shown, caused, following])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda text: ValueError(text),
-        lambda text: ValueError("key", {"is": [text.encode()]}),
-        lambda text: KeyError(text),
-        lambda text: Odd([text]),
-    ],
-    ids=["text", "arguments", "key", "attribute"],
-)
+@pytest.mark.parametrize("make", HOLDING.values(), ids=HOLDING)
 def test_a_secret_in_an_exception_that_a_test_expects_is_seen(
     watch: CanaryWatch, make: Callable[[str], Exception], wrapped: Callable[[BaseException], BaseException]
 ) -> None:
@@ -275,9 +274,9 @@ def test_when_the_watch_ends_everything_is_as_before() -> None:
         return [
             pytest.RaisesExc.__exit__,
             IrisError.__init__,
-            pytest.CaptureFixture.readouterr,
+            vars(pytest.CaptureFixture)["readouterr"],
             subprocess.Popen.__init__,
-            subprocess.Popen.communicate,
+            vars(subprocess.Popen)["communicate"],
             trio.lowlevel.FdStream.receive_some,
             Secret.__new__,
             KeyPair.__init__,

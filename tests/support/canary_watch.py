@@ -23,7 +23,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import pytest
 import trio
@@ -50,7 +50,7 @@ def texts_of(error: BaseException) -> Iterator[str]:
             yield repr(vars(one))  # notes included
         found += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
-            found += one.exceptions
+            found += cast("BaseExceptionGroup[BaseException]", one).exceptions
 
 
 @final
@@ -210,7 +210,7 @@ class CanaryWatch(logging.Handler):
 
     def _heard(self, pipe: Any) -> Any:
         """Return a pipe in the place of another one, which nobody has read from yet."""
-        text = pipe if isinstance(pipe, io.TextIOWrapper) else None
+        text = cast("io.TextIOWrapper", pipe) if isinstance(pipe, io.TextIOWrapper) else None
         heard: Any = _Heard(os.dup(pipe.fileno()), self.note)
         if text is not None or isinstance(pipe, io.BufferedReader):
             heard = io.BufferedReader(heard)

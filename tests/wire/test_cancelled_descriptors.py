@@ -104,8 +104,9 @@ async def test_an_operation_that_is_cancelled_leaves_no_descriptor(
             before = descriptors()
             cancelled = 0
             for step in itertools.count(1, STRIDE):
-                with trio.CancelScope() as scope:
-                    instrument = CancelAt(scope, step)
+                scope = trio.CancelScope()
+                instrument = CancelAt(scope, step)
+                with scope:
                     trio.lowlevel.add_instrument(instrument)
                     try:
                         await operation(pair)
