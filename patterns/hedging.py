@@ -50,12 +50,18 @@ class Hedging:
         self._allowance = Allowance(share=_SHARE, rate=0.0, reserve=_RESERVE)
         self._allowance.tokens = 1.0
 
-    async def ask(self, ask: Callable[[set[NodeId]], Awaitable[Any]], delay: float) -> Any:
+    async def ask(
+        self,
+        ask: Callable[[set[NodeId]], Awaitable[Any]],
+        delay: float,
+        has_other: Callable[[set[NodeId]], bool],
+    ) -> Any:
         """Call ``ask``, and once more if it has not returned after ``delay`` seconds; return the first result.
 
         Args:
             ask: makes the request to a member that is not in the set, and adds it.
             delay: seconds.
+            has_other: tells whether there is a member that is not in the set.
 
         Raises:
             IrisError: what the first call raised, when both have failed or there was no second one.
@@ -84,7 +90,8 @@ class Hedging:
             nursery.start_soon(run, 1)
             with trio.move_on_after(delay):
                 await ended.wait()
-            if not ended.is_set() and self._allowance.take(self.requests, trio.current_time()):
+            late = not ended.is_set() and has_other(tried)
+            if late and self._allowance.take(self.requests, trio.current_time()):
                 self.second += 1
                 nursery.start_soon(run, 2)
         if replies:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import traceback
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Final, final
 
 import trio
@@ -19,13 +19,14 @@ import trio
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
+from iris.patterns.contexts import fresh_context, in_fresh_contexts
+from iris.patterns.failures import described, failure_in
 from iris.patterns.handlers import RequestHandler, encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
-from iris.patterns.service import Limits, Service, TunnelHandler
+from iris.patterns.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
@@ -92,7 +93,8 @@ class Job:
 class ServiceStatistics:
     """Counters of one membership.
 
-    ``received == served + failed + expired + cancelled + refused + running + queued`` holds at any time.
+    At any time ``received == served + failed + expired + cancelled + refused + running + queued``, and the same for
+    ``broadcasts_received`` and ``tunnels_received`` with what is below each of them.
     """
 
     received: int
@@ -109,15 +111,24 @@ class ServiceStatistics:
     queued: int
     concurrency: int
     """Handlers that may run at the same time now."""
+    broadcasts_received: int
     broadcasts: int
+    """Broadcasts that every handler has heard."""
     broadcasts_failed: int
     """Broadcasts whose handler raised, or that found the queue full."""
+    broadcasts_cancelled: int
+    """Broadcasts that were still here when this member left."""
+    broadcasts_queued: int
+    """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
     """How long requests waited for a handler lately, in seconds."""
+    tunnels_received: int
     tunnels_running: int
     tunnels_served: int
     tunnels_failed: int
     """Tunnels whose handler raised, or whose other end was lost."""
+    tunnels_cancelled: int
+    """Tunnels whose handler was still at work when this member left."""
 
 
 @final
@@ -160,14 +171,18 @@ class Membership:
             self._concurrency = self._adaptive.limit
         self._running: set[Job] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
-        self._received = self._broadcasts_done = self._broadcasts_failed = 0
+        self._received = 0
+        self._broadcasts_received = self._broadcasts_done = self._broadcasts_failed = self._broadcasts_cancelled = 0
         self.repeated = 0
         self._workers = 0
         self._idle: list[Wakeup] = []
-        self._tunnels_running = self._tunnels_served = self._tunnels_failed = 0
+        self._tunnels_running = self._tunnels_served = self._tunnels_failed = self._tunnels_cancelled = 0
         self._broadcasts: deque[Message] = deque()
         self._broadcast_news = Wakeup()
         self._drained = trio.Event()
+        self._context = copy_context()
+        """What every handler begins with, whoever asks and whatever ran before: that of who joined the cluster."""
+        self._context.run(served_priority.set, Priority.NORMAL)
 
     def __repr__(self) -> str:
         return f"<Membership in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
@@ -186,12 +201,19 @@ class Membership:
             running=len(self._running),
             queued=self.queued,
             concurrency=self._concurrency,
+            broadcasts_received=self._broadcasts_received,
             broadcasts=self._broadcasts_done,
             broadcasts_failed=self._broadcasts_failed,
+            broadcasts_cancelled=self._broadcasts_cancelled,
+            broadcasts_queued=len(self._broadcasts),
             queue_delay=self.queue_delay,
+            tunnels_received=(
+                self._tunnels_running + self._tunnels_served + self._tunnels_failed + self._tunnels_cancelled
+            ),
             tunnels_running=self._tunnels_running,
             tunnels_served=self._tunnels_served,
             tunnels_failed=self._tunnels_failed,
+            tunnels_cancelled=self._tunnels_cancelled,
         )
 
     # -- requests -------------------------------------------------------------------------------------------
@@ -249,6 +271,9 @@ class Membership:
         return len(self._queue) + len(self._urgent)
 
     async def _work(self) -> None:
+        await in_fresh_contexts(self._context, self._take_jobs())
+
+    async def _take_jobs(self) -> None:
         """Run one request after the other.
 
         Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
@@ -316,7 +341,9 @@ class Membership:
                 return
             shedding.begun(now, waiting)
         job.begun = now
-        served_priority.set(job.priority)
+        await fresh_context()
+        if job.priority != Priority.NORMAL:
+            served_priority.set(job.priority)
         job.scope = scope
         scope.deadline = job.deadline
         reply, size = await self._call(job)
@@ -356,9 +383,8 @@ class Membership:
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
             return self._fail(job, error)
         except BaseExceptionGroup as group:
-            # A nursery in the handler that was cancelled, and a task of it that failed at that.
-            failure = group.split(trio.Cancelled)[1]
-            if not isinstance(failure, Exception):
+            failure = failure_in(group)
+            if failure is None:
                 raise
             return self._fail(job, failure)
         self._served += 1
@@ -366,13 +392,14 @@ class Membership:
 
     def _fail(self, job: Job, error: Exception) -> tuple[wire.Message, int]:
         self._failed += 1
-        code, text = _describe(error, tracebacks=self.service.tracebacks)
+        code, text = described(error, tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
     def accept_broadcast(self, message: Message) -> None:
         """Take a broadcast on; beyond the queue's limit it is dropped and counted."""
+        self._broadcasts_received += 1
         if len(self._broadcasts) >= self._queue_limit:
             self._broadcasts_failed += 1
             return
@@ -381,29 +408,44 @@ class Membership:
 
     async def handle_broadcasts(self) -> None:
         """Call the broadcast handlers, one message after the other, in the order of arrival."""
-        while True:
-            while not self._broadcasts:
-                self._drained.set()
-                await self._broadcast_news.wait()
-            message = self._broadcasts[0]
-            failed = False
-            for handler in self.service.broadcasts:
-                try:
-                    result = handler(message)
-                    if inspect.isawaitable(result):
-                        await result
-                except Exception:  # noqa: BLE001 -- one bad handler must not end the others; it is counted
-                    failed = True
-            self._broadcasts.popleft()
-            self._broadcasts_done += not failed
-            self._broadcasts_failed += failed
+        await in_fresh_contexts(self._context, self._take_broadcasts())
+
+    async def _take_broadcasts(self) -> None:
+        try:
+            while True:
+                while not self._broadcasts:
+                    self._drained.set()
+                    await self._broadcast_news.wait()
+                heard = [await self._hears(handler, self._broadcasts[0]) for handler in self.service.broadcasts]
+                self._broadcasts.popleft()
+                self._broadcasts_done += all(heard)
+                self._broadcasts_failed += not all(heard)
+                await trio.lowlevel.checkpoint_if_cancelled()  # a handler may have failed at that
+        finally:
+            self._broadcasts_cancelled += len(self._broadcasts)
+            self._broadcasts.clear()
+
+    async def _hears(self, handler: BroadcastHandler, message: Message) -> bool:
+        """Call one handler; one that fails must not end the others."""
+        try:
+            await fresh_context()
+            result = handler(message)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:  # noqa: BLE001 -- whatever a handler raises; it is counted
+            return False
+        except BaseExceptionGroup as group:
+            if failure_in(group) is None:
+                raise
+            return False
+        return True
 
     # -- tunnels --------------------------------------------------------------------------------------------
 
     def accept_tunnel(self, handler: TunnelHandler, tunnel: Tunnel) -> None:
         """Run the handler of a tunnel that was opened to this member; the tunnel closes when it ends."""
         self._tunnels_running += 1
-        self._nursery.start_soon(self._serve_tunnel, handler, tunnel)
+        self._context.run(self._nursery.start_soon, self._serve_tunnel, handler, tunnel)
 
     async def _serve_tunnel(self, handler: TunnelHandler, tunnel: Tunnel) -> None:
         try:
@@ -411,6 +453,14 @@ class Membership:
                 await handler(tunnel)
         except Exception:  # noqa: BLE001 -- the opener was told by the tunnel; one bad handler must not end the others
             self._tunnels_failed += 1
+        except BaseExceptionGroup as group:
+            if failure_in(group) is None:
+                self._tunnels_cancelled += 1
+                raise
+            self._tunnels_failed += 1
+        except BaseException:
+            self._tunnels_cancelled += 1
+            raise
         else:
             self._tunnels_served += 1
         finally:
@@ -438,24 +488,3 @@ class Membership:
         self._queue.clear()
         for job in self._running:
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
-
-
-def _describe(error: Exception, *, tracebacks: bool) -> tuple[str, str]:
-    """What a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
-    if isinstance(error, RemoteError):
-        code, text = _text(error.code)[:64], _text(error.message)[:1024]
-    elif isinstance(error, IrisError):
-        code, text = type(error).__name__, _text(error)[:1024]
-    else:
-        code, text = "error", f"{type(error).__name__}: {_text(error)}"[:1024]
-    if tracebacks:
-        text += "\n" + _text("".join(traceback.format_exception(error))[-8192:])
-    return code, text
-
-
-def _text(value: object) -> str:
-    """What a handler gives as a text, whatever that is, in a form that has one in UTF-8."""
-    try:
-        return str(value).encode(errors="backslashreplace").decode()
-    except Exception:  # noqa: BLE001 -- it is the handler's own code that makes it
-        return f"a {type(value).__name__} without a text"

@@ -11,6 +11,7 @@ event                                   idempotent                 not idempoten
 reply, or error raised by the handler   returned, raised           returned, raised
 overloaded, draining, not a member      another member             another member (it did not run)
 connection to the member broke          another member             wait; ``Unknown`` if it is gone
+frames may be lost                      sent once more             ``Unknown`` if it is not there
 member given up                         another member             ``Unknown``
 deadline                                ``RequestTimeout``         ``RequestTimeout``
 ======================================  =========================  ================================
@@ -41,6 +42,7 @@ from iris.kernel.errors import (
     Unknown,
 )
 from iris.kernel.ids import NodeId, check_address, cluster_of
+from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.counters import Tally
 from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker, nobody_serves
@@ -63,6 +65,7 @@ NOT_A_MEMBER: Final = "not_a_member"
 NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
+NOT_HERE: Final = "not_here"
 
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Failures after which the handler certainly did not run, so that another member may be asked."""
@@ -74,19 +77,21 @@ _MAX_ATTEMPTS: Final = 4
 class _Waiter:
     """One attempt that waits for its outcome."""
 
-    __slots__ = ("idempotent", "member", "message", "outcome", "picker", "size", "task", "tried")
+    __slots__ = ("deadline", "idempotent", "member", "message", "outcome", "picker", "size", "task", "tried")
 
     def __init__(
         self,
         member: NodeId,
         message: wire.Message,
         size: int,
+        deadline: float,
         *,
         idempotent: bool,
         picker: Picker | None,
         tried: Collection[NodeId],
     ) -> None:
         self.member = member
+        self.deadline = deadline
         self.picker = picker
         self.tried = tried
         self.message = message
@@ -107,6 +112,10 @@ class _Waiter:
         if not self.idempotent or self.outcome is not None:
             return False
         return self.picker is None or self.picker.has_other(self.tried)
+
+    def again(self, now: float) -> wire.Message:
+        """Return what is sent once more: the same request, with the time that is left."""
+        return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Called by trio when the wait is cancelled: nobody may wake the task any more."""
@@ -188,7 +197,8 @@ class Requests:
                         cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, tried
                     )
 
-                reply = await self._hedges.setdefault(cluster, Hedging()).ask(ask, hedge)
+                hedging = self._hedges.setdefault(cluster, Hedging())
+                reply = await hedging.ask(ask, hedge, (lambda _: False) if picker is None else picker.has_other)
         except BaseException as error:
             self.count(error)
             raise
@@ -267,7 +277,7 @@ class Requests:
                 kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
             size = wire.payload_size(payload)
-            waiter = _Waiter(member, message, size, idempotent=idempotent, picker=picker, tried=tried)
+            waiter = _Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
             try:
                 self._mesh.post(member, message, waiter.size, eager=True)
             except NotSent as error:
@@ -340,7 +350,7 @@ class Requests:
 
     def _cancel(self, identifier: int, member: NodeId) -> None:
         try:
-            self._mesh.post(member, (kinds.CANCEL, identifier), 0)
+            self._mesh.post(member, (kinds.CANCEL, identifier), 0, CONTROL_RESERVE)
         except NotSent:
             return  # whoever cannot be told is being given up
 
@@ -373,13 +383,22 @@ class Requests:
         """Nothing waits for a node to appear."""
 
     def peer_reset(self, peer: Peer) -> None:
-        """Frames may be lost: idempotent requests go out again; the member knows those it has."""
-        for waiter in self._waiting.values():
-            if waiter.member == peer.node and waiter.idempotent and waiter.outcome is None:
-                try:
-                    peer.link.post(waiter.message, waiter.size)
-                except NotSent:
-                    waiter.end(_BROKEN)
+        """Frames may be lost: idempotent requests go out again; the member knows those it has.
+
+        Of the others it is asked whether they are there: a reply that was lost would be waited for until the deadline,
+        and without a deadline for ever.
+        """
+        now = trio.current_time()
+        for identifier, waiter in list(self._waiting.items()):
+            if waiter.member != peer.node or waiter.outcome is not None or waiter.deadline <= now:
+                continue
+            try:
+                if waiter.idempotent:
+                    peer.link.post(waiter.again(now), waiter.size)
+                else:
+                    peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
+            except NotSent:
+                waiter.end(_BROKEN)
 
     def peer_refused(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
@@ -420,6 +439,11 @@ def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_m
             return Unknown(
                 f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
                 "idempotent=True to have such requests repeated"
+            )
+        case "not_here":
+            return Unknown(
+                f"node {member} of cluster {cluster!r} does not have the request (any more), and no reply has come: it "
+                "ran never or once; use idempotent=True to have such requests repeated"
             )
         case "not_allowed":
             return NotAllowed(text)

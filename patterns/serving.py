@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
 import trio
@@ -15,6 +15,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
 from iris.patterns.remembered import Remembered
@@ -25,6 +26,7 @@ from iris.patterns.requests import (
     MEMBER_LEFT,
     NOT_A_MEMBER,
     NOT_ALLOWED,
+    NOT_HERE,
     OVERLOADED,
     PRIORITY_SHIFT,
 )
@@ -33,6 +35,9 @@ from iris.patterns.values import Message, Sender
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
+
+NO_ROOM: Final = "reply_dropped"
+"""Code of the error when a handler's reply found no room on the link to its caller."""
 
 
 def refusal_text(cluster: str, peer: Peer) -> str:
@@ -53,6 +58,7 @@ class Serving:
         self._remembered = Remembered()
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
+        mesh.on(kinds.AWAITED, 1, self._receive_awaited)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
         # A broadcast to many, and a survey of many.
         relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
@@ -145,11 +151,22 @@ class Serving:
             if job.scope is not None:
                 job.scope.cancel()
 
+    def _receive_awaited(self, peer: Peer, message: wire.Message) -> None:
+        """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
+        identifier = message[1]
+        if type(identifier) is not int:
+            raise RemoteProtocolError("a request has an id")
+        if (peer.node, identifier) not in self._jobs:
+            self._fail(peer, identifier, NOT_HERE, "")
+
     def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
         _, cluster, headers, payload = message
         membership = self.memberships.get(cluster)
-        if membership is None or not wire.is_payload(payload):
-            raise RemoteProtocolError("a broadcast for a cluster that this node is not a member of")
+        if not wire.is_payload(payload):
+            raise RemoteProtocolError("a broadcast carries a payload")
+        if membership is None:  # its sender has not heard yet that this node has left
+            self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
+            return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
             return
@@ -191,6 +208,16 @@ class Serving:
             peer.link.post(message, size, eager=True)
         except NotSent:
             self._mesh.refusals["reply without room on the link"] += 1
+            self._post_shortly(peer, message)
+
+    def _post_shortly(self, peer: Peer, message: wire.Message) -> None:
+        """Say at least that there was an outcome: without a deadline its caller would wait for ever."""
+        text = "the link to the caller is full: what the handler returned was dropped"
+        failure = (kinds.FAILURE, message[1], NO_ROOM, text, 0)
+        if message[0] == kinds.FAILURE:
+            failure = (*message[:3], "", *message[4:])
+        with suppress(NotSent):  # nor is there room for that, or the link has ended
+            peer.link.post(failure, len(text), CONTROL_RESERVE, eager=True)
 
     def _forget(self, job: Job) -> None:
         self._jobs.pop((job.peer.node, job.identifier), None)

@@ -29,12 +29,14 @@ class Answers:
     """The answers to one survey, in the order of their arrival.  Iterate over it in one task.
 
     The iteration ends when every member has answered or failed, or when a rule ends it.  Cancelling a wait loses no
-    answer; leaving the ``async with`` block stops the members that are still at work.
+    answer; leaving the ``async with`` block stops the members that are still at work.  Afterwards the answers that had
+    come can still be read; where others were cut off, ``trio.ClosedResourceError`` follows them.
 
     Attributes:
         asked: the members the survey went to.
         errors: what went wrong, for each member that failed.
-        ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on.
+        ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
+            the block was left before.
     """
 
     def __init__(self, asked: tuple[NodeId, ...], rules: StopRules) -> None:
@@ -62,7 +64,15 @@ class Answers:
         try:
             return await self._receive.receive()
         except trio.EndOfChannel:
+            if self.ended_by is None:
+                raise trio.ClosedResourceError(
+                    "the block of the survey was left before it had ended: iterate over its answers within the block"
+                ) from None
             raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """No further answer comes."""
+        self._send.close()
 
     async def gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
         """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
@@ -78,7 +88,7 @@ class Answers:
         if self.ended_by == "deadline":
             for member in self.missing:
                 self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
-        self._send.close()
+        self.close()
 
     @property
     def _is_counted(self) -> bool:
@@ -152,6 +162,9 @@ class Surveys:
             ways.append(
                 partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers, priority=priority)
             )
-        async with open_background() as nursery:
-            nursery.start_soon(answers.gather, *ways)
-            yield answers
+        try:
+            async with open_background() as nursery:
+                nursery.start_soon(answers.gather, *ways)
+                yield answers
+        finally:
+            answers.close()

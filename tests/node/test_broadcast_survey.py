@@ -110,6 +110,62 @@ async def test_a_handler_that_fails_is_counted_and_hears_the_next_one(autojump_c
         assert (service.broadcasts, service.broadcasts_failed) == (1, 1)
 
 
+@pytest.mark.parametrize("way", ["drained", "cut off", "cancelled", "fails as it is cancelled"])
+async def test_broadcasts_of_a_member_that_leaves_are_counted(autojump_clock: MockClock, way: str) -> None:
+    cache = iris.Service("cache")
+
+    @cache.broadcast
+    async def hear(_: iris.Message) -> None:
+        async def fail() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("while it is cancelled")
+
+        async with trio.open_nursery() as nursery:
+            if way == "fails as it is cancelled":
+                nursery.start_soon(fail)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+
+    assert cache.broadcasts == [hear]
+    async with open_stage() as stage:
+        leaving = await stage.node("cache", config=iris.Config(drain_timeout=60 if way == "drained" else 1.5))
+        shop = await stage.node("shop")
+        joined: list[iris.ClusterMembership] = []
+        with trio.CancelScope() as scope:
+            async with leaving.join("cache", cache) as membership:
+                joined.append(membership)
+                await shop.wait_for("cache")
+                for number in range(5):
+                    await shop.broadcast("cache", number)
+                await trio.sleep(0.1)
+                now = membership.statistics()
+                assert (now.broadcasts_received, now.broadcasts_queued) == (5, 5)
+                if way in ("cancelled", "fails as it is cancelled"):
+                    scope.cancel()
+        after = joined[0].statistics()
+        counted = (after.broadcasts, after.broadcasts_failed, after.broadcasts_cancelled, after.broadcasts_queued)
+        assert counted == {
+            "drained": (5, 0, 0, 0), "cut off": (1, 0, 4, 0), "cancelled": (0, 0, 5, 0),
+            "fails as it is cancelled": (0, 1, 4, 0),
+        }[way]  # fmt: skip
+        assert after.broadcasts_received == 5
+
+
+async def test_a_broadcast_that_comes_when_its_member_has_left_is_counted_as_that(autojump_clock: MockClock) -> None:
+    async with open_stage(latency=(0.05, 0.05)) as stage:
+        leaving = await stage.node("cache")
+        shop = await stage.node("shop")
+        async with leaving.join("cache", Caches().service("cache")):
+            await shop.wait_for("cache")
+        assert shop.members("cache"), "the news has come already: the test shows nothing"
+        await shop.broadcast("cache", 1)
+        await trio.sleep(IN_FLIGHT)
+        assert leaving.statistics().refusals == {"broadcast for a cluster that is not served here": 1}
+        stage.harmless = ("not served here",)
+
+
 async def test_a_plain_function_hears_broadcasts_too(autojump_clock: MockClock) -> None:
     cache = iris.Service("cache")
     heard: list[object] = []
@@ -258,6 +314,60 @@ async def test_a_survey_ends_by_its_rules_and_stops_those_at_work(
             await trio.sleep(0.01)
             assert sorted(caches.ended) == ["cache-0", "cache-1", "cache-2", "cache-3"]
         assert shop.statistics().requests.expired == 2
+
+
+@pytest.mark.parametrize("read", [0, 1])
+async def test_after_its_block_a_survey_gives_the_answers_that_had_come_and_then_an_error(
+    autojump_clock: MockClock, read: int
+) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 3)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=3)
+        caches.behaviour["cache-0"] = "hang"
+        async with shop.survey("cache", 1, timeout=60) as answers:
+            await trio.sleep(0.1)
+            for _ in range(read):
+                await anext(answers)
+        with trio.fail_after(1):
+            for _ in range(2 - read):
+                assert (await anext(answers)).payload[1] == 1
+            for _ in range(2):
+                with pytest.raises(trio.ClosedResourceError, match="within the block"):
+                    await anext(answers)
+        assert (answers.ended_by, len(answers.missing)) == (None, 1)
+
+
+async def test_who_waits_for_answers_when_the_block_is_left_gets_the_error(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 1)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache")
+        caches.behaviour["cache-0"] = "hang"
+        async with trio.open_nursery() as nursery:
+
+            async def read(answers: iris.Answers) -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await anext(answers)
+
+            with trio.fail_after(5):
+                async with shop.survey("cache", 1, timeout=60) as answers:
+                    nursery.start_soon(read, answers)
+                    await trio.sleep(0.1)
+
+
+async def test_a_survey_that_ended_in_its_block_can_be_read_to_its_end_after_it(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        await caches.start(stage, 3)
+        shop = await stage.node("shop")
+        await shop.wait_for("cache", members=3)
+        async with shop.survey("cache", 1, timeout=60) as answers:
+            await trio.sleep(0.1)
+        assert len([answer async for answer in answers]) == 3
+        assert answers.ended_by == "all"
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])

