@@ -19,6 +19,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
+from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Audience
 from iris.patterns.interest import InterestTable
 from iris.patterns.publishing import STALLED, Publishing, envelope_size
@@ -51,6 +52,7 @@ class Unconfirmed:
         "first",
         "headers",
         "key",
+        "milestones",
         "news",
         "payloads",
         "pending",
@@ -68,6 +70,7 @@ class Unconfirmed:
         self.headers = headers
         self.size = size + envelope_size(topic, headers, key)
         self.first = self.sequence = 0
+        self.milestones: Milestones = ()
         self.everything = (1 << len(payloads)) - 1
         self.pending: dict[NodeId, int] = {}
         self.done: set[NodeId] = set()
@@ -78,7 +81,10 @@ class Unconfirmed:
 
     def message(self, group: str | None) -> wire.Message:
         """Return the events as they travel."""
-        return (kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads)
+        return (
+            kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads,
+            self.milestones,
+        )  # fmt: skip
 
     def confirm(self, node: NodeId, first: int, last: int) -> None:
         """Note that a node has the events of these numbers, as far as they are of this run."""
@@ -159,6 +165,7 @@ class Confirming:
         count = len(run.payloads)
         state = publishing.look_up(run.topic)
         run.first, run.sequence = self._number + 1, publishing.number(state, count)
+        run.milestones = state.milestones
         self._number += count
         self._waiting[run.first] = run
         self._firsts.append(run.first)

@@ -9,6 +9,7 @@ from typing import Any, Final, cast, final
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.patterns.beginnings import Milestones, milestones_untrusted
 from iris.patterns.topics import MAX_TOPIC
 from iris.patterns.values import Sender
 
@@ -27,6 +28,7 @@ class Run:
         next: how many of the events were thrown out.
         missed: how many events were lost just before the first one.
         retained: whether it is the last value of its topic, for one who came later.
+        milestones: from where on events of the topic are owed to whom; see ``iris.patterns.beginnings``.
     """
 
     __slots__ = (
@@ -34,6 +36,7 @@ class Run:
         "first",
         "headers",
         "key",
+        "milestones",
         "missed",
         "next",
         "payloads",
@@ -56,6 +59,7 @@ class Run:
         size: int,
         *,
         plain: bool,
+        milestones: Milestones = (),
     ) -> None:
         self.sender = sender
         self.topic = topic
@@ -69,6 +73,7 @@ class Run:
         self.next = 0
         self.missed = 0
         self.retained = False
+        self.milestones = milestones
 
     @property
     def publisher(self) -> NodeId:
@@ -170,7 +175,7 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
     Raises:
         RemoteProtocolError: a field is not what the protocol says.
     """
-    _, topic, sequence, confirm, group, _, key, payloads = message
+    _, topic, sequence, confirm, group, _, key, payloads, milestones = message
     if (
         type(topic) is not str
         or len(topic) > MAX_TOPIC
@@ -184,6 +189,7 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
         or not payloads
     ):
         raise RemoteProtocolError("a run of events has a topic, a number and payloads")
+    milestones_untrusted(milestones, sequence)
     fields = cast("tuple[wire.Payload, ...]", payloads)
     if set(map(type, fields)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
         return sum(map(len, cast("tuple[bytes, ...]", fields))), True

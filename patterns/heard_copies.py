@@ -35,7 +35,7 @@ _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
 """Seconds for which losses are gathered before the publisher is told."""
 
-_FIELDS: Final = 8
+_FIELDS: Final = 9
 
 
 @final

@@ -24,6 +24,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_key
 from iris.kernel.link import Growing, Link
+from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_feed import Outlet
@@ -61,11 +62,24 @@ class Topic:
         held: nodes that have asked for a pause.
         patient: links to nodes that want publishers to wait, however slow they are.
         lost: events that links did not take.
+        milestones: when the topic began and receivers last came; see ``iris.patterns.beginnings``.
     """
 
-    __slots__ = ("every", "grouped", "held", "links", "lost", "patient", "sequence", "shared", "version")
+    __slots__ = (
+        "every",
+        "grouped",
+        "held",
+        "links",
+        "lost",
+        "milestones",
+        "patient",
+        "sequence",
+        "shared",
+        "version",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, published: int = 0) -> None:
+        self.milestones: Milestones = (published,)
         self.sequence = 0
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
@@ -235,7 +249,8 @@ class Publishing:
         sequence = self.number(state)
         payloads = [payload]
         size += envelope_size(topic, headers, key)
-        message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads)
+        since = state.milestones
+        message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads, since)
         run: _Run | None = None
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
@@ -250,11 +265,11 @@ class Publishing:
             if not taken:
                 run.end()
         for node, terms in state.choose(key, sequence):
-            self.post_to(node, (kinds.EVENTS, topic, sequence, 0, terms.group, headers, key, payloads), size)
+            self.post_to(node, (kinds.EVENTS, topic, sequence, 0, terms.group, headers, key, payloads, since), size)
         for group, (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
-                self.post_to(owner, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads), size)
+                self.post_to(owner, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
             else:
                 state.lost += 1
                 self._tally.sent += 1
@@ -349,7 +364,7 @@ class Publishing:
                 )
             if len(self._topics) >= _MAX_TOPICS:
                 raise NotSent(f"this node has published on {_MAX_TOPICS} topics: use fewer, longer-lived topics")
-            state = self._topics[topic] = Topic()
+            state = self._topics[topic] = Topic(self.published)
         links: dict[NodeId, Link] = {}
         every: dict[Outlet, None] = {}
         patient: set[Outlet] = set()
@@ -376,12 +391,14 @@ class Publishing:
             else:
                 every[peer.link] = None
                 grouped.setdefault(terms.group, []).append((node, terms))
-        state.links = self.trees.ways(links)
+        before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
+        if state.sequence and not set(before).issuperset(state.links):
+            state.milestones = (state.milestones[0], self.published, state.sequence)
         state.grouped = tuple(grouped.values())
         state.shared = shared
         state.every = tuple({**dict.fromkeys(state.links), **every})

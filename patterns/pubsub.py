@@ -20,6 +20,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.beginnings import Beginnings
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
@@ -83,10 +84,11 @@ class PubSub:
         self._turn = 0
         self._senders: dict[NodeId, Sender] = {}
         self._known: dict[NodeId, int] = {mesh.node: 0}
+        self._beginnings = Beginnings()
         self._known_news = trio.lowlevel.ParkingLot()
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
-        mesh.on(kinds.INTEREST_KNOWN, 1, self._receive_known)
-        mesh.on(kinds.EVENTS, 7, self._receive_events)
+        mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
+        mesh.on(kinds.EVENTS, 8, self._receive_events)
         mesh.on(kinds.RETAINED, 6, self._receive_retained)
         mesh.on(kinds.COPIES_LOST, 0, self._receive_copies_lost)
         self.heard: Final = HeardCopies(mesh, self._receive_events)
@@ -192,6 +194,7 @@ class PubSub:
             delay=self._send_delay,
             hold=partial(self._send_hold, pattern),
             report=self._reports.note,
+            published=self._beginnings.published,
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
@@ -201,9 +204,11 @@ class PubSub:
             change = self._own.add(terms)
             if change is not None:
                 self._tell_all(change)
-            elif group is None and not durable:
-                self.retention.ask(pattern)
+            elif group is None:
+                if not durable:
+                    self.retention.ask(pattern)
                 self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
+            subscription.version = self._own.version
             await self._wait_known(self._own.version)
             yield subscription
         finally:
@@ -274,7 +279,7 @@ class PubSub:
         if message[4]:
             self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
         self.confirming.interest_changed()
-        known = (kinds.INTEREST_KNOWN, version)
+        known = (kinds.INTEREST_KNOWN, version, self.publishing.published)
         try:
             if len(self.retention.events):
                 self.publishing.trees.tell_known(peer, known)
@@ -284,9 +289,10 @@ class PubSub:
             self._mesh.refusals["interest without room on the link"] += 1
 
     def _receive_known(self, peer: Peer, message: wire.Message) -> None:
-        version = message[1]
-        if type(version) is not int:
-            raise RemoteProtocolError("interest is confirmed by its version")
+        _, version, published = message
+        if type(version) is not int or type(published) is not int or published < 0:
+            raise RemoteProtocolError("interest is confirmed by its version, with a number of events")
+        self._beginnings.confirmed(peer.node, version, published)
         self._known[peer.node] = max(version, self._known.get(peer.node, -1))
         self._known_news.unpark_all()
 
@@ -308,7 +314,7 @@ class PubSub:
                 self._receive_known(peer, message)
 
     def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
-        _, topic, sequence, confirm, group, headers, key, payloads = message
+        _, topic, sequence, confirm, group, headers, key, payloads, since = message
         wanted = self._subscriptions.match(topic)
         if not wanted:
             if group:
@@ -335,7 +341,9 @@ class PubSub:
             self._turn += 1
             takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
-            subscription.deliver(Run(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain))
+            subscription.deliver(
+                Run(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
+            )
 
     def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
         self.confirming.lost(peer.node)

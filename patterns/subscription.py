@@ -21,6 +21,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
+from iris.patterns.beginnings import owed_from
 from iris.patterns.events import Event, PackedEvent, Run, payload_bytes
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
@@ -103,6 +104,7 @@ class Subscription:
         "_missed",
         "_news",
         "_payloads",
+        "_published",
         "_received",
         "_refused",
         "_report",
@@ -116,6 +118,7 @@ class Subscription:
         "group",
         "overflow",
         "pattern",
+        "version",
     )
 
     def __init__(
@@ -132,6 +135,7 @@ class Subscription:
         delay: Callable[[Iterable[NodeId], str], None],
         hold: Callable[[bool], None],
         report: Callable[[NodeId, str, int, int], None],
+        published: Callable[[NodeId, int], int | None],
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
             raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
@@ -146,6 +150,9 @@ class Subscription:
         self._delay = delay
         self._hold = hold
         self._report = report
+        self._published = published
+        self.version: int | None = None
+        """Of the node's interest, from which on publishers know of this subscription."""
         self._holding = False
         self._runs: deque[Run] = _NO_RUNS
         self._current: Run | None = None
@@ -197,9 +204,9 @@ class Subscription:
         if self.group is None:  # members of a group get parts of the numbering by design
             arrived = self._arrived.get(numbering)
             if arrived is None:
-                self._follow(numbering, first)
-                arrived = first
-            elif first > arrived:
+                arrived = self._owed_from(run)
+                self._follow(numbering, arrived)
+            if first > arrived:
                 self._missed += first - arrived
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 self._arrived[numbering] = first + count
@@ -236,9 +243,16 @@ class Subscription:
         run.retained = True
         self.deliver(run)
 
+    def _owed_from(self, run: Run) -> int:
+        """Return the number of the first event of a numbering that was published for this subscription."""
+        if self.version is None:
+            return run.first
+        return owed_from(run.milestones, self._published(run.sender.node, self.version), run.first)
+
     def _follow(self, numbering: tuple[NodeId, str], first: int) -> None:
         """Begin to follow a numbering: what came before is not missed."""
         if len(self._arrived) >= _MAX_NUMBERINGS:
+            self.version = None  # what is forgotten here has come, and is not to be called missed when it is met again
             for oldest in list(itertools.islice(self._arrived, _MAX_NUMBERINGS // 2)):
                 del self._arrived[oldest]
             self._expected = {kept: self._expected.get(kept, at) for kept, at in self._arrived.items()}

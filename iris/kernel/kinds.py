@@ -44,8 +44,8 @@ RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies 
 
 # Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)
 INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
-INTEREST_KNOWN: Final = 0x41  # (version: int): the sender publishes accordingly from here on
-EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key: str | None, payloads)
+INTEREST_KNOWN: Final = 0x41  # (version: int, published: int): the sender publishes accordingly from here on
+EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key, payloads, milestones)
 CONFIRMED: Final = 0x43  # (ranges: tuple of int): first, last, first, last, ... are durable
 HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wait" can take no more for now, or again
 RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key: str | None, payload): the value it keeps

@@ -324,8 +324,8 @@ PLAUSIBLE: dict[int, tuple[st.SearchStrategy[Any], ...]] = {
     kinds.CANCEL: (small,),
     kinds.BROADCAST: (names, headers, payloads),
     kinds.INTEREST: (small, st.booleans(), terms, terms),
-    kinds.INTEREST_KNOWN: (st.integers(-(2**63), 2**64 - 1),),
-    kinds.EVENTS: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple)),
+    kinds.INTEREST_KNOWN: (st.integers(-(2**63), 2**64 - 1), small),
+    kinds.EVENTS: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple), shares),
     kinds.CONFIRMED: (st.lists(st.integers(0, 2**64 - 1) | small, max_size=4).map(tuple),),
     kinds.HOLD: (topics, st.booleans()),
 }

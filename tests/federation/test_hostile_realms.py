@@ -150,7 +150,7 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
         member = realms.theirs.nodes["acme-eu-databases"]
         link = shop.parts.mesh.peers[member.id].link
         forbidden = [
-            (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",)),
+            (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",), ()),
             (kinds.INTEREST, 1, True, (), ()),
             (kinds.REVOCATIONS, b"x"),
             (kinds.JOIN, b"x"),

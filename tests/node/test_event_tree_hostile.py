@@ -25,7 +25,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
         async with reader.pubsub.subscribe("t") as events:
 
             def relayed(sender: MeshNode, number: int, payload: bytes) -> Relayed:
-                body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload])])
+                body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload], ())])
                 signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
                 return Relayed(sender.id, 1, number, 1, body, signature)
 
@@ -77,7 +77,7 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
             villain.mesh.post(reader.id, *reader_role.message())
             villain.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
             for number, topic in enumerate(["others.a", "own.a"], start=1):
-                body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"])])
+                body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"], ())])
                 signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
                 villain.mesh.post(reader.id, *Relayed(villain.id, 1, number, 1, body, signature).message())
             assert [event.topic for event in await collect(events)] == ["own.a"]

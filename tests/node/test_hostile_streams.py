@@ -97,8 +97,8 @@ async def test_a_tunnel_whose_peer_breaks_the_rules_ends_with_the_reason_and_not
 MALFORMED: dict[str, Message] = {
     "interest": (kinds.INTEREST, 1, False, (("a..b", None, False, False, ()),), ()),
     "terms of the wrong length": (kinds.INTEREST, 1, False, (("a", None, False),), ()),
-    "events": (kinds.EVENTS, "t", 0, 0, None, None, None, (b"",)),
-    "no events": (kinds.EVENTS, "t", 1, 0, None, None, None, ()),
+    "events": (kinds.EVENTS, "t", 0, 0, None, None, None, (b"",), ()),
+    "no events": (kinds.EVENTS, "t", 1, 0, None, None, None, (), ()),
     "hold": (kinds.HOLD, "a b", True),
     "last value": (kinds.RETAINED, "t", 1, 2, None, None, b""),
     "wish": (kinds.RETAINED_WANTED, 5),
@@ -107,7 +107,7 @@ MALFORMED: dict[str, Message] = {
     "no reason": (kinds.CONFIRM_DELAYED, 5),
     "a reason that is a novel": (kinds.CONFIRM_DELAYED, "x" * 257),
     "a reason that controls a terminal": (kinds.CONFIRM_DELAYED, "\x1b[2J"),
-    "version": (kinds.INTEREST_KNOWN, None),
+    "version": (kinds.INTEREST_KNOWN, None, 0),
     "place in a tree": (kinds.EVENT_TREE, 1, b"", ()),
     "way": (kinds.EVENT_WAY, 0, 0, False),
     "relayed events": (kinds.EVENTS_RELAYED, b"", 1, 1, b"\x01", b"", bytes(64)),
@@ -148,7 +148,7 @@ async def test_a_publisher_that_does_not_wait_cannot_fill_the_memory_of_a_patien
         sent = 0
         for number in range(1, 3000):  # 180 MB
             try:
-                villain._mesh.post(reader.id, (kinds.EVENTS, "t", number, 0, None, None, None, (payload,)), 60_000)
+                villain._mesh.post(reader.id, (kinds.EVENTS, "t", number, 0, None, None, None, (payload,), ()), 60_000)
                 sent += 1
             except NotSent:
                 await trio.sleep(0.01)

@@ -127,7 +127,7 @@ def test_malformed_relayed_events_are_refused(change: dict[int, object]) -> None
         relayed_untrusted(tuple(fields))
 
 
-EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",))
+EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_body_with_anything_but_events_is_refused(body: bytes) -> None:
 
 
 def test_a_body_with_events_comes_back_as_it_was() -> None:
-    assert carried_untrusted(wire.pack([EVENTS, (kinds.INTEREST_KNOWN, 4)])) == (EVENTS, (kinds.INTEREST_KNOWN, 4))
+    assert carried_untrusted(wire.pack([EVENTS, (kinds.INTEREST_KNOWN, 4, 0)])) == (EVENTS, (kinds.INTEREST_KNOWN, 4, 0))
 
 
 def test_nothing_of_what_is_signed_can_be_changed() -> None:

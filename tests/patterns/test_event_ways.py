@@ -19,7 +19,7 @@ ME = 0b01
 
 
 def direct(number: int) -> wire.Message:
-    return (kinds.EVENTS, "t", number, 0, None, None, None, (b"x",))
+    return (kinds.EVENTS, "t", number, 0, None, None, None, (b"x",), ())
 
 
 class Desk:

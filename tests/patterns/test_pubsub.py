@@ -282,7 +282,7 @@ async def test_a_certificate_limits_topics_on_both_sides(autojump_clock: MockClo
         async with free.pubsub.subscribe(">") as events:
             await publish(bound, "a.x", 1)
             assert (await events.__anext__()).payload == 1
-            bound.peer(free).link.post((kinds.EVENTS, "b.x", 1, 0, None, None, None, (b"forged",)), 10)
+            bound.peer(free).link.post((kinds.EVENTS, "b.x", 1, 0, None, None, None, (b"forged",), ()), 10)
             await trio.sleep(0.1)
             assert free.mesh.refusals == {f"message of kind {kinds.EVENTS:#x}": 1}
             assert events.statistics().received == 1

@@ -164,7 +164,7 @@ def test_limits_are_whole_numbers_above_zero(value: Any) -> None:
 def test_a_run_of_events() -> None:
     check_run_untrusted(GOOD)
     check_run_untrusted(
-        (kinds.EVENTS, "t", 5, 7, "g", ("a", "b"), "k", (b"x", wire.join_payload(b"\x01", packed=True)))
+        (kinds.EVENTS, "t", 5, 7, "g", ("a", "b"), "k", (b"x", wire.join_payload(b"\x01", packed=True)), (9, 12, 4))
     )
 
 
@@ -187,6 +187,13 @@ def test_a_run_of_events() -> None:
         (7, ("x",)),
         (7, (None,)),
         (7, (b"x", 1)),
+        (8, None),
+        (8, (1, 2)),
+        (8, (-1,)),
+        (8, (True,)),
+        (8, (2**62,)),
+        (8, (0, 5, 1)),
+        (8, [0]),
     ],
 )
 def test_a_malformed_run_is_the_peers_error(field: int, value: object) -> None:

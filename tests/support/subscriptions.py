@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from iris.kernel import kinds, wire
 from iris.kernel.ids import NodeId
+from iris.patterns.beginnings import Beginnings, Milestones
 from iris.patterns.events import Event, Run
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.values import Sender
@@ -39,6 +40,7 @@ class Desk:
         self.delayed: list[tuple[NodeId, str]] = []
         self.holds: list[bool] = []
         self.reported: Counter[str] = Counter()
+        self.beginnings = Beginnings()
         self.subscription = Subscription(
             ">",
             group=group,
@@ -51,6 +53,7 @@ class Desk:
             delay=self.delay,
             hold=self.holds.append,
             report=self.report,
+            published=self.beginnings.published,
         )
         self.arrived: Counter[str] = Counter()
 
@@ -72,10 +75,13 @@ class Desk:
         topic: str = "t",
         sender: Sender = SENDER,
         confirm: int = 0,
+        milestones: Milestones = (),
     ) -> None:
         size = sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
-        self.subscription.deliver(Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain))
+        self.subscription.deliver(
+            Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
+        )
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""
@@ -146,4 +152,4 @@ class Ticking(trio.abc.Clock):
         return 0 if deadline < math.inf else 1
 
 
-GOOD = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",))
+GOOD = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
