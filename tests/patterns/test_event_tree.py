@@ -149,7 +149,8 @@ def test_a_body_with_anything_but_events_is_refused(body: bytes) -> None:
 
 
 def test_a_body_with_events_comes_back_as_it_was() -> None:
-    assert carried_untrusted(wire.pack([EVENTS, (kinds.INTEREST_KNOWN, 4, 0)])) == (EVENTS, (kinds.INTEREST_KNOWN, 4, 0))
+    known = (kinds.INTEREST_KNOWN, 4, 0)
+    assert carried_untrusted(wire.pack([EVENTS, known])) == (EVENTS, known)
 
 
 def test_nothing_of_what_is_signed_can_be_changed() -> None:
