@@ -70,7 +70,7 @@ async def _cuts(seed: int, count: int) -> tuple[Counter[str], int]:
             near = [End(rng) for _ in range(_AT_ONCE)]
             far: list[End] = []
             async with network.open_node(CLUSTER, host=host) as member, member.join(CLUSTER, _service(far, rng)):
-                await opener.wait_for(CLUSTER, timeout=60)
+                await opener.wait_for(CLUSTER)
                 async with trio.open_nursery() as nursery:
                     for end in near:
                         nursery.start_soon(_use, opener, end)
