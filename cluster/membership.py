@@ -185,9 +185,13 @@ class Membership:
         """See ``Node.members``."""
         return self._roster.members(cluster)
 
+    def count(self, cluster: str) -> int:
+        """Return how many members of ``cluster`` can be asked, here or at other sites."""
+        return len({*self.member_ids(cluster), *self.listed(cluster)})
+
     async def wait_for(self, cluster: str, count: int) -> None:
         """Wait until ``count`` members of ``cluster`` can be asked, here or at other sites."""
-        while len({*self.member_ids(cluster), *self.listed(cluster)}) < count:
+        while self.count(cluster) < count:
             await self._changed.park()
         await trio.lowlevel.checkpoint()
 

@@ -441,11 +441,11 @@ class Node:
 
         Cancelling it leaves nothing behind.
         """
-        check_address(cluster)
         with trio.move_on_after(check_timeout(timeout)):
-            return await self._membership.wait_for(cluster, check_count(members, "members"))
-        present = len(self._membership.members(cluster))
-        raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s")
+            return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
+        present, known = self._membership.count(cluster), len(self.members(cluster))
+        but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
+        raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}")
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster: an async iterator of changes (joined, left, suspected, lost, load).
