@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-import ifaddr
 import trio
 
 _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
@@ -21,6 +20,8 @@ def split_url(url: str) -> tuple[str, str, str] | None:
 
 def _interface_addresses() -> list[str]:
     """Return this machine's addresses, loopback ones last, IPv6 in brackets."""
+    import ifaddr  # here: it costs 3 ms, and is for those who listen at a wildcard
+
     outer: list[str] = []
     loopback: list[str] = []
     for adapter in ifaddr.get_adapters():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import final
 
 from iris.cluster.records import MemberState, NodeRecord
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Send this message to this node, connecting if need be.  If that is refused, call ``Swim.refused``."""
 
@@ -21,7 +21,7 @@ class Send:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
     """A node is seen in this state now, or its record is new.
 
@@ -36,7 +36,7 @@ class Changed:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
 
@@ -51,7 +51,7 @@ class Route:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """A probe was answered.  Work waits this long for a handler there (seconds); the answer took ``round_trip``."""
 
@@ -61,7 +61,7 @@ class Load:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Synchronized:
     """This node has sent all it knew: after the first one of these a joining node sees the realm."""
 
@@ -69,7 +69,7 @@ class Synchronized:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """A peer sent what cannot be right; it was ignored.  Reported once for each pair, counted each time."""
 

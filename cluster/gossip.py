@@ -26,6 +26,7 @@ from iris.cluster.records import (
 )
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 MAX_UPDATES: Final = 512
 """Updates in one message: half of what the decoder accepts as one array."""
@@ -50,7 +51,7 @@ class Evidence(enum.IntEnum):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
     """A known record with a higher incarnation and otherwise unchanged.
 
@@ -71,7 +72,7 @@ class Renewal:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A witness's statement that it finds ``node``, of this incarnation, silent or refused."""
 
@@ -106,7 +107,7 @@ class Claim:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accusation:
     """A hint to ``node`` that somebody holds it dead at this incarnation."""
 

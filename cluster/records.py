@@ -10,12 +10,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import Final, cast, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
+from iris.kernel.values import dataclass
 
 MAX_RECORD: Final = 16 * 1024
 """Bytes of one encoded record.  A record with eight clusters, each with its certificate chain, is about 5 KiB."""
@@ -40,7 +40,7 @@ class MemberState(enum.IntEnum):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEntry:
     """A cluster that a node serves.
 
@@ -54,7 +54,7 @@ class ClusterEntry:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """Everything others know about a node.
 

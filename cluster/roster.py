@@ -8,13 +8,14 @@ from typing import Literal, final
 from iris.cluster.effects import Changed
 from iris.cluster.records import MemberState, NodeRecord
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 MemberStatus = Literal["alive", "suspected", "draining"]
 ChangeKind = Literal["joined", "left", "suspected", "recovered", "draining", "lost", "load"]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member of a cluster, as this node sees it."""
 
@@ -29,7 +30,7 @@ class Member:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Something that happened to a member of a cluster."""
 

@@ -6,17 +6,17 @@ they say there begins with ``>``.  Nodes reached through gateways may be anywher
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final, final
 
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.ids import is_name
+from iris.kernel.values import dataclass
 
 _BETWEEN: Final = ">"
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteTag:
     """Where this node is, as it says it on one network.
 

@@ -14,7 +14,6 @@ whatever its size.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
@@ -43,6 +42,7 @@ from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 KINDS: Final = MappingProxyType(
     {
@@ -71,7 +71,7 @@ _PUNCTUAL: Final = 0.005
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwimStatistics:
     """A moment of the membership machine."""
 

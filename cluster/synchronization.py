@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, final
@@ -22,6 +21,7 @@ from iris.cluster.records import MAX_COUNTER, MemberState, bytes_untrusted
 from iris.cluster.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 _ENTRY: Final = struct.Struct(">16sQ")
 _NODE: Final = 16
@@ -62,7 +62,7 @@ def digests(view: View, buckets: Iterable[int]) -> Iterator[tuple[bytes, bytes]]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What follows from a peer's digest."""
 

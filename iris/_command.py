@@ -34,6 +34,23 @@ VERBS = {
 }
 """The module of each verb, imported when the verb is used: the bridge needs Spark's packages, the rest do not."""
 
+SUMMARIES = {
+    "demo": "See every pattern at work: an airport, with Spark.",
+    "run": "Be a member of a cluster: serve an iris.Service.",
+    "request": "Ask one member of a cluster and print its reply.",
+    "broadcast": "Tell every member of a cluster.",
+    "survey": "Ask every member of a cluster and print each answer.",
+    "pub": "Publish an event under a topic.",
+    "sub": "Print the events of the topics that match patterns.",
+    "tunnel": "Connect standard input and output to a member.",
+    "nodes": "Show the members of clusters.",
+    "bridge": "Store the events of topics on disk, for Spark.",
+    "gateway": "Link this site to others, until Ctrl-C.",
+    "keys": "Make and manage the keys of a realm.",
+    "bench": "Measure Iris on this machine, or on a network.",
+}
+"""What ``iris --help`` says of each verb, without importing any: it takes 0.43 s of processor time instead of 0.58."""
+
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
@@ -54,6 +71,11 @@ class Verbs(click.Group):
         command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

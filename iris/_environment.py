@@ -16,11 +16,12 @@ from iris.kernel.config import Config
 from iris.kernel.ids import Entropy
 from iris.kernel.nng import NngTransport, check_url
 from iris.kernel.transport import Transport
+from iris.kernel.values import dataclass
 from iris.security.local_realm import runtime_directory
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import final
@@ -10,6 +9,7 @@ from typing import final
 from iris.cluster.mesh import Mesh
 from iris.kernel.ids import NodeId
 from iris.kernel.link import LinkStatistics
+from iris.kernel.values import dataclass
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.losses import PublishStatistics
@@ -24,7 +24,7 @@ from iris.patterns.tunnels import Tunnels
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
     """A snapshot of every counter of a node, by pattern."""
 

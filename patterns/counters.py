@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import final
 
+from iris.kernel.values import dataclass
+
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PatternStatistics:
     """What became of the messages of one pattern, as this node knows it.
 

@@ -7,7 +7,6 @@ and nothing as long as nothing is lost.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, cast, final
@@ -20,6 +19,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.publishing import Publishing
 
@@ -36,7 +36,7 @@ _MAX_COUNT: Final = 2**62
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishStatistics:
     """What became of the events that this node has published, as far as a publisher can know.
 

@@ -7,7 +7,6 @@ ran out in the queue is never run.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import trio
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
+from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
 from iris.patterns.contexts import fresh_context, in_fresh_contexts
@@ -89,7 +89,7 @@ class Job:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
     """Counters of one membership.
 

@@ -6,7 +6,6 @@ handed the message on, or is lost; so each copy is counted once, by the node tha
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, cast, final
@@ -21,6 +20,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.counters import Tally
 from iris.patterns.relay import Relayed, Seen, branch, claim, divided, divided_by_site, relayed_untrusted
@@ -39,7 +39,7 @@ Booking = tuple[NodeId, int]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tree:
     """Receivers and how they are divided; made by ``Relays.tree``, good for as long as the receivers are the same."""
 

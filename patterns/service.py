@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
+from iris.kernel.values import dataclass
 from iris.patterns.handlers import RequestHandler, prepared
 from iris.patterns.values import Message
 from iris.security.identity import PeerIdentity
@@ -46,7 +46,7 @@ def _check_caller(cluster: str) -> str:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How much one member takes on.  None means the node's ``Config``."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Literal, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.values import dataclass
 
 StopReason = Literal["all", "count", "quiet", "deadline"]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRules:
     """What ends a survey; whichever comes first, besides that all have answered or failed."""
 

@@ -7,7 +7,6 @@ consumer's loop, where a method that makes an object and counts it took 1.2 us. 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import operator
 from collections import deque
@@ -20,6 +19,7 @@ from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.beginnings import owed_from
 from iris.patterns.events import Event, PackedEvent, Run, payload_bytes
@@ -48,7 +48,7 @@ _NO_RUNS: Final[deque[Run]] = deque(maxlen=0)
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLimits:
     """How much may wait for one subscriber.  None means the node's ``Config``."""
 
@@ -63,7 +63,7 @@ class SubscriptionLimits:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
     """Counters of one subscription, in events.  received = delivered + dropped + waiting."""
 

@@ -7,7 +7,6 @@ sent.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import secrets
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, final
 import trio
 
 from iris.kernel.errors import PayloadTooLarge
+from iris.kernel.values import dataclass
 
 if TYPE_CHECKING:
     from iris.patterns.tunnel import Tunnel
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSummary:
     """What was transferred."""
 

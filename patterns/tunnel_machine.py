@@ -16,12 +16,12 @@ How nothing is lost, over links that may lose what was on the way:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final, cast, final
 
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.values import dataclass
 from iris.kernel.wire import Message
 from iris.patterns.tunnel_messages import (
     ASK,
@@ -47,7 +47,7 @@ _ASKS_BEFORE_SILENT: Final = 3
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How a tunnel ended."""
 
@@ -59,7 +59,7 @@ class Ending:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelStatistics:
     """Counters of one end of a tunnel.  messages_sent = messages_delivered + messages_lost + messages_waiting."""
 

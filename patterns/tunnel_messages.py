@@ -12,12 +12,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import Final, NamedTuple, final
 
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.values import dataclass
 from iris.kernel.wire import Message
 
 CHUNK_COST: Final = 128
@@ -90,7 +90,7 @@ class Acknowledgement(NamedTuple):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a node does not take a tunnel: a short stable word, a text for people, and when to try again."""
 
@@ -101,7 +101,7 @@ class Refusal:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """What the opener asks for."""
 

@@ -16,6 +16,7 @@ from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 from iris.kernel.wire import Headers, Message
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.tunnel_end import TunnelEnd, TunnelMesh
@@ -50,7 +51,7 @@ Accept = Callable[[Opening, TunnelEnd], Refusal | None]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelsStatistics:
     """Counters of all tunnels of one node."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
 from iris.kernel.ids import NodeId
+from iris.kernel.values import dataclass
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sender:
     """Who sent something, as its certificate proves it."""
 
@@ -26,7 +26,7 @@ class Sender:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request, as its handler gets it."""
 
@@ -40,7 +40,7 @@ class Request:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One broadcast, as its handler gets it."""
 
@@ -51,7 +51,7 @@ class Message:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One member's reply to a survey."""
 

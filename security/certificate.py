@@ -20,6 +20,7 @@ from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.ids import NodeId, check_name, is_name
+from iris.kernel.values import dataclass
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security import signing
 from iris.security.rights import Rights
@@ -38,7 +39,7 @@ MAX_SIGNED: Final = 8 * 1024
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCertificate:
     """Says that a public key is a cluster of the realm, until when, and what the cluster may do."""
 
@@ -65,7 +66,7 @@ def node_digits(static_key: bytes, signing_key: bytes) -> str:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDelegation:
     """Says that a node speaks for a cluster.
 

@@ -19,6 +19,7 @@ from typing import Final, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.ids import Entropy, NodeId
+from iris.kernel.values import dataclass
 from iris.security.certificate import (
     CLOCK_TOLERANCE,
     DELEGATION_LIFETIME,
@@ -40,7 +41,7 @@ MAX_GATE_SECRETS: Final = 2
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SealedKeys:
     """The keys of one node, and the delegation that was made for them in advance.  The repr shows no secret."""
 
@@ -50,7 +51,7 @@ class SealedKeys:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
     """The right to speak for one cluster of one realm.  The repr shows no secret.
 

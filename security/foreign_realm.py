@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.ids import check_name, is_alias, is_name
+from iris.kernel.values import dataclass
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security import signing
 from iris.security.noise import DHLEN, KeyPair
@@ -37,7 +38,7 @@ _WHAT: Final = "bundle"
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RealmBundle:
     """What a realm says of itself to other owners.
 
@@ -68,7 +69,7 @@ class RealmBundle:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRealm:
     """A realm of another owner, as this one sees it.
 
@@ -134,7 +135,7 @@ class ForeignRealm:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedRealm:
     """A foreign realm, and the secret that begins handshakes with its nodes.  The repr does not show it."""
 

@@ -49,6 +49,7 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, 
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.ids import Entropy, NodeId
+from iris.kernel.values import dataclass
 from iris.kernel.wire import (
     HANDSHAKE_FINISH,
     HANDSHAKE_INIT,
@@ -91,7 +92,7 @@ Admit = Callable[[PeerIdentity], None]
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Established:
     """What a finished handshake yields.
 

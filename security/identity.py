@@ -11,6 +11,7 @@ from typing import final
 
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.ids import NodeId, is_node_id
+from iris.kernel.values import dataclass
 from iris.security import certificate as certificates
 from iris.security import signing
 from iris.security.certificate import ClusterCertificate, NodeDelegation
@@ -23,7 +24,7 @@ from iris.security.suite import Suite
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
     """A running node: its keys and what proves them.  The repr shows no secret.
 
@@ -89,7 +90,7 @@ class NodeIdentity:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
     """A verified node, of the same realm or of a trusted one: ``foreign`` is None, or that realm."""
 

@@ -21,6 +21,7 @@ from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name, is_node_id
+from iris.kernel.values import dataclass
 from iris.security.certificate import CLOCK_TOLERANCE, issue_certificate
 from iris.security.credential import GATE_SECRET_SIZE, Credential, SealedKeys
 from iris.security.credential import seal_credential as seal_credential  # part of this module's interface
@@ -184,7 +185,7 @@ def revoke_node(
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSummary:
     """What a credential says, without secrets: what ``iris keys show`` prints."""
 

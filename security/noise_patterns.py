@@ -5,10 +5,11 @@ Iris runs ``XXpsk0+psk3``.  The others are here because the public test vectors 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Final, final
+
+from iris.kernel.values import dataclass
 
 # Section 7: pre-message of the initiator, pre-message of the responder, messages (the first is the initiator's).
 PATTERNS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
@@ -57,7 +58,7 @@ PATTERNS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseProtocol:
     """A protocol name, taken apart.
 

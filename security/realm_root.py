@@ -12,6 +12,7 @@ from typing import final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
+from iris.kernel.values import dataclass
 from iris.security.credential import GATE_SECRET_SIZE, MAX_GATE_SECRETS
 from iris.security.foreign_realm import TrustedRealm
 from iris.security.identity import realm_fingerprint
@@ -20,7 +21,7 @@ from iris.security.signing import SigningKey
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RealmRoot:
     """A realm as its owner holds it.  The repr shows no secret.
 

@@ -27,6 +27,7 @@ from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.ids import is_name
+from iris.kernel.values import dataclass
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security import signing
 from iris.security.identity import PeerIdentity
@@ -44,7 +45,7 @@ WHAT: Final = "revocation list"
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationList:
     """Whom the realm has expelled.
 
@@ -80,7 +81,7 @@ class RevocationList:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationStatistics:
     """Counters: lists taken, lists that were not newer, peers refused."""
 

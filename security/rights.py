@@ -6,10 +6,10 @@ more.  For topics None means unrestricted; an empty tuple means nothing at all.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.values import dataclass
 
 MAX_PATTERNS: Final = 256
 """Patterns in one list: with 64 tokens each a check stays far below a millisecond, and it is not per message."""
@@ -37,7 +37,7 @@ def covers(allowed: str, wanted: str) -> bool:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
     """What the nodes of a cluster may do.  By default: serve their own name, publish and subscribe to anything.
 

@@ -24,7 +24,6 @@ One task at a time.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from typing import Final, Never, final
 
@@ -32,6 +31,7 @@ from cryptography.exceptions import InvalidTag
 
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
+from iris.kernel.values import dataclass
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security import noise
 from iris.security.forks import poison_after_fork
@@ -56,7 +56,7 @@ NONCE: Final = {Suite.AESGCM: struct.Struct(">4xQ"), Suite.CHACHAPOLY: struct.St
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
     """Counters of one session.
 

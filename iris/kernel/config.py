@@ -6,13 +6,14 @@ import dataclasses
 from typing import final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.values import dataclass
 
 KIB = 1024
 MIB = 1024 * 1024
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Limits and timings of a node.  Sizes are bytes, times are seconds.  The defaults suit a data centre."""
 

@@ -15,7 +15,6 @@ they are counted as lost.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
@@ -25,6 +24,7 @@ from iris.kernel.config import MIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Outgoing
+from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message, encode_batch
 
@@ -97,7 +97,7 @@ class BulkSource(Protocol):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatistics:
     """Counters of one link since it was made.  posted = sent + lost + waiting, in messages."""
 

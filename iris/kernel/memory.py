@@ -15,6 +15,7 @@ import trio
 
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport import ConnectionObserver, Refused
+from iris.kernel.values import dataclass
 from iris.kernel.wire import MAX_FRAME
 
 _SCHEME: Final = "mem://"
@@ -414,7 +415,7 @@ class _Accepting:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Arrival:
     due: float
     frame: bytes

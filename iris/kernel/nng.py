@@ -27,17 +27,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import pynng
 import trio
-from pynng.sockaddr import IPCAddr
 
 from iris.kernel.arrivals import Arrivals
 from iris.kernel.config import Config
+from iris.kernel.deferring import deferred
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.exiting import close_at_exit
 from iris.kernel.streams import Streams
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
+
+with deferred("asyncio"):
+    import pynng
+    from pynng.sockaddr import IPCAddr
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107

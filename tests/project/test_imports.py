@@ -1,25 +1,67 @@
-"""What ``import iris`` costs and brings along, seen from a fresh interpreter."""
+"""What a start brings along, seen from a fresh interpreter: ``import iris``, a node that is up, the command."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-HEAVY = ("pyspark", "pyarrow", "lmdb", "click", "rich", "pandas", "numpy")
+HEAVY = (
+    "asyncio", "click", "concurrent.futures.process", "email", "http", "ifaddr", "lmdb", "msgspec", "multiprocessing",
+    "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "unittest", "urllib.request", "zeroconf",
+)  # fmt: skip
+"""Modules that only some programs need; most of them have dozens of others behind them."""
+
+NODE = """
+import iris, trio
+
+async def main():
+    async with iris.open_node("databases") as node, node.join("databases", service):
+        assert await node.request("databases", b"hello") == b"hello"
+
+service = iris.Service("databases")
+
+@service.request
+async def echo(request: iris.Request):
+    return request.payload
+
+trio.run(main)
+"""
+
+HELP = """
+import contextlib, io
+from iris._command import run_command
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+    run_command({arguments!r})
+assert "Usage" in shown.getvalue()
+"""
 
 
-def modules_after(statement: str) -> set[str]:
-    """Every module that a fresh interpreter has loaded after ``statement``."""
-    program = f"{statement}\nimport sys\nprint(*sorted(sys.modules), sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+def modules_after(program: str, directory: Path | None = None) -> set[str]:
+    """Every module that a fresh interpreter has loaded after ``program``."""
+    places = {} if directory is None else {"IRIS_HOME": f"{directory}/home", "XDG_RUNTIME_DIR": str(directory)}
+    told = f"{program}\nimport sys\nprint(*sorted(sys.modules), sep='\\n')"
+    command = [sys.executable, "-c", told]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **places})
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("heavy", HEAVY)
-def test_import_iris_does_not_load_what_only_some_programs_need(heavy: str) -> None:
-    assert heavy not in modules_after("import iris")
+def test_import_iris_loads_nothing_that_only_some_programs_need() -> None:
+    assert modules_after("import iris").isdisjoint(HEAVY)
+
+
+def test_a_node_of_the_local_realm_that_serves_and_asks_loads_no_more(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert modules_after(NODE, tmp_path).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["request", "--help"]], ids=" ".join)
+def test_help_loads_no_bridge_and_no_other_verbs(arguments: list[str]) -> None:
+    loaded = modules_after(HELP.format(arguments=arguments))
+    assert loaded.isdisjoint({*HEAVY, "iris._command_keys", "iris.federation.gateway"} - {"click"})
 
 
 def test_the_probe_would_notice() -> None:
