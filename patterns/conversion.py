@@ -247,8 +247,9 @@ def _dataclass(kind: Callable[..., Any], fields: Mapping[str, Converter], requir
             raise error.within(f".{name}") from None
     try:
         return kind(**made)
-    except (ValueError, TypeError) as error:  # __post_init__ has its own say
-        raise Mismatch(str(error)) from None
+    except Exception as error:  # noqa: BLE001 -- __post_init__ has its own say
+        plain_words = isinstance(error, ValueError | TypeError | AssertionError)
+        raise Mismatch(str(error) if plain_words else f"{type(error).__name__}: {error}") from None
 
 
 def _msgspec(kind: type, value: Any) -> Any:
@@ -264,7 +265,7 @@ def _pydantic(kind: Any, value: Any) -> Any:
     try:
         return kind.model_validate(value)
     except package.ValidationError as error:
-        wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = (": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in error.errors())
         raise Mismatch("; ".join(wrong)) from None
 
 
@@ -274,6 +275,8 @@ def _pydantic(kind: Any, value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
 
+    Dates, UUIDs and decimals that a model holds become texts.
+
     What is none of these, nor holds any, comes back as it is.
 
     Raises:
@@ -281,9 +284,10 @@ def plain(value: Any) -> Any:
     """
     # Without recursion: 500 levels are allowed, and take more than Python's stack has.
     made: list[Any] = [None]
-    places: list[tuple[Any, Any, Any, int]] = [(made, 0, value, 0)]
+    places: list[tuple[Any, Any, Any, int, bool]] = [(made, 0, value, 0, False)]
     while places:
-        target, place, found, depth = places.pop()
+        target, place, found, depth, dumped = places.pop()
+        dumped = dumped or _is_model(found.__class__, "pydantic", "BaseModel")
         one = _one_level(found)
         inner: Any
         entries: Iterable[tuple[Any, Any]]
@@ -292,13 +296,25 @@ def plain(value: Any) -> Any:
         elif _is(one, list, tuple, set, frozenset):
             inner, entries = [None] * len(one), enumerate(cast("Iterable[Any]", one))
         else:
-            target[place] = one
+            target[place] = _text(one) if dumped and not _is(one, bytes, str, int, float, _NONE) else one
             continue
         target[place] = inner
         if depth >= MAX_DEPTH:
             raise LocalProtocolError(f"cannot send a value nested more than {MAX_DEPTH} levels deep")
-        places.extend((inner, key, item, depth + 1) for key, item in entries)
+        places.extend((inner, key, item, depth + 1, dumped) for key, item in entries)
     return made[0]
+
+
+def _text(value: Any) -> Any:
+    """Return what a model of pydantic holds as a text: dates, UUIDs, decimals and the like, as msgspec does it.
+
+    For each by itself: pydantic's form for JSON of a whole model has no bytes.
+    """
+    core: Any = sys.modules["pydantic_core"]
+    try:
+        return core.to_jsonable_python(value)
+    except core.PydanticSerializationError:
+        return value  # of no type that pydantic knows: whoever sends it says so
 
 
 def _one_level(value: Any) -> Any:

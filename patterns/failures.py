@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from typing import Final
 
 import trio
 
 from iris.kernel.errors import IrisError, RemoteError
 
+_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a program, or drops a coroutine, wherever it is raised."""
 
-def described(error: Exception, *, tracebacks: bool) -> tuple[str, str]:
+
+def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
     """Return what a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
     if isinstance(error, RemoteError):
         code, text = _text(error.code)[:64], _text(error.message)[:1024]
@@ -30,10 +34,16 @@ def _text(value: object) -> str:
         return f"a {type(value).__name__} without a text"
 
 
-def failure_in(group: BaseExceptionGroup) -> Exception | None:
-    """Return what went wrong in a handler besides its being cancelled; None if that is not an error but an exit.
+def failure_in(error: BaseException) -> BaseException | None:
+    """Return what went wrong in a handler besides its being cancelled.
 
-    Such a group is what a nursery raises that was cancelled, when a task of it failed at that.
+    It may be a group: what a nursery raises that was cancelled, when a task of it failed at that.  It may be no
+    ``Exception``: ``asyncio.CancelledError`` is none, and means nothing here.
+
+    Returns:
+        None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
-    failure = group.split(trio.Cancelled)[1]
-    return failure if isinstance(failure, Exception) else None
+    if isinstance(error, BaseExceptionGroup):
+        rest = error.split(trio.Cancelled)[1]
+        return None if rest is None or rest.subgroup(_ENDS) is not None else rest
+    return None if isinstance(error, (trio.Cancelled, *_ENDS)) else error

@@ -382,15 +382,15 @@ class Membership:
             payload = encoded(result, self._config.max_payload)
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
             return self._fail(job, error)
-        except BaseExceptionGroup as group:
-            failure = failure_in(group)
+        except BaseException as error:
+            failure = failure_in(error)
             if failure is None:
                 raise
             return self._fail(job, failure)
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
 
-    def _fail(self, job: Job, error: Exception) -> tuple[wire.Message, int]:
+    def _fail(self, job: Job, error: BaseException) -> tuple[wire.Message, int]:
         self._failed += 1
         code, text = described(error, tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
@@ -434,8 +434,8 @@ class Membership:
                 await result
         except Exception:  # noqa: BLE001 -- whatever a handler raises; it is counted
             return False
-        except BaseExceptionGroup as group:
-            if failure_in(group) is None:
+        except BaseException as error:
+            if failure_in(error) is None:
                 raise
             return False
         return True
@@ -453,14 +453,11 @@ class Membership:
                 await handler(tunnel)
         except Exception:  # noqa: BLE001 -- the opener was told by the tunnel; one bad handler must not end the others
             self._tunnels_failed += 1
-        except BaseExceptionGroup as group:
-            if failure_in(group) is None:
+        except BaseException as error:
+            if failure_in(error) is None:
                 self._tunnels_cancelled += 1
                 raise
             self._tunnels_failed += 1
-        except BaseException:
-            self._tunnels_cancelled += 1
-            raise
         else:
             self._tunnels_served += 1
         finally:

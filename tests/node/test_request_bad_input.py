@@ -287,6 +287,70 @@ async def test_an_error_whose_text_cannot_travel_is_the_callers_like_any_other(
         assert member.statistics().services["store"].failed == 1
 
 
+class NoError(BaseException):
+    """As the cancellation of asyncio is none, which a handler that runs it in a thread may raise."""
+
+
+@pytest.mark.parametrize("error", [NoError("mine"), BaseExceptionGroup("mine", [NoError()])])
+async def test_a_handler_that_raises_what_is_no_error_ends_nothing_else(
+    autojump_clock: MockClock, error: BaseException
+) -> None:
+    store = make_store()
+
+    @store.request("async")
+    async def fail(_: iris.Request) -> object:
+        raise error
+
+    @store.request("def")
+    def fail_at_once(_: iris.Request) -> object:
+        raise error
+
+    @store.broadcast
+    async def fail_to_hear(_: iris.Message) -> None:
+        raise error
+
+    @store.tunnel
+    async def fail_to_talk(_: iris.Tunnel) -> None:
+        raise error
+
+    assert (store.requests["async"], store.requests["def"]) == (fail, fail_at_once)
+    assert (store.broadcasts, store.tunnels) == ([fail_to_hear], {None: fail_to_talk})
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        for operation in ("async", "def"):
+            with pytest.raises(iris.RemoteError, match=f"error: {type(error).__name__}: mine"):
+                await shop.request("store", operation=operation)
+        await shop.broadcast("store", 1)
+        with pytest.raises(iris.TunnelBroken):
+            async with shop.open_tunnel("store") as tunnel:
+                await tunnel.receive()
+        assert await shop.request("store", 1) == 1
+        service = member.statistics().services["store"]
+        assert (service.failed, service.broadcasts_failed, service.tunnels_failed) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_what_ends_a_program_ends_it_from_a_handler_too(autojump_clock: MockClock, error: BaseException) -> None:
+    store = make_store()
+
+    @store.request("exit")
+    async def leave(_: iris.Request) -> object:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise error
+
+    assert store.requests["exit"] is leave
+
+    async def ask() -> None:
+        async with open_stage() as stage:
+            _, shop = await stage.pair(store)
+            await shop.request("store", operation="exit")
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await ask()
+    assert caught.group_contains(type(error))
+
+
 @pytest.mark.parametrize("cancel", [False, True])
 async def test_a_task_of_a_handler_that_fails_while_it_is_cancelled_ends_nothing_else(
     autojump_clock: MockClock, cancel: bool

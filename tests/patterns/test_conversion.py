@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import decimal
 import enum
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType
 
@@ -60,6 +63,26 @@ class Struct(msgspec.Struct):
 class Model(pydantic.BaseModel):
     name: str
     age: int = pydantic.Field(default=0, ge=0)
+
+
+class Dated(pydantic.BaseModel):
+    day: datetime.date | None = None
+    number: uuid.UUID | None = None
+    sums: dict[str, list[decimal.Decimal]] = {}
+    raw: bytes = b""
+    anything: Any = None
+
+
+@dataclasses.dataclass
+class Odd:
+    """Its own check fails in ways of its own."""
+
+    how: str
+
+    def __post_init__(self) -> None:
+        assert self.how != "assert", "not that"
+        if self.how == "key":
+            raise KeyError(self.how)
 
 
 @dataclasses.dataclass
@@ -141,6 +164,9 @@ def test_what_fits_becomes_what_was_declared(annotation: Any, payload: object, v
         ),
         (Struct, {"name": 1}, "str"),
         (Model, {"name": "a", "age": -1}, "age: Input should be greater than or equal to 0"),
+        (Model, 3, "payload: Input should be"),
+        (Odd, {"how": "assert"}, "payload: not that"),
+        (list[Odd], [{"how": "key"}], "payload[0]: KeyError: 'key'"),
         (list[Struct], [{"age": 1}], "payload[0]: "),
         (str, 0 + 5, "expected str, got int 5"),
         (str, [0] * 1000, "expected str, got list"),
@@ -185,11 +211,29 @@ def test_whatever_comes_is_converted_or_refused(payload: object, annotation: Any
         ({"a": (Color.RED, {1})}, {"a": ["red", [1]]}),
         (Struct("a", 1, b"\xff"), {"name": "a", "age": 1, "raw": b"\xff"}),
         (Model(name="a"), {"name": "a", "age": 0}),
+        (
+            [Dated(day=datetime.date(2026, 11, 22), number=uuid.UUID(int=1), sums={"a": [decimal.Decimal("1.50")]})],
+            [
+                {
+                    "day": "2026-11-22",
+                    "number": "00000000-0000-0000-0000-000000000001",
+                    "sums": {"a": ["1.50"]},
+                    "raw": b"",
+                    "anything": None,
+                }
+            ],
+        ),
         ((1, [b"x", None, 1.5, True, "t"]), [1, [b"x", None, 1.5, True, "t"]]),
     ],
 )
 def test_the_way_back_leaves_what_can_travel(value: object, simple: object) -> None:
     assert plain(value) == simple
+
+
+def test_what_no_package_knows_stays_as_it_is_and_a_date_by_itself_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    thing, day = object(), datetime.date(2026, 11, 22)
+    assert plain(Dated(raw=b"\xff", anything=thing))["anything"] is thing
+    assert plain([day]) == [day]
 
 
 def test_what_is_neither_comes_back_as_it_is() -> None:
