@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Final
+from typing import Final, cast
 
 import trio
 
@@ -44,6 +44,6 @@ def failure_in(error: BaseException) -> BaseException | None:
         None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
     if isinstance(error, BaseExceptionGroup):
-        rest = error.split(trio.Cancelled)[1]
+        rest = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
         return None if rest is None or rest.subgroup(_ENDS) is not None else rest
     return None if isinstance(error, (trio.Cancelled, *_ENDS)) else error
