@@ -1,4 +1,9 @@
-"""Frames over nng: one PULL socket to listen, one PUSH socket for each way out.
+"""The real network: TCP by sockets of its own, ipc and ws over nng.
+
+By TCP connections are opened by ``iris.kernel.tcp`` and written by ``iris.kernel.sending``, accepted by
+``iris.kernel.reception`` and read by ``iris.kernel.streams``.  On the wire they are what nng's PUSH and PULL would say.
+
+The others are nng's: one PULL socket to listen, one PUSH socket for each way out.
 
 A reverse connection turns the roles of dialling round and nothing else: the PUSH listens, at a path of its own below
 each ws address of the node, and the PULL of the node that cannot be dialled dials there.
@@ -6,9 +11,6 @@ each ws address of the node, and the PULL of the node that cannot be dialled dia
 Why these two.  PUSH says "not now" when its peer is slow: real backpressure, where PAIR1 polyamorous and raw REP
 drop silently.  One PULL is one file descriptor for all peers.  Draining by file descriptor with non-blocking calls
 moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
-
-Connections by TCP are accepted by ``iris.kernel.reception`` and read by ``iris.kernel.streams``, as PULL would; their
-other ends are PUSH sockets.  Those by ipc and ws, and reverse ones, arrive at the PULL.
 
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
@@ -34,8 +36,10 @@ from iris.kernel.config import Config
 from iris.kernel.deferring import deferred
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.exiting import close_at_exit
+from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Streams
-from iris.kernel.transport import ConnectionObserver, Refused
+from iris.kernel.tcp import open_connection, with_length
+from iris.kernel.transport import ConnectionObserver, Outgoing, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
 with deferred("asyncio"):
@@ -125,7 +129,6 @@ class NngTransport:
         assert self._pull.recv_max_size == self._limit
         self._streams = Streams(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
         self._arrivals = Arrivals(config, self._streams, self._tell_soon)
-        self._closed = False
         self._files: list[Path] = []
         self._web: list[str] = []
         self._dialled: dict[int, NngIncoming] = {}
@@ -176,9 +179,10 @@ class NngTransport:
             library.nng_listener_close(listener[0])
         pynng.exceptions.check_err(code)
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
-        check_url(url)
+        if check_url(url).startswith("tcp://"):
+            return await self._dial_tcp(url, on_broken)
         socket, outgoing = self._new_way(on_broken)
 
         def connect() -> None:
@@ -196,6 +200,23 @@ class NngTransport:
         except BaseException:
             outgoing.close()
             raise
+        return outgoing
+
+    async def _dial_tcp(self, url: str, on_broken: Callable[[], None]) -> StreamOutgoing:
+        def tell() -> None:
+            if not outgoing.closed:
+                on_broken()
+
+        def broken() -> None:  # and not now: whoever sends, or receives, is in the middle of it
+            with contextlib.suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(tell)
+
+        connection = await open_connection(url, self._dials)
+        try:
+            outgoing = StreamOutgoing(connection, self._streams, with_length, broken)
+        except (OSError, ValueError) as error:  # there is no room to watch it, or this transport is closed
+            connection.close()
+            raise NotSent(f"cannot connect to {url}: {error}") from None
         return outgoing
 
     def _new_way(self, on_broken: Callable[[], None]) -> tuple[pynng.Push0, NngOutgoing]:
@@ -334,7 +355,7 @@ class NngTransport:
 
     def receive_nowait(self) -> bytes | None:
         """See ``Transport.receive_nowait``."""
-        if self._closed:
+        if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
         if self._arrivals:
             self._tell()
@@ -359,14 +380,13 @@ class NngTransport:
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
-        if self._closed:
+        if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
         await trio.lowlevel.wait_readable(self._streams.descriptor)
 
     def close(self) -> None:
         """See ``Transport.close``."""
-        if not self._closed:
-            self._closed = True
+        if not self._streams.closed:  # in the child of a fork it is: what else there is belongs to the parent
             trio.lowlevel.notify_closing(self._streams.descriptor)
             self._arrivals.close()
             self._streams.close()

@@ -26,7 +26,7 @@ from iris.kernel.places import Places, address_key
 GREETING: Final = b"\0SP\0\0\x50\0\0"
 """What the PUSH of nng says first, over any stream."""
 
-_ANSWER: Final = b"\0SP\0\0\x51\0\0"
+ANSWER: Final = b"\0SP\0\0\x51\0\0"
 """What its PULL says."""
 
 _BACKLOG: Final = 4096
@@ -221,7 +221,7 @@ class Reception:
         with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             connection.recv(len(GREETING))  # it was only looked at
-            connection.send(_ANSWER)
+            connection.send(ANSWER)
         with self._lock:  # before anybody can call ``seen``
             number = self._admit(connection, visitor.host)
             if number is None:

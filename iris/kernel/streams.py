@@ -11,9 +11,11 @@ object, a busy one a system call for several frames.  Who sends faster than this
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Final, final
@@ -56,23 +58,29 @@ class Streams:
         receive_other: called when there is something at that one; returns a frame or None.
         closed: called with the number of each connection that has ended, from within the other methods.
 
+    What else happens by the way is told of, too: see ``watch``.
+
     Attributes:
         source: the connection that the last frame came by; 0 if ``receive_other`` returned it.
+        closed: whether ``close`` was called, or this process is the child of the one that it was made in.
     """
 
     def __init__(
         self, limit: int, other: int, receive_other: Callable[[], bytes | None], closed: Callable[[int], None]
     ) -> None:
         self.source = 0
+        self.closed = False
         self._limit = limit
         self._other = other
         self._receive_other = receive_other
         self._closed = closed
         self._poll = select.epoll()
         self._poll.register(other, select.EPOLLIN)
+        _living.add(self)
         self._streams: dict[int, _Stream] = {}
         self._by_descriptor: dict[int, _Stream] = {}
-        self._ready: deque[int] = deque()
+        self._watched: dict[int, Callable[[int], None]] = {}
+        self._ready: deque[tuple[int, int]] = deque()
         self._chunk = memoryview(bytearray(_CHUNK))
         self._at = self._end = 0
         self._current: _Stream | None = None
@@ -96,6 +104,26 @@ class Streams:
         stream = _Stream(number, connection)
         self._streams[number] = self._by_descriptor[connection.fileno()] = stream
 
+    def watch(self, connection: socket.socket, changed: Callable[[int], None]) -> None:
+        """Tell of a connection out, from within ``receive_nowait``: when it takes more again, and when it ends.
+
+        Args:
+            connection: it does not block.  Its end is for the caller to see: something can be read, or it is an error.
+            changed: called with the events of ``epoll``; rarely with those of a connection that is gone, of which the
+                system has given this one the descriptor.
+
+        Raises:
+            OSError: the system has no room to watch one more.
+        """
+        # By edges: one that takes more all the time wakes nobody, and none is ever registered anew.
+        self._poll.register(connection, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+        self._watched[connection.fileno()] = changed
+
+    def unwatch(self, connection: socket.socket) -> None:
+        """Tell of a connection no more; to be called before it is closed.  One that is not watched is passed over."""
+        if self._watched.pop(connection.fileno(), None) is not None:
+            self._poll.unregister(connection)
+
     def hang_up(self, number: int) -> None:
         """Close a connection, and drop what has come by it.  One that is gone is passed over."""
         stream = self._streams.pop(number, None)
@@ -110,11 +138,13 @@ class Streams:
         self._closed(number)
 
     def close(self) -> None:
-        """Close them all, and tell nobody."""
+        """Close them all but those that are only watched, and tell nobody."""
+        self.closed = True
         for stream in self._streams.values():
             stream.socket.close()
         self._streams.clear()
         self._by_descriptor.clear()
+        self._watched.clear()
         self._ready.clear()
         self._current = None
         self._poll.close()
@@ -131,17 +161,19 @@ class Streams:
             if self._current is not None:
                 frame = self._cut(self._current)
             elif self._ready:
-                descriptor = self._ready.popleft()
+                descriptor, events = self._ready.popleft()
                 if descriptor == self._other:
                     self.source = 0
                     frame = self._receive_other()
                 elif descriptor in self._by_descriptor:
                     frame = self._read(self._by_descriptor[descriptor])
+                elif descriptor in self._watched:
+                    self._watched[descriptor](events)
             elif asked:
                 return None
             else:
                 asked = True
-                self._ready.extend([descriptor for descriptor, _ in self._poll.poll(0, _AT_ONCE)])
+                self._ready.extend(self._poll.poll(0, _AT_ONCE))
             if frame is not None:
                 return frame
 
@@ -196,3 +228,15 @@ class Streams:
             self._current = None
         self.source = stream.number
         return bytes(self._chunk[begin : begin + size])
+
+
+_living: Final[weakref.WeakSet[Streams]] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for streams in list(_living):
+        streams.close()
+
+
+# What a child does to the descriptor of an epoll happens to its parent: it would be deaf to what the child hangs up on.
+os.register_at_fork(after_in_child=_close_inherited)

@@ -90,7 +90,8 @@ class Transport(Protocol):
         """Connect to a URL.
 
         ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
-        ``close``.  The way is of no further use then.
+        ``close``.  The way is of no further use then.  The loss may be noticed only while somebody receives, or waits
+        for something to receive; only then does the rest follow of what the connection has not taken at once.
 
         Raises:
             Refused: nobody listens there.

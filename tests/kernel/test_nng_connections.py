@@ -103,7 +103,8 @@ async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: 
         innocent = await near.dial(bound, lambda: pytest.fail("the wrong connection broke"))
         await log.wait_open(2)
         far.hang_up(log.seen[0])
-        await broken.wait()
+        async with waiting(near):
+            await broken.wait()
         await log.wait_open(1)
         far.hang_up(log.seen[0])
         far.hang_up(12345)
@@ -192,7 +193,8 @@ async def test_a_process_that_is_killed_is_noticed_and_refuses_from_then_on(url:
         way = await transport.dial(far, broken.set)
         process.send_signal(signal.SIGKILL)
         with trio.fail_after(2):
-            await broken.wait()
+            async with waiting(transport):
+                await broken.wait()
         way.close()
         await process.wait()  # the connections of a process that dies end before its listening does
         with pytest.raises(Refused):

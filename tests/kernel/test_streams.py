@@ -241,3 +241,99 @@ def test_a_connection_that_a_child_has_inherited_is_not_watched_any_more_when_it
             assert not ends.is_readable()
         finally:
             os.close(inherited)
+
+
+_LENGTHS = st.one_of(
+    st.sampled_from([LIMIT, LIMIT + 1, 2**31, 2**32, 2**63, 2**64 - 1]), st.integers(0, 300), st.integers(0, 2**64 - 1)
+)
+_HOSTILE = st.lists(
+    st.one_of(
+        st.binary(max_size=100),  # garbage
+        st.binary(max_size=300).map(framed),
+        _LENGTHS.map(lambda size: struct.pack(">Q", size)),
+        st.tuples(_LENGTHS, st.binary(max_size=200)).map(lambda said: struct.pack(">Q", said[0]) + said[1]),
+        st.integers(1, 64 * KIB).map(bytes),
+    ),
+    max_size=12,
+)
+
+
+def read_as_specified(data: bytes, limit: int) -> tuple[list[bytes], bool]:
+    """Return the frames in what somebody has sent, and whether he is to be hung up on."""
+    frames: list[bytes] = []
+    at = 0
+    while len(data) - at >= 8:
+        size = int.from_bytes(data[at : at + 8])
+        if size > limit:
+            return frames, True
+        if len(data) - at - 8 < size:
+            break
+        frames.append(data[at + 8 : at + 8 + size])
+        at += 8 + size
+    return frames, False
+
+
+@given(said=_HOSTILE, cuts=st.lists(st.integers(0, 100 * KIB), max_size=10), ends=st.booleans())
+def test_whatever_a_stranger_says_he_is_read_to_the_letter_and_nobody_else_notices(
+    said: list[bytes], cuts: list[int], ends: bool
+) -> None:
+    data = b"".join(said)
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    expected, guilty = read_as_specified(data, LIMIT)
+    received: list[tuple[int, bytes]] = []
+    turns = 0
+    with open_ends(2) as there:
+        for begin, end in itertools.pairwise(places):
+            piece = memoryview(data)[begin:end]
+            while piece:
+                try:
+                    piece = piece[there.far[1].send(piece) :]
+                except OSError:  # he has been hung up on
+                    break
+                there.far[2].send(framed(b"%d" % turns))
+                turns += 1
+                received += there.receive()
+                stream = there.streams._streams.get(1)
+                if stream is not None:
+                    held = len(stream.began) + len(stream.frame or b"")
+                    assert held <= min(LIMIT, len(data))
+        if ends:
+            there.far[1].close()
+        there.far[2].send(framed(b"last"))
+        received += there.receive()
+        assert [frame for number, frame in received if number == 1] == expected
+        assert [frame for number, frame in received if number == 2] == [b"%d" % turn for turn in range(turns)] + [
+            b"last"
+        ]
+        assert there.closed == ([1] if guilty or ends else [])
+
+
+def test_what_is_only_watched_is_told_of_when_it_takes_more_and_when_it_ends() -> None:
+    with open_ends() as ends, contextlib.ExitStack() as stack:
+        near, far = (stack.enter_context(one) for one in socket.socketpair())
+        for one in (near, far):
+            one.setblocking(False)
+        told: list[int] = []
+        ends.streams.watch(near, told.append)
+        ends.receive()
+        told.clear()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                near.send(bytes(KIB))
+        assert not ends.receive()
+        assert not told, "it takes nothing"
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                far.recv(MIB)
+        ends.receive()
+        assert told
+        assert all(events == select.EPOLLOUT for events in told)
+        ends.receive()
+        far.close()
+        ends.receive()
+        assert told[-1] & select.EPOLLRDHUP
+        assert not ends.is_readable(), "an end is told once"
+        ends.streams.unwatch(near)
+        ends.streams.unwatch(near)
+        ends.far[1].send(framed(b"goes on"))
+        assert ends.receive() == [(1, b"goes on")]

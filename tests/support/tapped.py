@@ -9,7 +9,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.nng import NngIncoming, NngOutgoing, NngTransport
-from iris.kernel.transport import ConnectionObserver
+from iris.kernel.transport import ConnectionObserver, Outgoing
 
 
 @final
@@ -72,7 +72,7 @@ class TappedTransport:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple([await self._wire.tap(url) for url in await self._real.listen(urls)])
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> NngOutgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
         return await self._real.dial(url, on_broken)
 
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> NngOutgoing:

@@ -1,0 +1,148 @@
+"""Frames out, by a connection that is a stream of bytes, written by the task that has them.
+
+nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
+system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
+somebody waits for that or not: ``Streams`` watches the connection for the task that receives.
+
+How a frame looks on the wire is the caller's: ``framing``.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.kernel.streams import Streams
+
+_ENDS: Final = ~select.EPOLLOUT
+"""Events other than that it takes more."""
+
+
+@final
+class StreamOutgoing:
+    """One connection to send by, which has greeted already.  See ``Outgoing``.
+
+    Nothing comes back by it: who says something there has his connection ended.
+
+    Args:
+        connection: it does not block, and belongs to this object from now on.
+        streams: watches it.
+        framing: makes of a frame what goes on the wire for it, in pieces.
+        broken: called at most once, from within other methods or ``Streams.receive_nowait``, when the connection is
+            lost other than by ``close``.
+
+    Raises:
+        OSError: the system has no room to watch one more; the connection is still the caller's.
+    """
+
+    __slots__ = ("_broken", "_framing", "_others", "_over", "_rest", "_socket", "_streams", "_waiting", "closed")
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        streams: Streams,
+        framing: Callable[[bytes], tuple[bytes, ...]],
+        broken: Callable[[], None],
+    ) -> None:
+        self.closed = False
+        self._over = False
+        """Whether it has been closed, or lost."""
+        self._socket = connection
+        self._streams = streams
+        self._framing = framing
+        self._broken = broken
+        self._rest: list[memoryview] = []
+        """What has not been taken of the last frame: this much waits here at the most."""
+        self._waiting = False
+        self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
+        streams.watch(connection, self._changed)
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        if (self._rest and not self._flush()) or self._over:
+            if self.closed:
+                raise trio.ClosedResourceError("this way out is closed")
+            return False  # if it is lost, that is about to be told
+        pieces = self._framing(frame)
+        try:
+            sent = self._socket.sendmsg(pieces)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return False
+        for piece in pieces:
+            if sent < len(piece):
+                self._rest.append(memoryview(piece)[sent:])
+                sent = 0
+            else:
+                sent -= len(piece)
+        return True
+
+    def _flush(self) -> bool:
+        """Send what is left of the last frame; tell whether all of it is gone."""
+        try:
+            sent = self._socket.sendmsg(self._rest)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return False
+        while self._rest and sent >= len(self._rest[0]):
+            sent -= len(self._rest.pop(0))
+        if self._rest:
+            self._rest[0] = self._rest[0][sent:]
+        return not self._rest
+
+    def _changed(self, events: int) -> None:
+        """It takes more, or has something to say, its end included."""
+        if self._rest:
+            self._flush()
+        if events & _ENDS and not self._over:
+            try:
+                self._socket.recv(1)
+            except BlockingIOError:
+                return  # that was said of another one, which had this descriptor before
+            except OSError:
+                pass
+            self._lose()
+
+    def _lose(self) -> None:
+        self._over = True
+        self._rest.clear()
+        self._broken()
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``.  If the connection is lost, it waits until it is closed."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        if self._others is None:
+            self._others = trio.lowlevel.ParkingLot()
+        if self._waiting or self._over:  # only one task may wait for a descriptor; handshakes share it with their link
+            await self._others.park()
+            if self.closed:
+                raise trio.ClosedResourceError("this way out was closed")
+            return
+        self._waiting = True
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        finally:
+            self._waiting = False
+            self._others.unpark_all()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if self.closed:
+            return
+        self.closed = self._over = True
+        self._rest.clear()
+        if self._waiting:
+            trio.lowlevel.notify_closing(self._socket)
+        elif self._others is not None:
+            self._others.unpark_all()
+        self._streams.unwatch(self._socket)
+        self._socket.close()

@@ -1,0 +1,115 @@
+"""Connections by TCP that this node opens: a socket that has greeted, and been greeted, as nng does.
+
+No thread waits for one, unless a name must be looked up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import Any, Final
+
+import trio
+
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.reception import ANSWER, GREETING
+from iris.kernel.transport import Refused
+
+_LENGTH: Final = struct.Struct(">Q").pack
+
+
+def with_length(frame: bytes) -> tuple[bytes, bytes]:
+    """Return what goes on the wire for a frame: its length, eight bytes, big-endian, and itself."""
+    return _LENGTH(len(frame)), frame
+
+
+async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.socket:
+    """Connect to ``tcp://HOST:PORT``, and greet.
+
+    A host with several addresses is tried at one after the other.  How long that takes is for the caller to limit: the
+    system waits for minutes, and a greeting is waited for without end.  Cancelling leaves nothing behind but the thread
+    that looks up a name, until it has found it.
+
+    Args:
+        url: where to.
+        limiter: for those that are being made at the same time.
+
+    Returns:
+        A socket that does not block, by which nothing but the greetings has gone.
+
+    Raises:
+        Refused: nobody listens at any of its addresses.
+        NotSent: unreachable, or somebody else listens there.
+        ConfigError: the URL does not end with a port.
+    """
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    if not port.isdigit():
+        raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
+    try:
+        addresses = await _look_up(host.strip("[]"), int(port), limiter)
+    except (OSError, ValueError) as error:  # a name may be one that cannot even be asked for
+        raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
+    failures: list[NotSent] = []
+    for family, address in addresses:
+        try:
+            async with limiter:
+                return await _open_at(family, address)
+        except ConnectionRefusedError as error:
+            failures.append(Refused(f"cannot connect to {url}: {_reason(error)}"))
+        except OSError as error:
+            failures.insert(0, NotSent(f"cannot connect to {url}: {_reason(error)}"))
+    raise failures[0]
+
+
+async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, Any]]:
+    def look_up(flags: int = 0) -> list[tuple[int, Any]]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        return [(family, address) for family, _, _, _, address in found]
+
+    try:
+        return look_up(socket.AI_NUMERICHOST)  # which asks nobody
+    except socket.gaierror:
+        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
+
+
+async def _open_at(family: int, address: Any) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = connection.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(connection)
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        if connection.getsockname() == connection.getpeername():
+            # The system gave this end the very port that nobody listens at, and has connected it with itself.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        connection.send(GREETING)
+        await _wait_greeted(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _wait_greeted(connection: socket.socket) -> None:
+    said = b""
+    while len(said) < len(ANSWER):
+        try:
+            piece = connection.recv(len(ANSWER) - len(said))
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(connection)
+            continue
+        said += piece
+        if not piece:
+            raise ConnectionAbortedError("it was closed before a greeting came")
+        if not ANSWER.startswith(said):
+            raise ConnectionAbortedError("who listens there does not greet as a node does")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).lower()
