@@ -18,7 +18,7 @@ from iris.cluster.site_directory import Way
 from iris.cluster.site_ways import AHEAD, HOPS, PAUSE
 from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId, is_name
+from iris.kernel.ids import NodeId, is_site
 from iris.kernel.link import Link
 from iris.kernel.wire import MAX_ARRAY, Message
 
@@ -45,7 +45,7 @@ def targets_untrusted(field: object) -> dict[str, bytes]:
         raise RemoteProtocolError("a copy goes to nodes of some sites")
     targets: dict[str, bytes] = {}
     for site, nodes in zip(fields[::2], fields[1::2], strict=True):
-        if not isinstance(site, str) or not is_name(site) or type(nodes) is not bytes or not nodes or len(nodes) % NODE:
+        if not isinstance(site, str) or not is_site(site) or type(nodes) is not bytes or not nodes or len(nodes) % NODE:
             raise RemoteProtocolError("a copy names a site and nodes of 16 bytes")
         known = targets.get(site, b"")
         targets[site] = b"".join(dict.fromkeys(split_nodes(known + nodes)))

@@ -30,7 +30,7 @@ from iris.cluster.site_messages import (
     wanted,
 )
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId, realm_of_site
+from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
 
 MAX_ORIGINS: Final = 512
@@ -315,11 +315,12 @@ class SiteDirectory:
         return {name for origin in origins for name in self._contents[origin].clusters}
 
     def subscribers(self) -> set[Subscriber]:
-        """Return who wants events at other sites."""
+        """Return who at other sites wants events of this realm."""
         return {
             Subscriber(origin.site, node, pattern)
             for origin in self.origins()
             for pattern, nodes in self._contents[origin].topics.items()
+            if not realm_of_topic(pattern)
             for node in nodes
         }
 

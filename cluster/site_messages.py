@@ -39,7 +39,8 @@ class Export(NamedTuple):
 
     Attributes:
         kind: CLUSTER: ``node`` is a member of the cluster ``name``; TOPIC: ``node`` wants events that match the pattern
-            ``name``; COMPANION: ``node`` is another gateway of the site.
+            ``name``, which has the fingerprint of a realm and ``/`` before it if it is about topics of another one;
+            COMPANION: ``node`` is another gateway of the site.
         proof: what shows that the member may serve the cluster; empty if its own certificate does.
     """
 

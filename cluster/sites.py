@@ -30,6 +30,7 @@ from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber, Way
 from iris.cluster.site_messages import Hop
 from iris.cluster.site_refusals import BUSY, GONE, NOT_EXPORTED, READY, REASONS
 from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
+from iris.cluster.slow_realms import SlowRealms
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
@@ -111,6 +112,7 @@ class Sites:
         """Linked nodes whose way is gone, as long as there may be another one."""
         self._heard: set[NodeId] = set()
         """Linked nodes that have told what they subscribe to."""
+        self._slow: Final = SlowRealms()
         self._linking: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
         self._reached: dict[str, int] = {}
@@ -181,14 +183,21 @@ class Sites:
         """Link to nodes of other sites and learn what they subscribe to; tell whether it worked with all of them."""
         now = trio.current_time()
         missing = [(site, node) for site, node in nodes if node not in self._mesh.peers]
-        ready = [(site, node) for site, node in missing if self._not_before.get(node, 0.0) <= now]
+        found = [Foreign(site, node, b"", 0) for site, node in missing if self._not_before.get(node, 0.0) <= now]
+        awaited = {node: site for site, node in nodes if not self._slow.is_slow(site, now)}
+        for foreign in found:
+            if foreign.node not in awaited and len(self._linking) < _LINKING:
+                self._begin_link(foreign)
         with trio.move_on_after(self._config.handshake_timeout):
+            ready = [foreign for foreign in found if foreign.node in awaited]
             if ready:
-                await self._link_all([Foreign(site, node, b"", 0) for site, node in ready])
-            for node in {node for _, node in nodes} - self._heard:
+                await self._link_all(ready)
+            for node in awaited.keys() - self._heard:
                 await self._mesh.barrier(node)  # its interest comes before the answer
                 if node in self._mesh.peers:
                     self._heard.add(node)
+        if trio.current_time() - now > self._config.handshake_timeout / 2:
+            self._slow.note((awaited[node] for node in awaited.keys() - self._heard), trio.current_time())
         return all(node in self._mesh.peers for _, node in missing)
 
     async def _link_all(self, foreigners: list[Foreign]) -> None:

@@ -33,7 +33,8 @@ class Advertising:
         directory: what is known of other sites.
         transit: whether other sites may reach each other through this one.
         realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
-        may_tell: whether something that a site exports may be told to a neighbour of a realm, by its fingerprint.
+        outward: returns something that a site exports as neighbours of a realm, by its fingerprint, are told it; None
+            if they may not know of it.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class Advertising:
         *,
         transit: bool = True,
         realm_id: str = "",
-        may_tell: Callable[[str, Export], bool] = lambda _, __: False,
+        outward: Callable[[str, Export], Export | None] = lambda _, __: None,
     ) -> None:
         self._directory = directory
         self._own = directory.own
         self._transit = transit
         self._realm_id = realm_id
-        self._may_tell = may_tell
+        self._outward = outward
         self.exported: Final = Contents(self._own)
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
@@ -108,7 +109,7 @@ class Advertising:
             assert contents is not None, "an origin with a route has contents"
             for part in contents.since(known_version):
                 if realm:
-                    part = outward_exports(part, self._realm_id, partial(self._may_tell, realm))  # noqa: PLW2901
+                    part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
                 yield part.message()
             told[origin] = (path, contents.version)
 

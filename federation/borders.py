@@ -28,12 +28,18 @@ def outward_route(route: Route, own: str) -> Route:
     return Route(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
 
 
-def outward_exports(exports: Exports, own: str, may_tell: Callable[[Export], bool]) -> Exports:
-    """Return a change of exports as it is told to a gateway of another realm: with what that may know of."""
+def outward_exports(exports: Exports, own: str, outward: Callable[[Export], Export | None]) -> Exports:
+    """Return a change of exports as it is told to a gateway of another realm: with what that may know of.
+
+    ``outward`` returns an export as that realm is told it, None if it is not.
+    """
+
+    def told(entries: tuple[Export, ...]) -> tuple[Export, ...]:
+        shown = (export if export.kind == COMPANION else outward(export) for export in entries)
+        return tuple(export for export in shown if export is not None)
+
     return exports._replace(
-        origin=_outward(exports.origin, own),
-        added=tuple(export for export in exports.added if export.kind == COMPANION or may_tell(export)),
-        removed=tuple(export for export in exports.removed if export.kind == COMPANION or may_tell(export)),
+        origin=_outward(exports.origin, own), added=told(exports.added), removed=told(exports.removed)
     )
 
 
@@ -41,7 +47,7 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
     """Return what a gateway of another realm has sent, as it is meant inside of this one.
 
     Args:
-        message: CARRY, CARRY_REFUSED, ROUTE, EXPORTS or EXPORTS_WANTED.
+        message: CARRY, CARRY_REFUSED, COPY, ROUTE, EXPORTS or EXPORTS_WANTED.
         own: fingerprint of this realm.
         realm: that of the other one.
 
@@ -51,6 +57,10 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
     match message:
         case (kind, hops, site, target, source_site, source, content) if kind in (kinds.CARRY, kinds.CARRY_REFUSED):
             return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
+        case (kinds.COPY, hops, source_site, source, tuple(), frame):
+            flat = cast("tuple[object, ...]", message[4])
+            targets = tuple(field if at % 2 else _of(field, own) for at, field in enumerate(flat))
+            return (kinds.COPY, hops, qualified(realm, _of(source_site, realm)), source, targets, frame)
         case (kinds.ROUTE, site, gateway, tuple()):
             path = cast("tuple[object, ...]", message[3])
             for named in (site, *path[::2]):

@@ -38,7 +38,7 @@ from iris.federation.checkpoint import Checkpoint
 from iris.federation.pressure import Flow, Pressure
 from iris.kernel import kinds, wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId, realm_of_site
+from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.link import Link
 from iris.kernel.wire import Message
 
@@ -104,7 +104,7 @@ class Carrying:
         self._near_flows: Flows[_Passage] = Flows()
         self._far_flows: Flows[_Passage] = Flows()
         self._flows_version = -1
-        self._hearing: tuple[tuple[int, int], dict[str, set[bytes]]] = ((-1, -1), {})
+        self._hearing: tuple[tuple[int, int], dict[tuple[str, str], set[bytes]]] = ((-1, -1), {})
         sites.forward = self._forward_near
         sites.divide = self._divide_near
         sites.link_to = self._own_link_to
@@ -281,6 +281,8 @@ class Carrying:
 
     def _divide_far(self, peer: Peer, message: Message) -> None:
         """Hand on events that a gateway of another site has handed over."""
+        if peer.other_realm:
+            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _, hops, source_site, source, targets, frame = message
         own = self._directory.own
         if type(hops) is not int or type(source_site) is not str or type(frame) is not bytes:
@@ -298,22 +300,27 @@ class Carrying:
             self.refused["no transit"] += 1
             wanted = {site: nodes for site, nodes in wanted.items() if site == own.site}
         if own.site in wanted:
-            wanted[own.site] = self._hearers(own.site, wanted[own.site])
+            wanted[own.site] = self._hearers(own.site, wanted[own.site], realm_of_site(source_site))
         self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
 
-    def _hearers(self, site: str, nodes: bytes) -> bytes:
-        """Return those of some nodes that want events, as far as that may be known at the other site."""
+    def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
+        """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
         version = (self._directory.version, self._exported.version)
         if self._hearing[0] != version:
             self._hearing = (version, {})
-        known = self._hearing[1].get(site)
+        known = self._hearing[1].get((site, realm_id))
         if known is None:
             origins = [origin for origin in self._directory.origins() if origin.site == site]
             contents = [self._exported] if site == self._directory.own.site else map(self._directory.contents, origins)
             known = {
-                bytes.fromhex(node) for told in contents if told for wanting in told.topics.values() for node in wanting
+                bytes.fromhex(node)
+                for told in contents
+                if told
+                for pattern, wanting in told.topics.items()
+                if realm_of_topic(pattern) == realm_id
+                for node in wanting
             }
-            self._hearing[1][site] = known
+            self._hearing[1][site, realm_id] = known
         passed = b"".join(node for node in split_nodes(nodes) if node in known)
         if len(passed) != len(nodes):
             self.checkpoint.refused[checkpoint.NOT_EXPORTED] += 1
@@ -326,7 +333,7 @@ class Carrying:
         if hops <= 0:
             self.refused["too many hops"] += 1
             return
-        nexts: dict[Link, dict[str, bytes]] = {}
+        nexts: dict[tuple[Link, str], dict[str, bytes]] = {}
         own = self._directory.own
         for site, nodes in targets.items():
             if site == own.site:
@@ -334,12 +341,15 @@ class Carrying:
                 continue
             way = self._way(site)
             link = None if way is None else self.link_to(way.neighbour)
+            named = self._named_onward(site, source_site)
             if link is None:
                 self.refused["no route"] += 1
+            elif named is None:
+                self.refused["no transit"] += 1
             else:
-                nexts.setdefault(link, {})[site] = nodes
-        for link, part in nexts.items():
-            self._post_copy(link, hops, source_site, source, part, frame)
+                nexts.setdefault((link, named), {})[site] = nodes
+        for (link, named), part in nexts.items():
+            self._post_copy(link, hops, named, source, part, frame)
 
     def _hand_out(self, message: Message, nodes: bytes) -> None:
         """Give events to nodes of this site, each on its own link."""
@@ -359,6 +369,10 @@ class Carrying:
     def _post_copy(
         self, link: Link, hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes
     ) -> None:
+        abroad = realm_of_site(source_site)
+        if abroad and abroad != self._realm_id and self.pressure.is_high(link):
+            self.refused["next link busy"] += 1  # publishers of another realm do not wait: only what has room goes on
+            return
         message, size = copy_message(hops - 1, source_site, source, targets, frame)
         try:
             link.post(message, size)
@@ -368,8 +382,10 @@ class Carrying:
         self.carried += 1
         self.carried_bytes += len(frame)
         # As at home: publishers wait for a link that is full and moves, and one that stands still holds up nobody.
-        if self.pressure.is_high(link) and not link.is_stalled(STALLED):
-            flow = Flow(source_site, source, next(iter(targets)), ANYBODY)
+        # A realm whose gateways are slow misses events: it holds up no publisher of this one.
+        if not abroad and self.pressure.is_high(link) and not link.is_stalled(STALLED):
+            site = next(iter(targets))
+            flow = Flow(source_site, source, self._directory.own.site if realm_of_site(site) else site, ANYBODY)
             self.pressure.hold(link, flow, trio.current_time())
 
     # -- inside ---------------------------------------------------------------------------------------------

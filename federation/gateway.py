@@ -107,7 +107,7 @@ class Gateway:
         self._realm_id = self._near.identity.realm_id
         self._lists = Lists(policy, lambda: self._near.identity)
         self._advertising = Advertising(
-            self._directory, transit=policy.transit, realm_id=self._realm_id, may_tell=self._lists.may_tell
+            self._directory, transit=policy.transit, realm_id=self._realm_id, outward=self._lists.outward
         )
         self._carrying = Carrying(
             self._near,
@@ -233,7 +233,8 @@ class Gateway:
         companions = {
             Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
         }
-        topics = [(node, pattern) for node, pattern in self._pubsub.wanted() if self._policy.may_want(pattern)]
+        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
+        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
         self._advertising.export(exports_of(members, topics) | companions)
         changed = {own, *self._directory.changed}
         self._directory.changed.clear()

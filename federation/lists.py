@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import final
 
 from iris.cluster.site_contents import Contents
-from iris.cluster.site_messages import CLUSTER, COMPANION, Export
+from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export
 from iris.federation.policy import Policy
-from iris.kernel.ids import NodeId, realm_of_site
+from iris.kernel.ids import NodeId, qualified, realm_of_site, realm_of_topic
+from iris.patterns.topics import is_pattern
 from iris.security.identity import NodeIdentity
 
 
@@ -28,23 +29,47 @@ class Lists:
     def is_exported(self, exported: Contents, node: NodeId, site: str) -> bool:
         """Tell whether a node of this site serves or hears something that another site may use."""
         realm_id = realm_of_site(site)
-        if not realm_id:
-            return any(node in nodes for listed in (exported.clusters, exported.topics) for nodes in listed.values())
-        realm = self._identity().foreign(realm_id)
-        return realm is not None and any(
-            node in nodes for name, nodes in exported.clusters.items() if realm.may_reach(name)
-        )
+        realm = self._identity().foreign(realm_id) if realm_id else None
+        if realm_id and realm is None:
+            return False
+        if any(node in nodes for pattern, nodes in exported.topics.items() if realm_of_topic(pattern) == realm_id):
+            return True
+        return any(node in nodes for name, nodes in exported.clusters.items() if realm is None or realm.may_reach(name))
 
-    def may_tell(self, realm_id: str, export: Export) -> bool:
-        """Tell whether another realm may know of something: of clusters that it may reach, and of no subscriptions."""
+    def wanted(self, pattern: str) -> str | None:
+        """Return a pattern that is subscribed to here as the directory names it; None if no other site is to know."""
+        if not self._policy.may_want(pattern):
+            return None
+        alias, slash, theirs = pattern.partition("/") if "/" in pattern else ("", "", "")
+        realm = self._identity().alias(alias) if slash else None
+        if realm is None:
+            return pattern
+        named = qualified(realm.id, theirs)
+        return named if realm.may_listen(theirs) and is_pattern(named) else None
+
+    def outward(self, realm_id: str, export: Export) -> Export | None:
+        """Return something that a site exports as another realm is told it.
+
+        It is told of clusters that it may reach, and of subscriptions to topics of its own.
+        """
         realm = self._identity().foreign(realm_id)
-        return realm is not None and export.kind == CLUSTER and realm.may_reach(export.name)
+        if realm is None:
+            return None
+        if export.kind == CLUSTER:
+            return export if realm.may_reach(export.name) else None
+        theirs = export.name.partition("/")[2]
+        listened = realm_of_topic(export.name) == realm_id and realm.may_listen(theirs)
+        return export._replace(name=theirs) if listened else None
 
     def may_import(self, site: str, export: Export) -> bool:
         """Tell whether something that a site exports is taken."""
         realm_id = realm_of_site(site)
         if realm_id and export.kind != COMPANION:
             realm = self._identity().foreign(realm_id)
-            if realm is None or export.kind != CLUSTER or not realm.may_use(export.name):
+            if realm is None or realm_of_topic(export.name):
                 return False
+            if not (realm.may_use if export.kind == CLUSTER else realm.may_hear)(export.name):
+                return False
+        if export.kind == TOPIC and realm_of_topic(export.name):
+            return True  # on its way to that realm; no event of this site is meant
         return self._policy.may_import(export)

@@ -30,17 +30,28 @@ DAYS = Finite(0.0001, 36_525)
 @click.option(
     "--export", "exports", multiple=True, metavar="PATTERN", help="Clusters that other realms may reach (none)."
 )
+@click.option(
+    "--export-topic",
+    "topics",
+    multiple=True,
+    metavar="PATTERN",
+    help="Topics that other realms may subscribe to (none).",
+)
 @click.option("--days", type=DAYS, default=365.0, show_default=True, help="Validity.")
 @click.option("--out", required=True, type=FILE, metavar="FILE", help="The file to write.")
 @asks_passphrase
-def bundle(realm_file: Path, name: str, exports: tuple[str, ...], days: float, out: Path, asks: bool) -> None:
+def bundle(
+    realm_file: Path, name: str, exports: tuple[str, ...], topics: tuple[str, ...], days: float, out: Path, asks: bool
+) -> None:
     """Write the bundle by which owners of other realms get to know REALM. It holds no secret.
 
     It says what nodes of other realms may reach, in place of all that was said before. Then refresh the credentials of
     REALM, whose nodes keep to it as well, and send FILE to the other owners.
     """
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
-    root, issued = issue_realm_bundle(root, name, exports=exports, wall_now=_wall_clock(), lifetime=days * DAY)
+    root, issued = issue_realm_bundle(
+        root, name, exports=exports, topics=topics, wall_now=_wall_clock(), lifetime=days * DAY
+    )
     with prepared_bundle(out, issued):
         _keep(realm_file, root, passphrase)
     note(f"{out} is bundle {issued.serial} of realm {issued.fingerprint}, valid until {date(issued.not_after)}")
@@ -56,6 +67,9 @@ def bundle(realm_file: Path, name: str, exports: tuple[str, ...], days: float, o
     "--import", "imports", multiple=True, metavar="PATTERN", help="Clusters of it to be used here (all it exports)."
 )
 @click.option(
+    "--import-topic", "topics", multiple=True, metavar="PATTERN", help="Topics of it to be heard (all it exports)."
+)
+@click.option(
     "--allow",
     "callers",
     multiple=True,
@@ -68,6 +82,7 @@ def trust(
     bundle_file: Path,
     alias: str | None,
     imports: tuple[str, ...],
+    topics: tuple[str, ...],
     callers: tuple[str, ...],
     asks: bool,
 ) -> None:
@@ -79,12 +94,19 @@ def trust(
     taken = load_bundle(bundle_file)
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     root = trust_realm(
-        root, taken, wall_now=_wall_clock(), alias=alias, imports=imports or None, callers=callers or None
+        root,
+        taken,
+        wall_now=_wall_clock(),
+        alias=alias,
+        imports=imports or None,
+        callers=callers or None,
+        import_topics=topics or None,
     )
     _keep(realm_file, root, passphrase)
     known = next(known.realm for known in root.trusted if known.realm.id == taken.fingerprint)
     note(f"realm {known.id} is {known.alias!r} here, until {date(known.ends)}: have its owner confirm the fingerprint")
     note(f"it exports {', '.join(taken.exports) or 'nothing'}; used here: {', '.join(known.imports)}")
+    note(f"topics that may be heard: {', '.join(taken.topics) or 'none'}; used here: {', '.join(known.import_topics)}")
     if not root.bundle_serial:
         note(
             f"it may reach nothing of {realm_file} yet: 'iris keys bundle' says what, and makes the file for its owner"
@@ -122,6 +144,8 @@ def realms(realm_file: Path, as_json: bool, asks: bool) -> None:
                     "expires": realm.ends,
                     "exports": realm.bundle.exports,
                     "imports": realm.imports,
+                    "topics": realm.bundle.topics,
+                    "imported_topics": realm.import_topics,
                     "allowed": realm.callers,
                 }
             )
@@ -130,6 +154,8 @@ def realms(realm_file: Path, as_json: bool, asks: bool) -> None:
             for what, patterns in (
                 ("exports", realm.bundle.exports),
                 ("used here", realm.imports),
+                ("topics", realm.bundle.topics),
+                ("heard here", realm.import_topics),
                 ("may call", realm.callers),
             ):
                 click.echo(f"  {what:<10} {', '.join(patterns) or 'nothing'}")

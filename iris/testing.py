@@ -105,10 +105,10 @@ class Network:
         """Return another realm on this network: another owner, with hosts, nodes and sites of its own."""
         return Network(self.memory, seed, rights)
 
-    def bundle(self, name: str, *exports: str, lifetime: float = _YEAR) -> RealmBundle:
+    def bundle(self, name: str, *exports: str, topics: tuple[str, ...] = (), lifetime: float = _YEAR) -> RealmBundle:
         """Return what other realms get to know of this one; see ``iris keys bundle``."""
         self._owner, bundle = issue_realm_bundle(
-            self._owner, name, exports=exports, wall_now=self.wall_clock(), lifetime=lifetime
+            self._owner, name, exports=exports, topics=topics, wall_now=self.wall_clock(), lifetime=lifetime
         )
         self._refresh()
         return bundle
@@ -120,10 +120,17 @@ class Network:
         *,
         imports: tuple[str, ...] | None = None,
         callers: tuple[str, ...] | None = None,
+        import_topics: tuple[str, ...] | None = None,
     ) -> None:
         """Have all nodes of this realm, at once, trust the one that a bundle is of; see ``iris keys trust``."""
         self._owner = trust_realm(
-            self._owner, bundle, wall_now=self.wall_clock(), alias=alias, imports=imports, callers=callers
+            self._owner,
+            bundle,
+            wall_now=self.wall_clock(),
+            alias=alias,
+            imports=imports,
+            callers=callers,
+            import_topics=import_topics,
         )
         self._refresh()
 

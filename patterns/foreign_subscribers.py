@@ -11,23 +11,61 @@ from typing import Final, final
 
 from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, NotAllowed
+from iris.kernel.ids import qualified
 from iris.patterns.topics import Matcher, check_topic, is_pattern
+from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
 
 
+def foreign_realm(topic: str, identity: NodeIdentity) -> ForeignRealm | None:
+    """Return the realm whose alias and ``/`` are before a topic or pattern; None if it is of the own realm."""
+    alias, slash, _ = topic.partition("/") if "/" in topic else ("", "", "")
+    return identity.alias(alias) if slash else None
+
+
 def check_own_realm(topic: str, identity: NodeIdentity) -> None:
-    """Refuse a topic or pattern that is meant for another realm, as addresses of clusters may be.
+    """Refuse to publish on a topic of another realm.
 
     Raises:
         ConfigError: it begins with the name of a realm that is trusted here, and ``/``.
     """
-    alias, slash, _ = topic.partition("/") if "/" in topic else ("", "", "")
-    if slash and identity.alias(alias) is not None:
-        raise ConfigError(f"{topic!r}: events do not cross between realms, and {alias!r} is one; ask its clusters")
+    realm = foreign_realm(topic, identity)
+    if realm is not None:
+        raise ConfigError(
+            f"{topic!r}: {realm.alias!r} is another realm, and each publishes on topics of its own: publish on "
+            f"{topic.partition('/')[2]!r}, and have nodes there subscribe to it"
+        )
+
+
+def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bool) -> None:
+    """See that topics of another realm can be subscribed to as it is wanted.
+
+    Raises:
+        ConfigError: they cannot; the text says why.
+        NotAllowed: the two owners have not agreed on them.
+    """
+    theirs = pattern.partition("/")[2]
+    if not is_pattern(theirs) or theirs[0] in "*>" or not is_pattern(qualified(realm.id, theirs)):
+        raise ConfigError(
+            f"{pattern!r} is no pattern of topics of another realm: use {realm.alias}/TOKEN, perhaps with further "
+            "tokens, '*' and a last '>' behind, at most 223 bytes in all"
+        )
+    if not at_site:
+        raise ConfigError(f"{pattern!r}: a node hears other realms through gateways: open it with site='NAME'")
+    if not plain:
+        raise ConfigError(
+            f"{pattern!r}: a subscription to topics of another realm has no group, is not durable, and overflow='wait' "
+            "is not for it: its publishers wait for nobody here"
+        )
+    if not realm.may_listen(theirs):
+        raise NotAllowed(
+            f"events of all topics that match {theirs!r} are not exported by realm {realm.alias!r}, or not imported "
+            f"here: its owner exports {', '.join(realm.bundle.topics) or 'none'}"
+        )
 
 
 @final

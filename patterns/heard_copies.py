@@ -170,6 +170,9 @@ class HeardCopies:
             await trio.sleep(_GATHER)
             lossy, self._lossy = self._lossy, set()
             for node in lossy:
+                peer = self._mesh.peers.get(node)
+                if peer is None or peer.other_realm:
+                    continue  # nothing is confirmed between realms
                 try:
                     self._mesh.post(node, (kinds.COPIES_LOST,), 0, CONTROL_RESERVE)
                 except NotSent:

@@ -23,6 +23,9 @@ TERMS_IN_ONE_MESSAGE: Final = 256
 MAX_TERMS: Final = 262_144
 """Terms that one peer may hold here."""
 
+MAX_FOREIGN_TERMS: Final = 4_096
+"""Those of a node of another realm: about 2 MiB."""
+
 
 class Terms(NamedTuple):
     """One entry of a node's interest; several subscriptions of a node may share it."""
@@ -34,6 +37,11 @@ class Terms(NamedTuple):
     """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
     share: tuple[int, ...] = ()
     """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody waits for this node, and every event goes to it alone."""
+        return self.group is None and not (self.durable or self.patient)
 
 
 class Wanted(NamedTuple):
@@ -78,7 +86,15 @@ class OwnInterest:
 
     def whole(self) -> Iterator[Message]:
         """Yield the messages that tell a peer everything.  Only the last one carries the version to confirm."""
-        every = [tuple(terms) for terms in self._terms]
+        return self._whole([tuple(terms) for terms in self._terms])
+
+    def whole_of(self, realm: str) -> Iterator[Message]:
+        """Yield the messages that tell a node of a realm, by its alias, what of its topics is wanted here."""
+        begin = f"{realm}/"
+        theirs = [terms for terms in self._terms if terms.pattern.startswith(begin)]
+        return self._whole([tuple(terms._replace(pattern=terms.pattern.removeprefix(begin))) for terms in theirs])
+
+    def _whole(self, every: list[tuple[object, ...]]) -> Iterator[Message]:
         starts = range(0, len(every) or 1, TERMS_IN_ONE_MESSAGE)
         for start in starts:
             version = self.version if start == starts[-1] else 0
@@ -109,10 +125,18 @@ class InterestTable:
         """Return what a node subscribes to."""
         return self._known.get(node, {}).keys()
 
-    def receive_untrusted(self, node: NodeId, message: Message, permit: Callable[[str], bool] = lambda _: True) -> int:
+    def receive_untrusted(
+        self,
+        node: NodeId,
+        message: Message,
+        permit: Callable[[str], bool] = lambda _: True,
+        *,
+        foreign: bool = False,
+    ) -> int:
         """Take an INTEREST message; return the version to confirm.
 
-        Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.
+        Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
+        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.
 
         Raises:
             RemoteProtocolError: malformed, or too many terms; what was known of the node is unchanged.
@@ -121,13 +145,14 @@ class InterestTable:
         if type(version) is not int or type(whole) is not bool:
             raise RemoteProtocolError("interest has a version and says whether it is whole")
         more, less = _terms_untrusted(added), _terms_untrusted(removed)
-        permitted = [terms for terms in more if permit(terms.pattern)]
+        permitted = [terms for terms in more if permit(terms.pattern) and (terms.is_plain or not foreign)]
         self.refused += len(more) - len(permitted)
         more = permitted
         known = self._known.setdefault(node, {})
         stale = set(known) if whole else self._stale.get(node, set())
-        if len(known) - len(stale) + len(more) > MAX_TERMS:
-            raise RemoteProtocolError(f"node {node} subscribes to more than {MAX_TERMS} patterns")
+        limit = MAX_FOREIGN_TERMS if foreign else MAX_TERMS
+        if len(known) - len(stale) + len(more) > limit:
+            raise RemoteProtocolError(f"node {node} subscribes to more than {limit} patterns")
         stale.difference_update(more)
         for terms in less if version == 0 else (*less, *stale):
             wanted = known.pop(terms, None)

@@ -91,6 +91,9 @@ class LossReports:
                 self._tell(node, list(topics.items()))
 
     def _tell(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
+        peer = self._mesh.peer(node)
+        if peer is not None and peer.other_realm:
+            return  # its publishers settle nothing with this realm
         for start in range(0, len(topics), _TOPICS_IN_ONE_MESSAGE):
             entries = topics[start : start + _TOPICS_IN_ONE_MESSAGE]
             fields = tuple(field for topic, (dropped, refused) in entries for field in (topic, dropped, refused))

@@ -18,7 +18,7 @@ from iris.cluster.sites import Sites
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.ids import Entropy, NodeId, check_name
+from iris.kernel.ids import Entropy, NodeId, check_name, qualified
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.beginnings import Beginnings
 from iris.patterns.confirming import REPEATED, Confirming
@@ -26,7 +26,7 @@ from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_relays import EventRelays
 from iris.patterns.events import Run, check_run_untrusted
-from iris.patterns.foreign_subscribers import check_own_realm
+from iris.patterns.foreign_subscribers import check_foreign, foreign_realm
 from iris.patterns.heard_copies import HeardCopies
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
@@ -37,6 +37,7 @@ from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.topics import Matcher, check_pattern
 from iris.patterns.values import Sender
+from iris.security.foreign_realm import ForeignRealm
 
 _NO_MEMBERS: Final = "event for a group without members here"
 """It was on its way when the last one left."""
@@ -79,6 +80,8 @@ class PubSub:
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
+        self._foreign: Matcher[Subscription] = Matcher()
+        """Those to topics of other realms, each with the alias of its realm before it."""
         self._every: dict[Subscription, Terms] = {}
         self._holding: Counter[str] = Counter()
         self._turn = 0
@@ -169,8 +172,12 @@ class PubSub:
         max_bytes: int | None = None,
     ) -> AsyncIterator[Subscription]:
         """See ``Node.subscribe``."""
-        check_pattern(pattern)
-        check_own_realm(pattern, self._mesh.identity)
+        realm = foreign_realm(pattern, self._mesh.identity) if isinstance(pattern, str) else None
+        if realm is None:
+            check_pattern(pattern)
+        else:
+            plain = group is None and not durable and overflow != "wait" and share is None
+            check_foreign(pattern, realm, at_site=self.publishing.abroad is not None, plain=plain)
         if group is not None:
             check_name(group, "group")
         if share is not None:
@@ -199,12 +206,14 @@ class PubSub:
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
         self._every[subscription] = terms
-        self._subscriptions.add(pattern, subscription)
+        matcher = self._subscriptions if realm is None else self._foreign
+        matcher.add(pattern, subscription)
         try:
             change = self._own.add(terms)
             if change is not None:
                 self._tell_all(change)
-            elif group is None:
+                self._tell_realm(realm)
+            elif realm is None and group is None:
                 if not durable:
                     self.retention.ask(pattern)
                 self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
@@ -213,11 +222,12 @@ class PubSub:
             yield subscription
         finally:
             subscription.close()
-            self._subscriptions.remove(pattern, subscription)
+            matcher.remove(pattern, subscription)
             del self._every[subscription]
             change = self._own.remove(terms)
             if change is not None:
                 self._tell_all(change)
+                self._tell_realm(realm)
             subscription.release()
 
     def _everybody(self) -> list[Peer]:
@@ -227,6 +237,12 @@ class PubSub:
     def _tell_all(self, change: wire.Message) -> None:
         for peer in self._everybody():
             self._tell(peer, change)
+
+    def _tell_realm(self, realm: ForeignRealm | None) -> None:
+        """Tell the linked nodes of another realm what of its topics is wanted here."""
+        for peer in self._mesh.peers.values():
+            if realm is not None and peer.identity.foreign_id == realm.id:
+                self._tell_everything(peer)
 
     def _tell(self, peer: Peer, message: wire.Message) -> None:
         size = sum(len(terms[0]) + 8 for terms in (*message[3], *message[4]))
@@ -271,10 +287,12 @@ class PubSub:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
-        version = self._table.receive_untrusted(peer.node, message, peer.may_hear)
+        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
         self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
         self.publishing.ways_changed()
+        if peer.other_realm:
+            return  # there is nothing to confirm to it, and no value to send
         self.retention.interest_added(peer, self._table.added)
         if message[4]:
             self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
@@ -315,7 +333,11 @@ class PubSub:
 
     def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
         _, topic, sequence, confirm, group, headers, key, payloads, since = message
-        wanted = self._subscriptions.match(topic)
+        realm = peer.identity.foreign
+        if realm is not None and not realm.may_listen(topic):
+            raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
+        named = topic if realm is None else qualified(realm.alias, topic)
+        wanted = (self._subscriptions if realm is None else self._foreign).match(named)
         if not wanted:
             if group:
                 self._mesh.refusals[_NO_MEMBERS] += len(payloads)
@@ -323,11 +345,11 @@ class PubSub:
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
-        if peer.border is not None and not peer.border.may_enter(topic):
-            raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
+        if peer.border is not None and not peer.border.may_enter(named):
+            raise RemoteProtocolError(f"events on {named!r} from other sites are not let in")
         sender = self._senders.get(peer.node)
         if sender is None:
-            sender = self._senders[peer.node] = Sender(peer.identity.cluster, peer.node)
+            sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if group is None:
             takers = [subscription for subscription in wanted if subscription.group is None]
@@ -342,7 +364,7 @@ class PubSub:
             takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
             subscription.deliver(
-                Run(sender, topic, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
+                Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
 
     def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
@@ -402,28 +424,26 @@ class PubSub:
 
     def peer_up(self, peer: Peer) -> None:
         """Tell a new peer everything this node subscribes to."""
-        if peer.other_realm:
-            return
         self._tell_everything(peer)
         self.publishing.ways_changed()
 
     def peer_reset(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
-        if peer.other_realm:
-            return
         self._relays.peer_reset(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self.interest_changed()
             self.publishing.ways_changed()
         self.publishing.peer_reset(peer.node)
-        self.retention.peer_reset(peer)
+        if not peer.other_realm:
+            self.retention.peer_reset(peer)
         self._tell_everything(peer)
         self.confirming.lost(peer.node)
 
     def _tell_everything(self, peer: Peer) -> None:
-        for message in self._own.whole():
+        realm = peer.identity.foreign
+        for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
             self._tell(peer, message)
-        for pattern in self._holding:
+        for pattern in self._holding if realm is None else ():
             self._tell_hold(peer, pattern, held=True)
 
     def peer_refused(self, node: NodeId) -> None:

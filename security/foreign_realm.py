@@ -1,8 +1,9 @@
 """Realms of other owners: the bundle by which one makes itself known, and what a node holds of one that it trusts.
 
-A *bundle* is public: the realm's root key, the clusters that it lets others reach, a key by which two realms agree on
-a secret, how long all that holds, and a serial that grows.  The root signs it.  Whether it is the bundle of the right
-owner is for people to see: the fingerprint of the realm has to be compared with what the owner says.
+A *bundle* is public: the realm's root key, the clusters that it lets others reach, the topics that it lets them hear,
+a key by which two realms agree on a secret, how long all that holds, and a serial that grows.  The root signs it.
+Whether it is the bundle of the right owner is for people to see: the fingerprint of the realm has to be compared with
+what the owner says.
 
 Of the federation keys of two realms follows their *pair secret*, by X25519 between the two.  In handshakes between
 them it takes the place of the gate secret: who does not know it is not answered.  It opens nothing.
@@ -27,7 +28,9 @@ from iris.security.rights import MAX_PATTERN, MAX_PATTERNS, check_patterns, cove
 from iris.security.secret import Secret
 from iris.security.signing import SigningKey, realm_fingerprint
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 had no lists of topics; what was written then is read as if they were not given."""
+
 MAX_BUNDLE: Final = 16 * 1024
 PAIR_SECRET_SIZE: Final = 32
 MAX_REALMS: Final = 8
@@ -47,6 +50,7 @@ class RealmBundle:
         name: what it calls itself.
         federation_key: X25519 public key.
         exports: clusters that others may reach, as patterns.
+        topics: of which others may hear the events, as patterns.
         serial: grows with each bundle of the realm.
         not_before: seconds since 1970.
         not_after: likewise.
@@ -61,6 +65,7 @@ class RealmBundle:
     not_before: int
     not_after: int
     signed: bytes = dataclasses.field(repr=False)
+    topics: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -79,6 +84,8 @@ class ForeignRealm:
         imports: clusters of it that are used here, as far as its bundle lists them; patterns.
         callers: clusters of it whose nodes may use services here that do not say who may; patterns.
         exports: clusters of this realm that its nodes may reach; patterns.
+        topics: of this realm of which its nodes may hear the events; patterns.
+        import_topics: topics of it that are heard here, as far as its bundle lists them; patterns.
     """
 
     alias: str
@@ -86,6 +93,8 @@ class ForeignRealm:
     imports: tuple[str, ...] = EVERYTHING
     callers: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    import_topics: tuple[str, ...] = EVERYTHING
 
     @property
     def id(self) -> str:
@@ -109,17 +118,22 @@ class ForeignRealm:
         """Tell whether nodes of a cluster there may use services here that do not say who may."""
         return _listed(self.callers, cluster)
 
+    def may_listen(self, pattern: str) -> bool:
+        """Tell whether nodes of this realm may hear the events of all topics there that match a pattern."""
+        return _listed(self.bundle.topics, pattern) and _listed(self.import_topics, pattern)
+
+    def may_hear(self, pattern: str) -> bool:
+        """Tell whether nodes of that realm may hear the events of all topics here that match a pattern."""
+        return _listed(self.topics, pattern)
+
     def means_the_same(self, other: ForeignRealm) -> bool:
         """Tell whether two states of one realm differ in their time only."""
-        mine, theirs = self.bundle, other.bundle
-        return (self.alias, self.imports, self.callers, self.exports, mine.realm, set(mine.exports)) == (
-            other.alias,
-            other.imports,
-            other.callers,
-            other.exports,
-            theirs.realm,
-            set(theirs.exports),
-        )
+        return self._meaning == other._meaning
+
+    @property
+    def _meaning(self) -> tuple[object, ...]:
+        lists = (self.imports, self.callers, self.exports, self.topics, self.import_topics)
+        return (self.alias, lists, self.bundle.realm, set(self.bundle.exports), set(self.bundle.topics))
 
     def check_time(self, wall_now: float) -> None:
         """Check that the bundle is valid at ``wall_now``.
@@ -165,7 +179,14 @@ def pair_secret(root: SigningKey, bundle: RealmBundle) -> Secret:
 
 
 def issue_bundle(
-    root: SigningKey, *, name: str, exports: tuple[str, ...], serial: int, not_before: float, not_after: float
+    root: SigningKey,
+    *,
+    name: str,
+    exports: tuple[str, ...],
+    topics: tuple[str, ...] = (),
+    serial: int,
+    not_before: float,
+    not_after: float,
 ) -> RealmBundle:
     """Sign a bundle with the realm's root key.
 
@@ -174,12 +195,13 @@ def issue_bundle(
     """
     check_name(name, "realm")
     check_patterns(exports, _WHAT, "exports")
+    check_patterns(topics, _WHAT, "topics")
     if not (math.isfinite(not_before) and math.isfinite(not_after) and 0 <= int(not_before) < int(not_after) < 2**40):
         raise ConfigError(f"{_WHAT}: it would be valid from {not_before} until {not_after}")
-    fields = (VERSION, name, federation_keys(root).public, exports, serial, int(not_before), int(not_after))
+    fields = (VERSION, name, federation_keys(root).public, exports, serial, int(not_before), int(not_after), topics)
     signed = root.public + root.attach(signing.BUNDLE, pack(fields))
     if len(signed) > MAX_BUNDLE:
-        raise ConfigError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_BUNDLE}; use patterns to list clusters")
+        raise ConfigError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_BUNDLE}; use patterns in its lists")
     return read_bundle_untrusted(signed)
 
 
@@ -192,7 +214,7 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
     if len(signed) > MAX_BUNDLE:
         raise AuthenticationError(f"{_WHAT}: {len(signed)} bytes: the limit is {MAX_BUNDLE}")
     realm, rest = signed[: signing.PUBLIC_KEY_SIZE], signed[signing.PUBLIC_KEY_SIZE :]
-    match _fields(signing.detach_untrusted(realm, signing.BUNDLE, rest, _WHAT)):
+    match _fields(signing.detach_untrusted(realm, signing.BUNDLE, rest, _WHAT), ()):
         case (
             int(version),
             name,
@@ -201,11 +223,13 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
             int(serial),
             int(not_before),
             int(not_after),
+            topics,
         ) if (
             version == VERSION
             and is_name(name)
             and len(federation_key) == DHLEN
             and _are_patterns(exports)
+            and _are_patterns(topics)
             and serial > 0
             and 0 <= not_before < not_after < 2**40
         ):
@@ -218,6 +242,7 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
                 not_before=not_before,
                 not_after=not_after,
                 signed=signed,
+                topics=cast("tuple[str, ...]", topics),
             )
         case _:
             raise AuthenticationError(f"{_WHAT}: malformed, or of another version")
@@ -225,7 +250,8 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
 
 def encode_foreign(realm: ForeignRealm) -> bytes:
     """Return the form in which files of this realm hold another one."""
-    return pack((VERSION, realm.alias, realm.bundle.signed, realm.imports, realm.callers, realm.exports))
+    lists = (realm.imports, realm.callers, realm.exports, realm.topics, realm.import_topics)
+    return pack((VERSION, realm.alias, realm.bundle.signed, *lists))
 
 
 def decode_foreign(data: bytes) -> ForeignRealm:
@@ -234,16 +260,19 @@ def decode_foreign(data: bytes) -> ForeignRealm:
     Raises:
         AuthenticationError: malformed.
     """
-    match _fields(data):
-        case (int(version), alias, bytes(signed), imports, callers, exports) if (
-            version == VERSION and is_alias(alias) and all(map(_are_patterns, (imports, callers, exports)))
+    match _fields(data, (), EVERYTHING):
+        case (int(version), alias, bytes(signed), *lists) if (
+            version == VERSION and is_alias(alias) and len(lists) == 5 and all(map(_are_patterns, lists))
         ):
+            imports, callers, exports, topics, import_topics = cast("list[tuple[str, ...]]", lists)
             return ForeignRealm(
                 alias=cast("str", alias),
                 bundle=read_bundle_untrusted(signed),
-                imports=cast("tuple[str, ...]", imports),
-                callers=cast("tuple[str, ...]", callers),
-                exports=cast("tuple[str, ...]", exports),
+                imports=imports,
+                callers=callers,
+                exports=exports,
+                topics=topics,
+                import_topics=import_topics,
             )
         case _:
             raise AuthenticationError("a trusted realm: malformed, or of another version")
@@ -269,12 +298,14 @@ def _listed(patterns: tuple[str, ...], cluster: str) -> bool:
     return any(covers(pattern, cluster) for pattern in patterns)
 
 
-def _fields(message: bytes) -> tuple[object, ...]:
+def _fields(message: bytes, *added: tuple[str, ...]) -> tuple[object, ...]:
+    """Return the fields of a message; those that version 1 had not are ``added`` to what is of that."""
     try:
         fields = unpack_untrusted(message)
     except RemoteProtocolError as error:
         raise AuthenticationError(f"{_WHAT}: {error}") from None
-    return cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ()
+    read = cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ()
+    return (VERSION, *read[1:], *added) if read[:1] == (1,) else read
 
 
 def _are_patterns(value: object) -> bool:

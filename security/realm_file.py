@@ -47,6 +47,7 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
             revoked_nodes=fields.numbers("revoked_nodes"),
             bundle_serial=fields.number("bundle_serial") if federated else 0,
             exports=fields.texts("exports") if federated else (),
+            topics=fields.texts("topics") if "topics" in fields else (),
             trusted=join_trusted(fields.binaries("trusted"), fields.binaries("pair_secrets", PAIR_SECRET_SIZE))
             if federated
             else (),
@@ -77,6 +78,7 @@ def save_realm(
             "revoked_nodes": dict(realm.revoked_nodes),
             "bundle_serial": realm.bundle_serial,
             "exports": list(realm.exports),
+            "topics": list(realm.topics),
             "trusted": [encode_binary(encode_foreign(trusted.realm)) for trusted in realm.trusted],
             "pair_secrets": [encode_binary(trusted.pair_secret) for trusted in realm.trusted],
             "trusted_serials": dict(realm.trusted_serials),

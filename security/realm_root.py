@@ -34,6 +34,7 @@ class RealmRoot:
         revoked_nodes: node id or its first half, to when its delegation ends.
         bundle_serial: of the newest bundle; 0 before the first.
         exports: the clusters that it lists; patterns.
+        topics: the topics that it lists; patterns.
         trusted: realms of other owners.
         trusted_serials: for each realm that ever was trusted, by fingerprint, the newest serial that was taken.
     """
@@ -46,6 +47,7 @@ class RealmRoot:
     revoked_nodes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     bundle_serial: int = 0
     exports: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     trusted: tuple[TrustedRealm, ...] = ()
     trusted_serials: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 

@@ -25,7 +25,13 @@ from iris.security.rights import check_patterns
 
 
 def issue_realm_bundle(
-    realm: RealmRoot, name: str, *, exports: tuple[str, ...], wall_now: float, lifetime: float
+    realm: RealmRoot,
+    name: str,
+    *,
+    exports: tuple[str, ...],
+    topics: tuple[str, ...] = (),
+    wall_now: float,
+    lifetime: float,
 ) -> tuple[RealmRoot, RealmBundle]:
     """Say what other realms may reach, in place of whatever was said before.
 
@@ -39,14 +45,17 @@ def issue_realm_bundle(
         realm.key,
         name=name,
         exports=exports,
+        topics=topics,
         serial=realm.bundle_serial + 1,
         not_before=wall_now - CLOCK_TOLERANCE,
         not_after=wall_now + lifetime,
     )
     trusted = tuple(
-        dataclasses.replace(known, realm=dataclasses.replace(known.realm, exports=exports)) for known in realm.trusted
+        dataclasses.replace(known, realm=dataclasses.replace(known.realm, exports=exports, topics=topics))
+        for known in realm.trusted
     )
-    return dataclasses.replace(realm, bundle_serial=bundle.serial, exports=exports, trusted=trusted), bundle
+    issued = dataclasses.replace(realm, bundle_serial=bundle.serial, exports=exports, topics=topics, trusted=trusted)
+    return issued, bundle
 
 
 def trust_realm(
@@ -57,6 +66,7 @@ def trust_realm(
     alias: str | None = None,
     imports: tuple[str, ...] | None = None,
     callers: tuple[str, ...] | None = None,
+    import_topics: tuple[str, ...] | None = None,
 ) -> RealmRoot:
     """Trust the realm that a bundle is of, or take a newer bundle of it.
 
@@ -67,6 +77,7 @@ def trust_realm(
         alias: its name here; None: as before, at first the one that it gives itself.
         imports: clusters of it to be used; None: as before, at first all that its bundle lists.
         callers: clusters of it that may use services which do not say who may; None: as before, at first none.
+        import_topics: topics of it to be heard; None: as before, at first all that its bundle lists.
 
     Raises:
         ConfigError: of this very realm, not valid now, older than one that was taken, the alias is taken or none, or
@@ -97,6 +108,8 @@ def trust_realm(
         imports=_list(imports, EVERYTHING if former is None else former.imports, "imports"),
         callers=_list(callers, () if former is None else former.callers, "callers"),
         exports=realm.exports,
+        topics=realm.topics,
+        import_topics=_list(import_topics, EVERYTHING if former is None else former.import_topics, "topics"),
     )
     trusted = TrustedRealm(realm=foreign, pair_secret=pair_secret(realm.key, bundle))
     serials = {**realm.trusted_serials, bundle.fingerprint: bundle.serial}

@@ -107,6 +107,12 @@ def realm_of_site(site: str) -> str:
     return site.partition("/")[0] if "/" in site else ""
 
 
+def realm_of_topic(pattern: str) -> str:
+    """Return the fingerprint of the realm that a topic or pattern in the directory is of; empty for the own one."""
+    realm, slash, _ = pattern.partition("/") if "/" in pattern else ("", "", "")
+    return realm if slash and is_node_id(realm) else ""
+
+
 def check_name(value: str, what: str) -> str:
     """Return ``value`` if it is a valid name for a ``what`` (cluster, site, operation).
 

@@ -84,8 +84,9 @@ BETWEEN_REALMS: Final = frozenset(
         *(PING, PONG, GOODBYE, RESET),
         *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, BROADCAST),
         *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
+        *(INTEREST, SENDER_KEY, SENDER_KEY_WANTED, COPY),
         *(CARRY, CARRY_REFUSED, ROUTE, EXPORTS, EXPORTS_WANTED),
     }
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
-and what is published in it."""
+and how its publishers and subscribers settle what was lost."""

@@ -34,6 +34,8 @@ def _two_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
         "store",
         "--export",
         "logs.>",
+        "--export-topic",
+        "orders.>",
         "--out",
         "acme.bundle",
     )
@@ -51,6 +53,7 @@ def test_two_owners_exchange_bundles_and_credentials_get_it(capsys: Captured) ->
     assert f"realm {fingerprint} is 'partner' here" in said
     assert "have its owner confirm the fingerprint" in said
     assert "it exports store, logs.>; used here: store" in said
+    assert "topics that may be heard: orders.>; used here: >" in said
     assert "it may reach nothing of ours.key yet" in said
     assert "iris keys refresh ours.key" in said
     assert load_credential("shop.iris").trusted == ()
@@ -82,10 +85,20 @@ def test_realms_are_shown_and_distrusted(capsys: Captured) -> None:
     run("keys", "realms", "ours.key")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"acme: realm {load_realm(Path('acme.key')).fingerprint}, bundle 1, until 2")
-    assert lines[1:] == ["  exports    store, logs.>", "  used here  >", "  may call   nothing"]
+    assert lines[1:] == [
+        "  exports    store, logs.>",
+        "  used here  >",
+        "  topics     orders.>",
+        "  heard here >",
+        "  may call   nothing",
+    ]
     run("keys", "realms", "ours.key", "--json")
     shown = json.loads(capsys.readouterr().out)
     assert (shown["alias"], shown["serial"], shown["exports"]) == ("acme", 1, ["store", "logs.>"])
+    assert (shown["topics"], shown["imported_topics"]) == (["orders.>"], [">"])
+    run("keys", "trust", "ours.key", "acme.bundle", "--import-topic", "orders.new")
+    assert load_realm(Path("ours.key")).trusted[0].realm.import_topics == ("orders.new",)
+    capsys.readouterr()
     run("keys", "distrust", "ours.key", "acme")
     assert "realm 'acme' is trusted no more" in capsys.readouterr().err
     run("keys", "refresh", "ours.key", "shop.iris")

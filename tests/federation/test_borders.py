@@ -28,6 +28,8 @@ def test_what_leaves_has_its_realm_before_it_and_what_comes_in_has_not() -> None
     for kind, content in ((kinds.CARRY, b"frame"), (kinds.CARRY_REFUSED, 3)):
         sent = (kind, 5, f"{OURS}/eu", ONE, f"{THEIRS}/us", TWO, content)
         assert inward(sent) == (kind, 5, "eu", ONE, f"{THEIRS}/us", TWO, content)
+    copy = (kinds.COPY, 5, f"{THEIRS}/us", TWO, (f"{OURS}/eu", ONE, f"{OURS}/ap", TWO), b"frame")
+    assert inward(copy) == (kinds.COPY, 5, f"{THEIRS}/us", TWO, ("eu", ONE, "ap", TWO), b"frame")
     assert inward((kinds.EXPORTS_WANTED, f"{OURS}/eu", ONE)) == (kinds.EXPORTS_WANTED, "eu", ONE)
 
 
@@ -37,17 +39,21 @@ def test_a_route_that_was_told_to_another_realm_can_be_taken_there() -> None:
     assert read_route(inward(route.message())) == route
 
 
-def test_another_realm_is_told_of_what_it_may_reach_and_of_no_subscription() -> None:
+def test_another_realm_is_told_of_what_it_may_reach_and_of_nothing_else() -> None:
     entries = [Export(CLUSTER, "open", NODE), Export(CLUSTER, "secret", NODE), Export(TOPIC, "open", NODE)]
     contents = Contents(Hop("eu", NODE))
     contents.replace(1, {*entries, Export(COMPANION, "", OTHER)})
     (told,) = contents.since(0)
-    sent = outward_exports(told, THEIRS, lambda export: export.kind == CLUSTER and export.name == "open")
+
+    def outward(export: Export) -> Export | None:
+        return export if export.kind == CLUSTER and export.name == "open" else None
+
+    sent = outward_exports(told, THEIRS, outward)
     read = exports_untrusted(inward(sent.message()))
     assert read.origin == Hop(f"{THEIRS}/eu", NODE)
     assert set(read.added) == {Export(CLUSTER, "open", NODE), Export(COMPANION, "", OTHER)}
     gone = Exports(Hop("eu", NODE), 1, 2, (), tuple(entries), more=False)
-    removed = outward_exports(gone, THEIRS, lambda export: export.name == "open" and export.kind == CLUSTER)
+    removed = outward_exports(gone, THEIRS, outward)
     assert removed.removed == (Export(CLUSTER, "open", NODE),)
 
 
@@ -86,7 +92,13 @@ def test_a_frame_that_is_not_from_there_to_here_is_refused(site: object, source:
         (kinds.EXPORTS, f"{THIRD}/eu", ONE, 0, 1, (), (), False),
         (kinds.EXPORTS_WANTED, f"{THEIRS}/eu", ONE),
         (kinds.EXPORTS_WANTED, "eu", ONE),
-        (kinds.COPY, 5, f"{THEIRS}/eu", ONE, (), b""),
+        (kinds.COPY, 5, "eu", ONE, (f"{OURS}/eu", TWO), b""),
+        (kinds.COPY, 5, f"{THIRD}/eu", ONE, (f"{OURS}/eu", TWO), b""),
+        (kinds.COPY, 5, f"{THEIRS}/eu", ONE, (f"{OURS}/eu", TWO, "eu", TWO), b""),
+        (kinds.COPY, 5, f"{THEIRS}/eu", ONE, (f"{THIRD}/eu", TWO), b""),
+        (kinds.COPY, 5, f"{THEIRS}/eu", ONE, (7, TWO), b""),
+        (kinds.COPY, 5, f"{THEIRS}/eu", ONE, None, b""),
+        (kinds.ALLOWED, (">",), (">",), (">",)),
     ],
 )
 def test_a_realm_speaks_of_its_own_sites_only(message: Message) -> None:

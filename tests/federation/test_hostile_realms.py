@@ -151,15 +151,16 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
         link = shop.parts.mesh.peers[member.id].link
         forbidden = [
             (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",), ()),
-            (kinds.INTEREST, 1, True, (), ()),
+            (kinds.INTEREST_KNOWN, 1, 1),
+            (kinds.RETAINED_WANTED, ">"),
+            (kinds.HOLD, ">", True),
+            (kinds.CONFIRMED, (1, 2)),
             (kinds.REVOCATIONS, b"x"),
             (kinds.JOIN, b"x"),
             (kinds.GOSSIP, ()),
             (kinds.FORWARD, bytes(16), b"x"),
             (kinds.RELAY, bytes(16), 1, 1, b"", b"", bytes(64)),
-            (kinds.SENDER_KEY, 1, 1, bytes(32)),
             (kinds.ALLOWED, (">",), (">",), (">",)),
-            (kinds.COPY, 5, "eu", bytes(16), (), b"x"),
         ]
         for message in forbidden:
             link.post(message, 64)

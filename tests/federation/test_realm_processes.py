@@ -11,6 +11,7 @@ import pytest
 import trio
 
 import iris
+from iris._command import run_command
 from iris.kernel.errors import NoSuchCluster
 from tests.support.command import Terminal, open_terminal
 from tests.support.federations import echo
@@ -43,13 +44,13 @@ def _sites(file: Path) -> object:
 
 async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) -> None:
     def keys(*arguments: str) -> None:
-        done = terminal.run("keys", *arguments)
-        assert done.returncode == 0, done.stderr.decode()
+        assert run_command(["keys", *arguments]) == 0
 
     def exchange() -> None:
         for owner in ("ours", "acme"):
             keys("realm", f"{owner}.key")
-            keys("bundle", f"{owner}.key", "--name", owner, "--export", ">", "--out", f"{owner}.bundle")
+            lists = ("--export", ">", "--export-topic", "orders.>")
+            keys("bundle", f"{owner}.key", "--name", owner, *lists, "--out", f"{owner}.bundle")
         keys("trust", "ours.key", "acme.bundle")
         keys("trust", "acme.key", "ours.bundle", "--as", "partner", "--allow", "shop")
         for owner, cluster in (("ours", "shop"), ("acme", "store")):
@@ -59,7 +60,18 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
     await trio.to_thread.run_sync(exchange)
     url = free_url()
     status = terminal.directory / "ours.json"
-    theirs = ("--credential", "acme-gate.iris", "--site", "eu", "--listen", url, "--export", ">")
+    theirs = (
+        "--credential",
+        "acme-gate.iris",
+        "--site",
+        "eu",
+        "--listen",
+        url,
+        "--export",
+        ">",
+        "--export-topic",
+        "orders.>",
+    )
     ours = ("--credential", "ours-gate.iris", "--site", "eu", "--peer", f"acme/{url}", "--status", str(status))
     with terminal.started("gateway", *theirs), terminal.started("gateway", *ours):
         await wait_for_sites(status, "acme/eu")
@@ -76,6 +88,14 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
                 await tunnel.send_eof()
                 assert [len(payload) async for payload in tunnel] == [100_000]
             assert store.id in shop.statistics().links
+            async with shop.subscribe("acme/orders.>") as events:
+                with trio.fail_after(30):
+                    while store.parts.sites is not None and not store.parts.sites.directory.subscribers():  # noqa: ASYNC110
+                        await trio.sleep(0.05)
+                await store.publish("orders.new", b"first")
+                with trio.fail_after(30):
+                    event = await anext(aiter(events))
+                assert (event.topic, event.payload, event.sender.cluster) == ("acme/orders.new", b"first", "acme/store")
             # A credential that was refreshed is taken into use without a restart.
             await trio.to_thread.run_sync(keys, "distrust", "ours.key", "acme")
             await trio.to_thread.run_sync(keys, "refresh", "ours.key", "shop.iris", "ours-gate.iris")

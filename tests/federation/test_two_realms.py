@@ -305,39 +305,15 @@ async def test_a_narrower_bundle_is_in_force_at_once_and_a_longer_one_breaks_not
 async def test_trust_ends_with_the_bundle(autojump_clock: MockClock) -> None:
     async with open_realms() as realms:
         realms.introduce()
-        realms.ours.network.trust(realms.theirs.network.bundle("acme", ">", lifetime=600))
+        realms.ours.network.trust(realms.theirs.network.bundle("acme", ">", lifetime=90))
         await realms.link()
         shop = await realms.shop(echo("databases"))
-        await trio.sleep(500)
+        await trio.sleep(60)
         assert await shop.request("acme/databases", 1) == 1
-        await trio.sleep(150)
+        await trio.sleep(50)
         with pytest.raises(NoSuchCluster):
             await shop.request("acme/databases")
         assert realms.theirs.nodes["acme-eu-databases"].id not in shop.statistics().links
         realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"))
         await shop.wait_for("acme/databases", timeout=30)
         assert await shop.request("acme/databases", 2) == 2
-
-
-async def test_events_do_not_cross_and_subscriptions_are_not_told(autojump_clock: MockClock) -> None:
-    async with open_realms() as realms:
-        realms.introduce()
-        await realms.link()
-        shop = await realms.shop(echo("databases"))
-        assert await shop.request("acme/databases", 1) == 1  # the two are linked
-        member = realms.theirs.nodes["acme-eu-databases"]
-        began = trio.current_time()
-        with pytest.raises(ConfigError, match="events do not cross between realms, and 'acme' is one"):
-            async with shop.subscribe("acme/orders.>"):
-                pass
-        with pytest.raises(ConfigError, match="events do not cross between realms"):
-            await shop.publish("acme/orders.new", b"x")
-        await shop.publish("else/orders.new", b"no realm is called so: a topic like any other")
-        async with member.subscribe(">") as events:
-            assert trio.current_time() - began < 1, "nobody there is waited for"
-            await trio.sleep(5)
-            await shop.publish("orders.created", b"secret")
-            await trio.sleep(5)
-            assert events.statistics().received == 0
-        assert shop.statistics().refusals.get("message of unknown kind or length", 0) == 0
-        assert member.statistics().refusals.get("message of unknown kind or length", 0) == 0

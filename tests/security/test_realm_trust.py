@@ -98,7 +98,11 @@ def test_a_bundle_of_another_signer_is_refused() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
+        (3, "acme", bytes(32), (), 1, 0, 10, ()),
         (2, "acme", bytes(32), (), 1, 0, 10),
+        (2, "acme", bytes(32), (), 1, 0, 10, (1,)),
+        (2, "acme", bytes(32), (), 1, 0, 10, (), ()),
+        (1, "acme", bytes(32), (), 1, 0, 10, ()),
         (1, "ac/me", bytes(32), (), 1, 0, 10),
         (1, "acme", bytes(31), (), 1, 0, 10),
         (1, "acme", bytes(32), ("a", 1), 1, 0, 10),
@@ -124,6 +128,7 @@ def test_a_signed_bundle_that_makes_no_sense_is_refused(fields: object) -> None:
         ({"exports": ("a..b",)}, "not a pattern"),
         ({"exports": (">.a",)}, "not a pattern"),
         ({"exports": ("a",) * 257}, "the limit is 256"),
+        ({"topics": (">.a",)}, "not a pattern"),
         ({"exports": tuple(f"{number:0200}" for number in range(100))}, "use patterns"),
         ({"not_after": WALL}, "it would be valid"),
         ({"not_after": float("nan")}, "it would be valid"),
@@ -165,6 +170,41 @@ def test_trust_says_what_may_be_used_and_who_may_call() -> None:
     assert [name for name in ("shop", "orders.eu", "secrets") if realm.may_reach(name)] == ["shop", "orders.eu"]
     assert known.pair_secret == pair_secret(ACME.key, OUR_BUNDLE)
     assert bytes(known.pair_secret).hex() not in repr(known)
+
+
+def test_a_bundle_lists_the_topics_that_others_may_hear_and_its_owner_is_held_to_them() -> None:
+    acme, bundle = issue_realm_bundle(
+        ACME, "acme", exports=(), topics=("orders.>", "stock.*"), wall_now=WALL, lifetime=DAY
+    )
+    assert read_bundle_untrusted(bundle.signed).topics == acme.topics == ("orders.>", "stock.*")
+    ours = trust_realm(OURS, bundle, wall_now=WALL, import_topics=("orders.>",))
+    (known,) = ours.trusted
+    patterns = ("orders.new", "orders.>", "stock.eu", "stock.>", "*.new", ">")
+    assert [pattern for pattern in patterns if known.realm.may_listen(pattern)] == ["orders.new", "orders.>"]
+    assert not any(map(known.realm.may_hear, patterns)), "ours exports none"
+    (partner,) = trust_realm(acme, OUR_BUNDLE, wall_now=WALL).trusted
+    assert [p for p in patterns if partner.realm.may_hear(p)] == ["orders.new", "orders.>", "stock.eu"]
+    narrower, _ = issue_realm_bundle(
+        dataclasses.replace(acme, trusted=(partner,)),
+        "acme",
+        exports=(),
+        topics=("stock.*",),
+        wall_now=WALL,
+        lifetime=DAY,
+    )
+    (told,) = narrower.trusted
+    assert [pattern for pattern in patterns if told.realm.may_hear(pattern)] == ["stock.eu"]
+    assert not told.realm.means_the_same(partner.realm)
+    assert decode_foreign(encode_foreign(known.realm)) == known.realm
+
+
+def test_what_was_written_before_there_were_topics_is_read_without() -> None:
+    fields = (1, "acme", federation_keys(ACME.key).public, ("databases",), 1, int(WALL), int(WALL + DAY))
+    older = read_bundle_untrusted(ACME.key.public + ACME.key.attach(signing.BUNDLE, pack(fields)))
+    assert (older.exports, older.topics) == (("databases",), ())
+    held = pack((1, "acme", older.signed, ("databases",), (), ("shop",)))
+    realm = decode_foreign(held)
+    assert (realm.bundle, realm.exports, realm.topics, realm.import_topics) == (older, ("shop",), (), (">",))
 
 
 def test_by_default_a_realm_has_its_own_name_and_nobody_of_it_may_call() -> None:

@@ -25,11 +25,16 @@ class Realms:
         theirs: tuple[str, ...] = (">",),
         imports: tuple[str, ...] | None = None,
         callers: tuple[str, ...] | None = (">",),
+        topics: tuple[str, ...] = (),
+        import_topics: tuple[str, ...] | None = None,
     ) -> None:
-        """Have both owners exchange bundles; ours are ``partner`` there, and theirs are ``acme`` here."""
+        """Have both owners exchange bundles; ours are ``partner`` there, and theirs are ``acme`` here.
+
+        ``topics`` are those that theirs export.
+        """
         our_bundle = self.ours.network.bundle("ours", *ours)
-        their_bundle = self.theirs.network.bundle("acme", *theirs)
-        self.ours.network.trust(their_bundle, imports=imports)
+        their_bundle = self.theirs.network.bundle("acme", *theirs, topics=topics)
+        self.ours.network.trust(their_bundle, imports=imports, import_topics=import_topics)
         self.theirs.network.trust(our_bundle, "partner", callers=callers)
 
     async def link(self, *, policy: Policy = EVERYTHING) -> None:
