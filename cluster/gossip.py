@@ -172,9 +172,9 @@ def updates_untrusted(value: object, is_old: Callable[[object, object, object], 
 
 
 def _update_untrusted(fields: tuple[object, ...]) -> Update:
+    if len(fields) == _RECORD_FIELDS and fields[0] == _RECORD:
+        return record_from_tuple_untrusted(fields[1:])
     match fields:
-        case (0, *record):
-            return record_from_tuple_untrusted(tuple(record))
         case (1, node, incarnation, signature):
             return Renewal(
                 node=node_untrusted(node),

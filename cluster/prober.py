@@ -182,6 +182,8 @@ class Prober:
 
     def _try_again(self, nodes: dict[NodeId, None], count: int) -> None:
         """Ping some of ``nodes``, the one tried longest ago first."""
+        if not nodes:
+            return
         for node in list(itertools.islice(nodes, count)):
             del nodes[node]
             member = self._ground.view.find(node)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import struct
 from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Final, final
@@ -24,6 +25,7 @@ from iris.cluster.suspicion import Suspicion
 from iris.kernel.ids import NodeId
 
 BUCKETS: Final = 256
+_HASHES: Final = struct.Struct(f">{BUCKETS}Q")
 
 
 @final
@@ -171,7 +173,7 @@ class View:
 
     def hashes(self) -> bytes:
         """Return the hash of every bucket, 8 bytes each."""
-        return b"".join(value.to_bytes(8, "big") for value in self._hashes)
+        return _HASHES.pack(*self._hashes)
 
     def _list(self, record: NodeRecord) -> None:
         self._position[record.node] = len(self.live)

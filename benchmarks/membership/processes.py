@@ -47,6 +47,8 @@ async def serve(log: Path, members: int) -> None:
         def note(what: str, node: str) -> None:
             file.write(json.dumps([time.monotonic(), what, node]) + "\n")
 
+        note("begun", f"{time.process_time():.3f}")
+
         async with (
             iris.open_node(_CLUSTER) as node,
             node.join(_CLUSTER, iris.Service(_CLUSTER)),
@@ -59,6 +61,7 @@ async def serve(log: Path, members: int) -> None:
             async def count() -> None:
                 await node.wait_for(_CLUSTER, members=members, timeout=_PATIENCE)
                 note("complete", node.id)
+                note("spent", f"{time.process_time():.3f}")
 
             news = Wakeup()
 
