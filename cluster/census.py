@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.effects import Synchronized
-from iris.cluster.gossip import Accusation, Renewal
+from iris.cluster.gossip import MAX_UPDATES, Accusation, Renewal
 from iris.cluster.ground import Ground
 from iris.cluster.prober import Prober
-from iris.cluster.records import MemberState, NodeRecord, bytes_untrusted, precedes
+from iris.cluster.records import MemberState, NodeRecord, bytes_untrusted, precedes, tuple_untrusted
 from iris.cluster.suspects import Suspects
 from iris.cluster.synchronization import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
 from iris.cluster.view import BUCKETS, Member
@@ -89,6 +89,19 @@ class Census:
             ground.reject(sender, "a record that its subject did not sign")
             return
         self._renew(member, record, renewal)
+
+    def told_by(self, sender: NodeId, updates: object, *, new: bool) -> None:
+        """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
+
+        Not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
+        """
+        member = self._ground.view.find(sender)
+        listed = tuple_untrusted(updates, MAX_UPDATES, "a list of updates")
+        if member is None or len(listed) != 1:
+            return
+        fields = tuple_untrusted(listed[0], MAX_UPDATES, "an update")
+        if fields[:3] == (0, bytes.fromhex(sender), member.record.incarnation):
+            self._ground.told(sender, new=new)
 
     def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
         """Take in a renewal, or ask for the whole record if it does not apply to the one held."""

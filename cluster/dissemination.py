@@ -3,6 +3,8 @@
 Rules of this file:
 
 - One update per key; a newer one takes the place of the older and starts again.
+- What its subject tells everybody itself needs few messages of others: after a round or none it only rides along with
+  messages that are sent anyway.  While a hundred nodes start, the news of each other's coming was most of their work.
 - Taking is proportional to what is taken, not to what waits: updates stand in levels by how often they were sent.
 - The number of waiting updates is bounded; what has been sent most gives way, and is counted.
 """
@@ -21,6 +23,13 @@ Key = tuple[str, ...]
 MAX_WAITING: Final = 32_768
 """Updates waiting at one time; at 700 bytes each 22 MiB.  More only if over 10,000 members change in one second."""
 
+_RIDES: Final = 4
+"""The last so many sends of an update that its subject tells everybody itself: they start no message.  Probes and their
+answers, four a second, carry them."""
+
+_PRESSING: Final = 3
+"""Sends that do start one, where the subject is new: one round, for those that start at the same time."""
+
 _PASSED_OVER: Final = 16
 """Updates too large for what is left of a message that are looked at before the message is closed."""
 
@@ -37,12 +46,15 @@ def sends(members: int, config: Config) -> int:
 class Dissemination:
     """The updates that wait."""
 
-    __slots__ = ("_level_of", "_levels", "dropped")
+    __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
 
     def __init__(self) -> None:
         # Ordered by linked lists: a plain dict that is emptied from its front is searched through its holes.
         self._levels: list[OrderedDict[Key, tuple[Update, int]]] = [OrderedDict()]
         self._level_of: dict[Key, int] = {}
+        self._told: dict[Key, int] = {}
+        """Those that their subjects tell everybody, and the level from which on each only rides along."""
+        self._riding = 0
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -50,6 +62,11 @@ class Dissemination:
 
     def __repr__(self) -> str:
         return f"<Dissemination of {len(self)}>"
+
+    @property
+    def pressing(self) -> bool:
+        """Whether something waits that is worth messages of its own."""
+        return len(self._level_of) > self._riding
 
     def get(self, key: Key) -> Update | None:
         """Return the waiting update under ``key``."""
@@ -62,8 +79,7 @@ class Dissemination:
         if len(self._level_of) >= MAX_WAITING:
             for level in reversed(self._levels):
                 if level:
-                    oldest = next(iter(level))
-                    del level[oldest], self._level_of[oldest]
+                    self.discard(next(iter(level)))
                     self.dropped += 1
                     break
         self._levels[0][key] = (update, update_size(update))
@@ -74,6 +90,30 @@ class Dissemination:
         level = self._level_of.pop(key, None)
         if level is not None:
             del self._levels[level][key]
+            self._riding -= level >= self._told.pop(key, level + 1)
+
+    def told(self, key: Key, limit: int, *, new: bool = False) -> None:
+        """What waits under ``key``, if anything, its subject itself tells everybody: of ``limit`` sends few stay.
+
+        Args:
+            key: of the update.
+            limit: as of ``take``.
+            new: others may have come with the subject, whom it does not know of: one round of messages is for them.
+        """
+        level = self._level_of.get(key)
+        if level is None or key in self._told:
+            return
+        riding = max(0, limit - _RIDES)
+        target = max(level, riding - _PRESSING if new else riding)
+        self._put(key, self._levels[level].pop(key), target)
+        self._told[key] = riding
+        self._riding += target >= riding
+
+    def _put(self, key: Key, entry: tuple[Update, int], level: int) -> None:
+        while level >= len(self._levels):
+            self._levels.append(OrderedDict())
+        self._levels[level][key] = entry
+        self._level_of[key] = level
 
     def take(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
         """Return what goes into one message; an update taken ``limit`` times is forgotten.
@@ -100,12 +140,9 @@ class Dissemination:
             if len(taken) >= max_updates or room < 32 or passed_over > _PASSED_OVER:
                 break
         for depth, key in moves:
-            entry = self._levels[depth].pop(key)
             if depth + 1 >= limit:
-                del self._level_of[key]
+                self.discard(key)
                 continue
-            if depth + 1 == len(self._levels):
-                self._levels.append(OrderedDict())
-            self._levels[depth + 1][key] = entry
-            self._level_of[key] = depth + 1
+            self._put(key, self._levels[depth].pop(key), depth + 1)
+            self._riding += self._told.get(key) == depth + 1
         return taken

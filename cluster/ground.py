@@ -125,6 +125,10 @@ class Ground:
             case Accusation():
                 self.dissemination.add(("accusation", update.node), update)
 
+    def told(self, node: NodeId, *, new: bool = False) -> None:
+        """The record of ``node`` that waits, if any, is told to everybody linked by its subject; see Dissemination."""
+        self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
+
     def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
         """Have everybody told of a record; as a renewal if that says it and the whole one is not on its way still."""
         waiting = self.dissemination.get(("record", record.node))

@@ -456,7 +456,7 @@ class Membership:
         """
         if peer.foreign:
             return
-        self._send(peer.node, (kinds.GOSSIP, (encode_update(self._swim.own),)))
+        self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)))
         for message in self._linking.linked(peer.node):
             self._send(peer.node, message)
         if peer.node in self._records:

@@ -160,8 +160,8 @@ class Swim:
 
     @property
     def settled(self) -> bool:
-        """Whether everything this node had to say has been sent often enough; worth a short wait when closing."""
-        return not len(self._ground.dissemination)
+        """Whether all that is worth messages of its own has been sent often enough; worth a short wait when closing."""
+        return not self._ground.dissemination.pressing
 
     def record(self, node: NodeId) -> NodeRecord | None:
         """Return the record of a node, dead or alive; None if it is unknown."""
@@ -332,10 +332,10 @@ class Swim:
 
     def _flush(self) -> list[Effect]:
         ground = self._ground
-        if len(ground.dissemination) and ground.view.live:
+        if ground.dissemination.pressing and ground.view.live:
             if ground.now >= self._gossip_from:
                 self._gossip()
-            if len(ground.dissemination) and not self._gossip_armed:
+            if ground.dissemination.pressing and not self._gossip_armed:
                 self._gossip_armed = True
                 ground.timers.at(self._gossip_from, self._gossip_due)
         effects = ground.outbox
@@ -408,7 +408,10 @@ class Swim:
             case (kinds.WANTED, nodes):
                 self._census.wanted(nodes_untrusted(nodes), sender)
             case (kinds.STATE, last, updates):
+                before = self.state(sender)
                 self._apply_untrusted(updates, sender, state=True)
+                if before in (None, MemberState.ALIVE):  # else what it says of itself may be a refutation
+                    self._census.told_by(sender, updates, new=before is None)
                 if last is True:
                     self._census.complete(sender)
             case (kinds.JOIN, record):

@@ -1,8 +1,8 @@
 """``python -m benchmarks.membership.compiled ARGUMENTS``: the same as without ``compiled``, three times as fast.
 
 Compiles the machines of membership and the realm around them, unchanged, with mypyc; a C compiler has to be there, and
-it takes a minute.  Then both kinds run the same realm, and their traces have to be equal in every effect before anything
-is measured.  For the soak, which asks for hours of processor time.
+it takes a minute.  Then both kinds run the same realm, and their traces have to be equal in every effect before
+anything is measured.  For the soak, which asks for hours of processor time.
 """
 
 from __future__ import annotations

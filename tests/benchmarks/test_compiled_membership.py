@@ -1,4 +1,4 @@
-"""What is compiled for the soak is what the product runs.  To compile it takes a minute; the program compares traces."""
+"""What is compiled for the soak is what the product runs.  To compile takes a minute; the program compares traces."""
 
 from __future__ import annotations
 

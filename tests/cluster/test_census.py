@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from iris.cluster.effects import Changed, Effect, Rejected, Send, Synchronized
 from iris.cluster.gossip import Renewal, encode_update
 from iris.cluster.records import MemberState, NodeRecord
+from iris.cluster.swim import Swim
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
@@ -28,7 +30,52 @@ from tests.support.membership import (
     run,
     sends,
     told,
+    updates_in,
 )
+
+
+def _passed_on(swim: Swim, about: NodeRecord, effects: list[Effect]) -> Counter[object]:
+    return Counter(
+        send.message[0] for send in sends(effects) if send.message[0] != kinds.SYNC and about in updates_in(send)
+    )
+
+
+def _tell_of_itself(swim: Swim, about: NodeRecord) -> list[Effect]:
+    effects = swim.receive((kinds.STATE, False, (encode_update(about),)), about.node, 10.0)
+    return effects + [effect for _, effect in run(swim, 20.0, deaf=False)]
+
+
+@pytest.mark.parametrize("heard_of_before", [False, True])
+def test_news_that_its_subject_tells_everybody_is_passed_on_in_one_round_and_then_rides_along(
+    heard_of_before: bool,
+) -> None:
+    swim = knowing(1, 2, 3, 4, 5)
+    run(swim, 10.0, deaf=False)
+    if heard_of_before:
+        gossip(swim, record(9), sender=2, now=10.0)
+        swim.receive((kinds.STATE, False, (encode_update(record(9)),)), node(9), 10.0)
+    passed_on = _passed_on(swim, record(9), _tell_of_itself(swim, record(9)))
+    assert passed_on == Counter({kinds.GOSSIP: 0 if heard_of_before else 3, kinds.PROBE: 4})
+
+
+def test_a_change_that_its_subject_tells_everybody_only_rides_along() -> None:
+    swim = knowing(1, 2, 3, 4, 5)
+    run(swim, 10.0, deaf=False)
+    assert _passed_on(swim, record(1, incarnation=2), _tell_of_itself(swim, record(1, incarnation=2))) == {
+        kinds.PROBE: 4
+    }
+
+
+@pytest.mark.parametrize("suspected", [True, False])
+def test_what_refutes_a_suspicion_or_a_death_is_passed_on_as_soon_and_as_often_as_all_else(suspected: bool) -> None:
+    swim = knowing(1, 2, 3, 4, 5)
+    gossip(swim, claim(1, 2), now=10.0)
+    if not suspected:
+        run(swim, 60.0)
+        assert swim.state(node(1)) is MemberState.DEAD
+    effects = swim.receive((kinds.STATE, False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    effects += [effect for _, effect in run(swim, 70.0, deaf=False)]
+    assert sum(_passed_on(swim, record(1, incarnation=2), effects).values()) == 12
 
 
 def test_a_joining_node_learns_everybody_and_everybody_of_it() -> None:

@@ -41,6 +41,68 @@ def test_a_newer_update_takes_the_place_of_the_older_and_starts_again() -> None:
     assert [waiting.take(1000, 10, 3) for _ in range(4)] == [[hint(2)]] * 3 + [[]]
 
 
+@pytest.mark.parametrize(
+    ("sent", "new", "pressing", "riding"), [(0, False, 0, 4), (0, True, 3, 4), (7, True, 1, 4), (9, True, 0, 3)]
+)
+def test_what_its_subject_tells_everybody_presses_for_a_round_if_it_is_new_and_else_rides_along(
+    sent: int, new: bool, pressing: int, riding: int
+) -> None:
+    waiting = Dissemination()
+    waiting.add(("a",), hint(1))
+    for _ in range(sent):
+        waiting.take(1000, 10, 12)
+    waiting.told(("a",), 12, new=new)
+    waiting.told(("a",), 12, new=True)  # said again: nothing changes
+    seen: list[bool] = []
+    while len(waiting):
+        seen.append(waiting.pressing)
+        assert waiting.take(1000, 10, 12) == [hint(1)]
+    assert seen == [True] * pressing + [False] * riding
+    assert not waiting.pressing
+    waiting.told(("a",), 12)
+    assert len(waiting) == 0
+
+
+def test_news_of_whoever_tells_everybody_itself_presses_again_when_it_comes_otherwise() -> None:
+    waiting = Dissemination()
+    waiting.add(("a",), hint(1))
+    waiting.told(("a",), 12)
+    assert not waiting.pressing
+    waiting.add(("a",), hint(2))
+    assert waiting.pressing
+    assert [len(waiting.take(1000, 10, 12)) for _ in range(13)] == [1] * 12 + [0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("atdx"), st.integers(0, 3)), max_size=60))
+def test_something_presses_just_while_something_waits_that_does_not_only_ride(steps: list[tuple[str, int]]) -> None:
+    waiting = Dissemination()
+    left: dict[int, tuple[int, bool]] = {}
+    numbers = {node(number): number for number in range(4)}
+    for step, number in steps:
+        key = (str(number),)
+        match step:
+            case "a":
+                waiting.add(key, hint(number))
+                left[number] = (6, False)
+            case "t":
+                waiting.told(key, 6)
+                if number in left and not left[number][1]:
+                    left[number] = (min(left[number][0], 4), True)
+            case "d":
+                waiting.discard(key)
+                left.pop(number, None)
+            case _:
+                for update in waiting.take(1000, 10, 6):
+                    assert isinstance(update, Accusation)
+                    taken = numbers[update.node]
+                    count, told = left[taken]
+                    left[taken] = (count - 1, told)
+                    if count == 1:
+                        del left[taken]
+        assert len(waiting) == len(left)
+        assert waiting.pressing == any(not told for _, told in left.values())
+
+
 def test_the_least_sent_goes_first() -> None:
     waiting = Dissemination()
     waiting.add(("a",), hint(1))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iris.cluster.effects import Send
+from iris.cluster.effects import Effect, Send
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
+from iris.cluster.swim import Swim
 from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
@@ -43,17 +44,32 @@ def test_a_record_beyond_its_limits_is_refused_before_anything_changes() -> None
     assert swim.own.incarnation == 1
 
 
-def test_every_update_is_sent_at_least_twelve_times_and_then_no_more() -> None:
-    swim = knowing(*range(1, 30))
-    sent = [
-        update
-        for _, effect in [*((0.0, e) for e in swim.update_self(0.0, interest_version=1)), *run(swim, 10.0, deaf=False)]
+def _told_of_itself(swim: Swim, effects: list[Effect]) -> list[Send]:
+    return [
+        effect
+        for effect in effects
         if isinstance(effect, Send) and effect.message[0] != kinds.SYNC
-        for update in updates_in(effect)
-        if isinstance(update, NodeRecord) and update.node == node(0)
+        if any(isinstance(update, NodeRecord) and update == swim.own for update in updates_in(effect))
     ]
-    assert len(sent) == 12
+
+
+def test_every_update_is_sent_at_least_twelve_times_and_then_no_more() -> None:
+    swim = knowing(*range(1, 300))
+    effects = swim.update_self(0.0, interest_version=1)
+    assert len(_told_of_itself(swim, [*effects, *(e for _, e in run(swim, 10.0, deaf=False))])) == 12
     assert swim.settled
+
+
+def test_a_change_is_told_to_each_linked_member_at_once_and_then_only_rides_along() -> None:
+    swim = knowing(*range(1, 30))
+    run(swim, 10.0, deaf=False)
+    swim.use_links(lambda other: other != node(7), lambda _: False)
+    effects = swim.update_self(10.0, interest_version=1)
+    assert {send.node for send in _told_of_itself(swim, effects)} == {node(n) for n in range(1, 30) if n != 7}
+    assert swim.settled
+    later = [effect for _, effect in run(swim, 20.0, deaf=False)]
+    assert [send.message[0] for send in _told_of_itself(swim, later)] == [kinds.PROBE] * 4
+    assert not sends(later, kinds.GOSSIP)
 
 
 def test_a_leaving_node_tells_a_dozen_at_once() -> None:
