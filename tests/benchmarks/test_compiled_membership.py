@@ -37,7 +37,7 @@ def test_the_machines_of_membership_are_among_it() -> None:
         f"iris/cluster/{node.module.rpartition('.')[2]}.py"
         for module in compiled.MODULES
         for node in ast.walk(_trees(module)[0])
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("iris.cluster.")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("iris.cluster.")
     }
     assert imported <= set(compiled.MODULES)
 
