@@ -174,6 +174,8 @@ class ConfirmedEvents:
 
         Raises:
             RequestTimeout: see ``publish``.
+
+        Cancelling it changes nothing.
         """
         self._post()
         wanted = self.published

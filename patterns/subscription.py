@@ -376,7 +376,7 @@ class Subscription:
         return max(0, first - expected)
 
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
-        """Wait for at least one event and return what waits, up to ``max_events``.
+        """Wait for at least one event and return what waits, up to ``max_events``.  Cancelling it loses none.
 
         Raises:
             trio.EndOfChannel: the subscription was closed.
@@ -399,6 +399,7 @@ class Subscription:
         """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
 
         For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
+        Cancelling it loses none.
 
         Raises:
             trio.EndOfChannel: the subscription was closed.
@@ -428,7 +429,7 @@ class Subscription:
     async def confirm(self, batch: Sequence[Event]) -> None:
         """Tell the publishers that asked for it that these events are durable.
 
-        Events published without ``confirm=True`` are passed over.
+        Events published without ``confirm=True`` are passed over.  If it is cancelled, they were told all the same.
         """
         ranges: dict[NodeId, list[int]] = {}
         for event in batch:
@@ -451,7 +452,7 @@ class Subscription:
         self._delay(publishers, reason)
 
     async def confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
-        """As ``confirm``, with the numbers by publisher: first and last of each range."""
+        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 

@@ -37,7 +37,7 @@ class Tunnel:
     (``Config.max_payload``) of unread ones, however much passes through.  A window is ``Config.tunnel_window``, to
     other sites ``Config.site_tunnel_window``.
 
-    Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive.
+    Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive; cancelling that loses no message.
     Use it as a context manager: leaving the block closes it, and an error in the block is told to the other end.
     """
 
@@ -109,7 +109,7 @@ class Tunnel:
         await self.send_encoded(data, packed=packed)
 
     async def send_encoded(self, data: bytes, *, packed: bool) -> None:
-        """As ``send``, for what is encoded already."""
+        """As ``send``, for what is encoded already; if it is cancelled, too."""
         end = self._end
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_sendable()
@@ -123,7 +123,10 @@ class Tunnel:
         await self._pass_turn(size)
 
     async def wait_sendable(self) -> None:
-        """Wait until a message of one chunk can be queued at once, or sending has become impossible."""
+        """Wait until a message of one chunk can be queued at once, or sending has become impossible.
+
+        Cancelling it changes nothing.
+        """
         await trio.lowlevel.checkpoint()
         if not self._is_unsendable() and not self._end.has_room(1):
             await self._end.wait_room(1, self._is_unsendable)
@@ -176,6 +179,8 @@ class Tunnel:
 
     async def receive_piece(self) -> bytes:
         """Return the next bytes of the other end, wherever its messages end; b"" at the end.  Else as ``receive``.
+
+        Cancelling it loses none of them.
 
         Raises:
             TunnelBroken: also if the other end sent a value that is not bytes.
@@ -242,13 +247,19 @@ class Tunnel:
         return TunnelStream(self)
 
     async def send_file(self, path: str | PathLike[str], progress: Progress | None = None) -> FileSummary:
-        """Send a file of any size, for ``receive_file`` at the other end; see ``iris.patterns.tunnel_file``."""
+        """Send a file of any size, for ``receive_file`` at the other end; see ``iris.patterns.tunnel_file``.
+
+        If it is cancelled, the other end may be in the middle of a file: close the tunnel.
+        """
         return await send_file(self, path, progress)
 
     async def receive_file(
         self, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
     ) -> FileSummary:
-        """Receive what ``send_file`` sends at the other end; see ``iris.patterns.tunnel_file``."""
+        """Receive what ``send_file`` sends at the other end; see ``iris.patterns.tunnel_file``.
+
+        If it is cancelled, nothing is left at ``path``, and the tunnel is in the middle of a file: close it.
+        """
         return await receive_file(self, path, progress, max_bytes=max_bytes)
 
     # -- the end --------------------------------------------------------------------------------------------

@@ -278,10 +278,14 @@ COVERED = {
 }  # fmt: skip
 """For each class that users have in their hands, which operation goes through each step of what can be waited for."""
 
-ELSEWHERE = {
-    (iris.Tunnel, "send_file"), (iris.Tunnel, "receive_file"),  # threads: tests/patterns/test_tunnel_file.py
+RUN_BY_OTHERS = {
     (iris.Node, "run"), (iris.Node, "wait_ready"), (ConfirmedEvents, "post_soon"), (ConfirmedEvents, "follow"),
-    (iris.Answers, "gather"),  # what others run for the user, within operations
+    (iris.Answers, "gather"),
+}  # fmt: skip
+"""For the user, within operations."""
+
+ELSEWHERE = RUN_BY_OTHERS | {
+    (iris.Tunnel, "send_file"), (iris.Tunnel, "receive_file"),  # threads: tests/patterns/test_tunnel_file.py
 }  # fmt: skip
 
 
@@ -384,6 +388,10 @@ def test_every_operation_says_what_cancelling_it_leaves_behind() -> None:
     } <= waiting.keys()
     for own in ("run", "wait_ready"):  # what open_node calls
         del waiting[own]
-    documented = {**waiting, "open_node": iris.open_node}
-    silent = [name for name, function in documented.items() if "ancel" not in (inspect.getdoc(function) or "")]
+    documented: dict[str, object] = {**waiting, "open_node": iris.open_node}
+    for owner, covered in COVERED.items():
+        names = (*covered, *(name for other, name in ELSEWHERE - RUN_BY_OTHERS if other is owner))
+        for name in names:  # the classes tell of iterating
+            documented[f"{owner.__name__}.{name}"] = owner if name == "__anext__" else vars(owner)[name]
+    silent = [name for name, described in documented.items() if "ancel" not in (inspect.getdoc(described) or "")]
     assert silent == []
