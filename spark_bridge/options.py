@@ -59,6 +59,8 @@ class SourceOptions:
     group: str | None = None
     max_offsets: int | None = None
     min_partitions: int | None = None
+    inline_rows: int = 0
+    """Events of the largest micro-batch that needs no worker; see ``iris.spark_bridge.inline``."""
     fail_on_data_loss: bool = True
     include_headers: bool = True
     corrupt_column: str = "_corrupt_record"
@@ -83,6 +85,7 @@ _NAMES: Final = (
     "group",
     "maxOffsetsPerTrigger",
     "minPartitions",
+    "inlineRows",
     "failOnDataLoss",
     "includeHeaders",
     "mode",
@@ -91,7 +94,7 @@ _NAMES: Final = (
 
 _MODES: Final = ("PERMISSIVE", "FAILFAST")
 
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
 
@@ -133,6 +136,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         group=options.group("group"),
         max_offsets=options.number("maxOffsetsPerTrigger", least=1),
         min_partitions=options.number("minPartitions", least=1),
+        inline_rows=options.number("inlineRows", least=0) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",

@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost
+from iris.spark_bridge.inline import InlineStreamReader
 from iris.spark_bridge.offsets import (
     Extent,
     Offsets,
@@ -89,7 +90,9 @@ class IrisSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream."""
-        return IrisStreamReader(_with_schema(parse_source_options(self._given, streaming=True), schema))
+        options = _with_schema(parse_source_options(self._given, streaming=True), schema)
+        reader = IrisStreamReader(options)
+        return InlineStreamReader(reader, options.inline_rows) if options.inline_rows else reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table; see ``iris.spark_bridge.sink``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 
 from benchmarks.bridge.kills import choose_victims, run_kills
@@ -24,9 +25,16 @@ def main() -> None:
     rates.add_argument("--events", type=int, default=300_000, help="in each round")
     rates.add_argument("--without-spark", action="store_true", help="only what needs no session")
     rates.add_argument("--java", default="", help="options of Spark's Java, as '-XX:TieredStopAtLevel=1'")
+    latency = verbs.add_parser("latency", help="the way of one event through Spark, and what Spark alone takes for it")
+    latency.add_argument("--default", action="store_true", help="a session without latency=True")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
+    if given.verb == "latency":
+        from benchmarks.bridge.latency import main as measure_latency
+
+        measure_latency(latency=not given.default)
+        return
     row("what", "figure", "target")
     row("---", "---", "---")
     row("load of the machine before", _load())
@@ -36,6 +44,8 @@ def main() -> None:
         from benchmarks.bridge.spark_rates import measure_spark
 
         measure_spark(given.events, given.java)
+        for kind in ([], ["--default"]):  # each a Java of its own
+            subprocess.run([sys.executable, "-m", "benchmarks.bridge", "latency", *kind], check=True)
     row("load of the machine behind", _load())
 
 

@@ -1,21 +1,18 @@
-"""Rates of the bridge's ends in Spark: reading, the way of one event, and a query with nothing to do."""
+"""Rates of the bridge's ends in Spark: reading, and a query with nothing to do."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, final
 
-import trio
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import iris
 from benchmarks.bridge.rates import ROUNDS, filled_bridge, median, peak_memory, processor_time, row
 from iris import spark_bridge
 from iris.spark_bridge.options import parse_source_options
@@ -23,9 +20,7 @@ from iris.spark_bridge.schema import SPARK_SCHEMA
 from iris.spark_bridge.source import IrisReader
 
 _PARTITIONS: Final = 2
-_EVERY: Final = 0.2
-_WARM: Final = 20
-_IDLE: Final = 20.0
+_IDLE: Final = 60.0
 _SETTLE: Final = 3.0
 _TRIES: Final = 10
 
@@ -65,8 +60,8 @@ class TupleSource(DataSource):
         return TupleReader(IrisReader(parse_source_options(dict(self.options), streaming=False)))
 
 
-def open_session(directory: Path, java: str = "") -> SparkSession:
-    """Start Spark as its users are told to, with further options of its Java."""
+def open_session(directory: Path, java: str = "", *, latency: bool = False) -> SparkSession:
+    """Start Spark as its users are told to, with further options of its Java, or for fast answers."""
     builder = SparkSession.builder.master("local[2]").appName("rates")
     settings = {
         "spark.ui.enabled": "false",
@@ -75,11 +70,12 @@ def open_session(directory: Path, java: str = "") -> SparkSession:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": java,
     }
+    if java:
+        settings["spark.driver.extraJavaOptions"] = java
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return spark_bridge.configure(builder).getOrCreate()
+    return spark_bridge.configure(builder, latency=latency).getOrCreate()
 
 
 def measure_spark(events: int, java: str = "") -> None:
@@ -88,7 +84,6 @@ def measure_spark(events: int, java: str = "") -> None:
         spark = open_session(directory, java)
         try:
             _reading(spark, directory, events)
-            _latency(spark, directory)
             _idle(spark, directory)
             row("memory of the member after all this", f"{peak_memory(bridge.pid):.0f} MiB", "< 300 MiB")
         finally:
@@ -110,9 +105,9 @@ def _reading(spark: SparkSession, directory: Path, events: int) -> None:
     parquet = spark.read.parquet(table)
     for frame in (log, parquet):
         rate(frame)
-    before = _times()
+    before = times()
     ours, our_rounds = median(lambda: rate(log))
-    row("processor time for each of these rows", _shares(before, ROUNDS * events, "us"))
+    row("processor time for each of these rows", shares(before, ROUNDS * events, "us"))
     files, file_rounds = median(lambda: rate(parquet))
     by_tuples, tuple_rounds = median(lambda: rate(tuples))
     row("rows/s of 1 KB into Spark, a table from the bridge", f"{ours:,.0f} ({our_rounds})")
@@ -120,81 +115,14 @@ def _reading(spark: SparkSession, directory: Path, events: int) -> None:
     row("our source, yielding tuples", f"{by_tuples:,.0f} ({tuple_rounds}): {ours / by_tuples:.2f}x", ">= 1.7x")
 
 
-async def _send_and_hear(count: int) -> list[float]:
-    """Publish an event now and then, and return how old each is when it comes back from Spark, in milliseconds."""
-    ages: list[float] = []
-    async with (
-        iris.open_node("observer") as node,
-        node.subscribe("back") as events,
-        trio.open_nursery() as nursery,
-    ):
-        await node.wait_for("bridge", timeout=60)
-
-        async def hear() -> None:
-            async for event in events:
-                ages.append((time.perf_counter() - float(event.payload)) * 1000)
-                if len(ages) == count:
-                    nursery.cancel_scope.cancel()
-
-        nursery.start_soon(hear)
-        for _ in range(count):
-            await node.publish("there", b"%.6f" % time.perf_counter(), confirm=True, timeout=60)
-            await trio.sleep(_EVERY)
-        nursery.cancel_scope.deadline = trio.current_time() + 60  # what has not come by then does not come
-    return ages[_WARM:]
-
-
-def _latency(spark: SparkSession, directory: Path) -> None:
-    events = spark.readStream.format("iris").options(subscribe="there", startingOffsets="latest").load()
-    seen: list[float] = []
-
-    def take(batch: DataFrame, number: int) -> None:  # noqa: ARG001 -- Spark passes it
-        found = [float(bytes(event.value)) for event in batch.select("value").collect()]
-        seen.extend((time.perf_counter() - sent) * 1000 for sent in found)
-
-    to_driver = events.writeStream.foreachBatch(take).option("checkpointLocation", str(directory / "a")).start()
-    to_driver.processAllAvailable()  # it has begun, behind what is there
-    before = _times()
-    trio.run(_publish_now_and_then, 100)
-    to_driver.processAllAvailable()
-    times = _shares(before, 100, "ms")
-    to_driver.stop()
-    row("event to Spark to foreachBatch, p50 / p99", _quantiles(seen[_WARM:]), "p50 <= 80 ms")
-    row("processor time for each of these events", times)
-    back = (
-        events.select("value")
-        .writeStream.format("iris")
-        .option("topic", "back")
-        .option("checkpointLocation", str(directory / "b"))
-        .start()
-    )
-    back.processAllAvailable()
-    row("event to Spark to our sink to a subscriber, p50 / p99", _quantiles(trio.run(_send_and_hear, 100)))
-    back.stop()
-
-
-async def _publish_now_and_then(count: int) -> None:
-    async with iris.open_node("observer") as node:
-        await node.wait_for("bridge", timeout=60)
-        for _ in range(count):
-            await node.publish("there", b"%.6f" % time.perf_counter(), confirm=True, timeout=60)
-            await trio.sleep(_EVERY)
-
-
-def _quantiles(ages: list[float]) -> str:
-    if len(ages) < 2:
-        return "nothing came"
-    return f"{statistics.median(ages):.0f} / {statistics.quantiles(ages, n=100)[98]:.0f} ms"
-
-
 def _idle(spark: SparkSession, directory: Path) -> None:
     """Measure what Spark, its workers and ours use while there is nothing to read, beyond a session without query."""
 
     def share(seconds: float) -> float:
-        began, before = time.perf_counter(), _times()
+        began, before = time.perf_counter(), times()
         time.sleep(seconds)  # the time of the measurement
         # By process: Spark ends workers that it has not used for a minute, and what they had used goes with them.
-        more = sum(now - before.get(pid, 0.0) for pid, now in _times().items())
+        more = sum(now - before.get(pid, 0.0) for pid, now in times().items())
         return more / (time.perf_counter() - began) * 100
 
     def settle() -> None:
@@ -221,7 +149,7 @@ def _idle(spark: SparkSession, directory: Path) -> None:
     )
 
 
-def _times() -> dict[int, float]:
+def times() -> dict[int, float]:
     """Return the processor time of this process and of each of its descendants."""
     found: dict[int, float] = {}
     for pid in _family(os.getpid()):
@@ -230,10 +158,10 @@ def _times() -> dict[int, float]:
     return found
 
 
-def _shares(before: dict[int, float], count: int, unit: str) -> str:
+def shares(before: dict[int, float], count: int, unit: str) -> str:
     """Say what the bridge, Spark's workers, this process and Java have used since ``before``, for each of ``count``."""
     used = dict.fromkeys(("bridge", "workers", "this process", "Java"), 0.0)
-    for pid, now in _times().items():
+    for pid, now in times().items():
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_text()
             if pid == os.getpid():

@@ -26,6 +26,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
             "group": "g",
             "maxOffsetsPerTrigger": "1000",
             "minPartitions": "4",
+            "inlineRows": "100",
             "failOnDataLoss": "FALSE",
             "includeHeaders": "false",
             "mode": "failfast",
@@ -38,7 +39,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     )
     assert options.topics == ("orders.*", "flights.>")
     assert options.starting == {"0": 5, "1@0011223344556677": -2}
-    assert (options.group, options.max_offsets, options.min_partitions) == ("g", 1000, 4)
+    assert (options.group, options.max_offsets, options.min_partitions, options.inline_rows) == ("g", 1000, 4, 100)
     assert (options.fail_on_data_loss, options.include_headers) == (False, False)
     assert (options.fail_fast, options.corrupt_column) == (True, "odd")
 
@@ -95,6 +96,7 @@ def test_what_is_wrong_is_said_by_its_name(given: dict[str, str], message: str) 
         ({"endingTimestamp": "5"}, True),
         ({"maxOffsetsPerTrigger": "5"}, False),
         ({"group": "g"}, False),
+        ({"inlineRows": "5"}, False),
         ({"startingOffsets": "latest"}, False),
         ({"startingOffsets": '{"0": -1}'}, False),
     ],

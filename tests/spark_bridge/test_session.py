@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris.spark_bridge.builder import IrisBuilder, builder_options
-from iris.spark_bridge.session import LOOPBACK, TUNED, configure, is_local, prepare_environment
+from iris.spark_bridge.session import LATENCY, LOOPBACK, TUNED, configure, is_local, prepare_environment
 from iris.spark_bridge.worker_python import find_worker_python
 
 
@@ -23,6 +23,13 @@ def test_what_was_set_before_or_is_set_later_wins() -> None:
     name = "spark.python.unix.domain.socket.enabled"
     assert builder_options(configure(SparkSession.builder.config(name, "false")))[name] == "false"
     assert builder_options(configure(SparkSession.builder).config(name, "false"))[name] == "false"
+
+
+def test_a_session_for_fast_answers_has_more_set_but_not_over_the_users_head() -> None:
+    assert not LATENCY.keys() & builder_options(configure(SparkSession.builder)).keys()
+    name = "spark.driver.extraJavaOptions"
+    options = builder_options(configure(SparkSession.builder.config(name, "-Dmine=1"), latency=True))
+    assert options.items() >= (TUNED | LATENCY | {name: "-Dmine=1"}).items()
 
 
 def test_a_session_on_a_cluster_is_not_bound_to_loopback() -> None:
