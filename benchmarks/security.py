@@ -173,6 +173,7 @@ def main() -> None:
             slow=options.slow,
             addresses=options.addresses,
             rate=options.rate,
+            scheme=options.scheme,
         )
         strangers.report(trio.run(measured))
         return

@@ -3,7 +3,7 @@
 One process is the node.  Another one is the crowd:
 
 - half of ``half_open`` connect and say nothing at all,
-- the other half greet as nng does, and then say nothing,
+- the other half greet as nng does, or ask for an upgrade where the node listens by WebSocket, and then say nothing,
 - ``slow`` writers claim a frame of 1 MiB and send a byte of it now and then,
 - one claims a frame of 8 GiB, when all others are there.
 
@@ -34,8 +34,8 @@ import trio
 from iris.cluster.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
+from iris.kernel.greetings import GREETING
 from iris.kernel.nng import NngTransport
-from iris.kernel.reception import GREETING
 from iris.security.credential import Credential
 from iris.security.credential_file import load_credential, save_credential
 from iris.security.keyring import create_realm, issue_cluster
@@ -47,6 +47,9 @@ AGAIN: Final = 0.25
 """Seconds after which an honest node that was turned away comes again, as membership does."""
 
 _PATIENCE: Final = 15.0
+
+SCHEMES: Final = {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/iris"}
+"""Where the node may listen."""
 
 SORTS: Final = ("silent", "greeted", "slow", "huge")
 """What the crowd does: say nothing, greet and say nothing, write a frame slowly, claim a frame of 8 GiB."""
@@ -98,10 +101,10 @@ def wall_clock() -> float:
 # -- the node ---------------------------------------------------------------------------------------------------
 
 
-async def be_node(credential: Credential) -> None:
-    """Take links until standard input ends; print where, and at the end what was refused."""
+async def be_node(credential: Credential, url: str) -> None:
+    """Take links at ``url`` until standard input ends; print where, and at the end what was refused."""
     transport = NngTransport(Config())
-    listening = await transport.listen(["tcp://127.0.0.1:0"])
+    listening = await transport.listen([url])
     identity = credential.new_identity(os.urandom, wall_clock())
     async with open_mesh(
         identity, transport, listening, config=Config(), entropy=os.urandom, wall_clock=wall_clock
@@ -114,13 +117,15 @@ async def be_node(credential: Credential) -> None:
 # -- the crowd --------------------------------------------------------------------------------------------------
 
 
-async def be_crowd(port: int, half_open: int, slow: int, addresses: int, rate: float) -> None:
+async def be_crowd(url: str, half_open: int, slow: int, addresses: int, rate: float) -> None:
     """Be everybody; print how long each was let stay, by sort, and the processor time that it took, as JSON."""
+    port = int(url.split(":")[2].partition("/")[0])
+    hello, claim = (GREETING, struct.Struct(">Q").pack) if url.startswith("tcp") else (_upgrade(url), _web_claim)
     stays: dict[str, list[float | None]] = {sort: [] for sort in SORTS}
     coming = half_open // 2 * 2 + slow
     all_there = trio.Event()
 
-    async def knock(number: int, sort: str, greeting: bytes, drip: bool) -> None:
+    async def knock(number: int, sort: str, greeting: bytes, frame: bytes) -> None:
         nonlocal coming
         stream = trio.socket.socket()
         with stream:
@@ -139,7 +144,8 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int, rate: f
                                 all_there.set()
                         began = trio.current_time()
                         await stream.send(greeting)
-                        if drip:
+                        if frame and await stream.recv(4096):
+                            await stream.send(frame)
                             nursery.start_soon(dribble, stream)
                         while await stream.recv(64):
                             pass
@@ -153,19 +159,29 @@ async def be_crowd(port: int, half_open: int, slow: int, addresses: int, rate: f
                 await trio.sleep(_DRIP)
                 await stream.send(b"x")
 
-    everybody: list[tuple[str, bytes, bool]] = [
-        *[("silent", b"", False), ("greeted", GREETING, False)] * (half_open // 2),
-        *[("slow", GREETING + struct.pack(">Q", _SLOW_FRAME), True)] * slow,
+    everybody = [
+        *[("silent", b"", b""), ("greeted", hello, b"")] * (half_open // 2),
+        *[("slow", hello, claim(_SLOW_FRAME))] * slow,
     ]
     random.Random(1).shuffle(everybody)
     async with trio.open_nursery() as nursery:
         begin = trio.current_time()
-        for number, (sort, greeting, drip) in enumerate(everybody):
+        for number, (sort, greeting, frame) in enumerate(everybody):
             await trio.sleep_until(begin + number / rate)
-            nursery.start_soon(knock, number, sort, greeting, drip)
+            nursery.start_soon(knock, number, sort, greeting, frame)
         await all_there.wait()
-        nursery.start_soon(knock, 0, "huge", GREETING + struct.pack(">Q", 8 << 30), True)
+        nursery.start_soon(knock, 0, "huge", hello, claim(8 << 30))
     print(json.dumps([stays, time.process_time()]))
+
+
+def _upgrade(url: str) -> bytes:
+    from iris.kernel.web import PULL, Asking
+
+    return Asking(url, PULL, _SLOW_FRAME).request
+
+
+def _web_claim(size: int) -> bytes:
+    return struct.pack(">BBQ4s", 0x82, 0xFF, size, b"mask")  # RFC 6455, 5.2: a binary message
 
 
 # -- the honest node --------------------------------------------------------------------------------------------
@@ -232,20 +248,23 @@ async def read_all(stream: trio.abc.ReceiveStream, until: bytes = b"") -> bytes:
     return read
 
 
-async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RATE, pause: float = 0.05) -> Outcome:
+async def measure(
+    *, half_open: int, slow: int, addresses: int, rate: float = RATE, pause: float = 0.05, scheme: str = "tcp"
+) -> Outcome:
     """Let the crowd come to a node, and dial it for as long as the crowd is there.
 
     Args:
         addresses: how many the crowd comes from; the honest node has another one.
         rate: how many of it come in a second.
         pause: seconds between two dials.
+        scheme: one of ``SCHEMES``.
     """
     realm, credential = issue_cluster(create_realm(os.urandom), "door", entropy=os.urandom, wall_now=wall_clock())
     del realm
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "door.iris"
         save_credential(file, credential)
-        async with open_process("node", str(file)) as node:
+        async with open_process("node", str(file), SCHEMES[scheme]) as node:
             assert node.stdout is not None
             assert node.stdin is not None
             url = (await read_all(node.stdout, b"\n")).decode().strip()
@@ -255,7 +274,7 @@ async def measure(*, half_open: int, slow: int, addresses: int, rate: float = RA
             node_before, own_before, began = processor_time(node.pid), time.process_time(), trio.current_time()
             dials: list[float] = []
             answer: list[bytes] = []
-            arguments = [url.rpartition(":")[2], str(half_open), str(slow), str(addresses), str(rate)]
+            arguments = [url, str(half_open), str(slow), str(addresses), str(rate)]
             async with open_process("crowd", *arguments) as crowd, trio.open_nursery() as nursery:
                 stdout = crowd.stdout
                 assert stdout is not None
@@ -313,6 +332,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--half-open", type=int, default=2000)
     parser.add_argument("--slow", type=int, default=500)
     parser.add_argument("--addresses", type=int, default=1, help="how many the crowd comes from")
+    parser.add_argument("--scheme", choices=SCHEMES, default="tcp", help="how it listens")
     parser.add_argument("--rate", type=float, default=RATE, help="how many of the crowd come in a second")
 
 
@@ -320,11 +340,11 @@ def main(arguments: Sequence[str]) -> None:
     """Be the node or the crowd."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if arguments[0] == "node":
-        trio.run(be_node, load_credential(Path(arguments[1])))
+        trio.run(be_node, load_credential(Path(arguments[1])), arguments[2])
     else:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
-        port, half_open, slow, addresses = map(int, arguments[1:5])
-        trio.run(be_crowd, port, half_open, slow, addresses, float(arguments[5]))
+        half_open, slow, addresses = map(int, arguments[2:5])
+        trio.run(be_crowd, arguments[1], half_open, slow, addresses, float(arguments[5]))
 
 
 if __name__ == "__main__":

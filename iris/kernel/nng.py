@@ -1,33 +1,31 @@
-"""The real network: TCP by sockets of its own, ipc and ws over nng.
+"""The real network: frames over TCP and WebSocket by ourselves, over ipc by nng; on the wire all are as nng has them.
 
-By TCP connections are opened by ``iris.kernel.tcp`` and written by ``iris.kernel.sending``, accepted by
-``iris.kernel.reception`` and read by ``iris.kernel.streams``.  On the wire they are what nng's PUSH and PULL would say.
+By TCP and WebSocket a node listens with ``iris.kernel.reception``, reads with ``iris.kernel.streams`` and sends with
+``iris.kernel.sending``.  By ipc it listens with one PULL socket, and each way out is a PUSH, which says "not now" when
+its peer is slow: real backpressure, where PAIR1 polyamorous and raw REP drop silently.  One PULL is one file descriptor
+for all peers; draining it with non-blocking calls moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
 
-The others are nng's: one PULL socket to listen, one PUSH socket for each way out.
-
-A reverse connection turns the roles of dialling round and nothing else: the PUSH listens, at a path of its own below
-each ws address of the node, and the PULL of the node that cannot be dialled dials there.
-
-Why these two.  PUSH says "not now" when its peer is slow: real backpressure, where PAIR1 polyamorous and raw REP
-drop silently.  One PULL is one file descriptor for all peers.  Draining by file descriptor with non-blocking calls
-moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
+A reverse connection turns the roles of dialling round and nothing else: whoever is to send waits for it, at a path of
+its own below each ws address of the node, and the node that cannot be dialled dials there.
 
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
 trio; a process that has opened a socket must not fork and go on using it; nothing is sent by a connection that has
-broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then.
+broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then; no WebSocket by nng, which
+does so all the same if one breaks while it sends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
@@ -37,14 +35,16 @@ from iris.kernel.deferring import deferred
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.exiting import close_at_exit
 from iris.kernel.sending import StreamOutgoing
-from iris.kernel.streams import Streams
+from iris.kernel.streams import Framing, Streams
 from iris.kernel.tcp import open_connection, with_length
 from iris.kernel.transport import ConnectionObserver, Outgoing, Refused
 from iris.kernel.wire import FRAME_OVERHEAD
 
 with deferred("asyncio"):
     import pynng
-    from pynng.sockaddr import IPCAddr
+
+if TYPE_CHECKING:
+    from iris.kernel.reverse_dialling import ReverseDialling
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
@@ -60,10 +60,6 @@ _AGAIN: Final = pynng.lib.NNG_EAGAIN
 
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
-_UNSEEN: Final = 12
-"""Changes that the trio thread may not have seen yet when one more connection by ``ws`` is let in.  Nothing is read
-from those beyond it, so that a flood cannot make nng hold a frame for each before anybody looks at them."""
-
 _DIALS: Final = 256
 """Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
 dead addresses in their handshakes must not keep it from reading its files."""
@@ -71,9 +67,9 @@ dead addresses in their handshakes must not keep it from reading its files."""
 _NEVER: Final = 2**31 - 1
 """Milliseconds until nng dials again by itself: the mesh decides what to dial."""
 
-_REVERSE_AGAIN: Final = (20, 200)
-"""Milliseconds, at the least and at the most, until nng dials a reverse connection again.  The first attempt mostly
-comes before the other node has read the token."""
+_REACHED: Final = 256
+"""Addresses by ``ws`` of which it is remembered where they were found.  Reverse connections are dialled there: of a
+name with several hosts only one knows the token."""
 
 
 def check_url(url: str) -> str:
@@ -94,19 +90,6 @@ def check_url(url: str) -> str:
     return url
 
 
-def _host_of(pipe: pynng.Pipe) -> str | None:
-    """Return the host at the other end of a connection, None if it is this one, by ipc."""
-    try:
-        address = pipe.remote_address
-    except pynng.NNGException:
-        return "unknown"  # it broke already; all such share their limits
-    return None if isinstance(address, IPCAddr) else str(address).rpartition(":")[0].strip("[]")
-
-
-def _dialer_of(pipe: pynng.Pipe) -> int:
-    return int(pynng.lib.nng_dialer_id(pynng.lib.nng_pipe_dialer(pipe.pipe)))  # negative if others opened it
-
-
 def _reason(error: pynng.NNGException) -> str:
     return str(error).rstrip(".").lower() or type(error).__name__
 
@@ -120,26 +103,21 @@ class NngTransport:
         self._limit = max(config.max_payload, config.batch_bytes) + FRAME_OVERHEAD
         self._trio = trio.lowlevel.current_trio_token()
         _note_opened()
-        self._pull = pynng.Pull0(
-            recv_max_size=self._limit,
-            recv_buffer_size=config.receive_frames,
-            reconnect_time_min=_REVERSE_AGAIN[0],
-            reconnect_time_max=_REVERSE_AGAIN[1],
-        )
+        self._pull = pynng.Pull0(recv_max_size=self._limit, recv_buffer_size=config.receive_frames)
         assert self._pull.recv_max_size == self._limit
         self._streams = Streams(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
-        self._arrivals = Arrivals(config, self._streams, self._tell_soon)
+        self._arrivals = Arrivals(config, self._limit, self._streams, self._tell_soon)
         self._files: list[Path] = []
-        self._web: list[str] = []
-        self._dialled: dict[int, NngIncoming] = {}
-        self._reverse: dict[int, NngIncoming] = {}
+        self._reached: dict[str, tuple[int, Any]] = {}
+        self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
+        self._reverse: dict[int, ReverseIncoming] = {}
         self._message = pynng.ffi.new("nng_msg **")
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
         self._open: dict[int, Callable[[], object]] = {}
         """The connections that were told of, and what hangs each up."""
-        self._changes: deque[tuple[int, Callable[[], object] | None, str | None, int]] = deque()
-        self._refused = self._refused_told = 0
+        self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
+        self._refused_told = 0
         self._dials = trio.CapacityLimiter(_DIALS)
         self._observer: ConnectionObserver | None = None
         # Before a connection is taken into use, so that it is known before its first frame.
@@ -153,20 +131,15 @@ class NngTransport:
     def _listen(self, url: str) -> str:
         if url.startswith("tcp://"):
             return self._arrivals.listen(url)
-        bound: re.Match[str] | None = None
+        if url.startswith("ws://"):
+            return self._arrivals.listen_web(url)
         try:
-            if url.startswith("ipc://"):
-                self._listen_privately(url)
-                self._files.append(Path(url.removeprefix("ipc://")))
-            else:
-                bound = re.search(r":(\d+)\Z", str(self._pull.listen(url).local_address))
+            self._listen_privately(url)
         except pynng.AddressInUse:
             raise ConfigError(f"cannot listen at {url}: the address is in use by another program") from None
         except pynng.NNGException as error:
             raise ConfigError(f"cannot listen at {url}: {_reason(error)}") from None
-        url = url if bound is None else re.sub(r":0(?=/|\Z)", f":{bound[1]}", url, count=1)
-        if url.startswith("ws://"):
-            self._web.append(url)
+        self._files.append(Path(url.removeprefix("ipc://")))
         return url
 
     def _listen_privately(self, url: str) -> None:
@@ -182,11 +155,14 @@ class NngTransport:
     async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
-            return await self._dial_tcp(url, on_broken)
-        socket, outgoing = self._new_way(on_broken)
+            connection = await open_connection(url, self._dials)
+            return self._way_by(connection, url, with_length, on_broken)
+        if url.startswith("ws://"):
+            return await self._dial_web(url, on_broken)
+        push, outgoing = self._new_way(on_broken)
 
         def connect() -> None:
-            socket.dial(url, block=True)
+            push.dial(url, block=True)
 
         try:
             # Blocking, on a thread: nng reports a refusal only there.  Closing the socket ends the wait.
@@ -202,7 +178,25 @@ class NngTransport:
             raise
         return outgoing
 
-    async def _dial_tcp(self, url: str, on_broken: Callable[[], None]) -> StreamOutgoing:
+    async def _dial_web(self, url: str, on_broken: Callable[[], None]) -> StreamOutgoing:
+        from iris.kernel.web_opening import open_web
+
+        connection, messages = await open_web(url, self._limit, self._dials)
+        self._reached.pop(url, None)
+        with contextlib.suppress(OSError):  # it broke
+            self._reached[url] = (connection.family, connection.getpeername())
+        if len(self._reached) > _REACHED:
+            del self._reached[next(iter(self._reached))]
+        return self._way_by(connection, url, messages.encode, on_broken, messages)
+
+    def _way_by(
+        self,
+        connection: socket.socket,
+        url: str,
+        framing: Callable[[bytes], tuple[bytes, ...]],
+        on_broken: Callable[[], None],
+        heard: Framing | None = None,
+    ) -> StreamOutgoing:
         def tell() -> None:
             if not outgoing.closed:
                 on_broken()
@@ -211,100 +205,81 @@ class NngTransport:
             with contextlib.suppress(trio.RunFinishedError):
                 self._trio.run_sync_soon(tell)
 
-        connection = await open_connection(url, self._dials)
         try:
-            outgoing = StreamOutgoing(connection, self._streams, with_length, broken)
+            outgoing = StreamOutgoing(connection, self._streams, framing, broken, heard)
         except (OSError, ValueError) as error:  # there is no room to watch it, or this transport is closed
             connection.close()
             raise NotSent(f"cannot connect to {url}: {error}") from None
         return outgoing
 
     def _new_way(self, on_broken: Callable[[], None]) -> tuple[pynng.Push0, NngOutgoing]:
-        socket = pynng.Push0(
+        push = pynng.Push0(
             recv_max_size=self._limit,
             send_buffer_size=self._config.send_frames,
             reconnect_time_min=_NEVER,
             reconnect_time_max=_NEVER,
         )
-        outgoing = NngOutgoing(socket)
+        outgoing = NngOutgoing(push)
 
         def broken() -> None:
             if not outgoing.closed:
                 on_broken()
 
-        def on_pipe_removed(pipe: pynng.Pipe) -> None:
-            if outgoing.pipe in (None, pipe.id):
-                outgoing.stop()
-                with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
-                    self._trio.run_sync_soon(broken, idempotent=True)
+        def on_pipe_removed(_: pynng.Pipe) -> None:
+            outgoing.stop()
+            with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
+                self._trio.run_sync_soon(broken, idempotent=True)
 
-        socket.add_post_pipe_remove_cb(on_pipe_removed)
-        return socket, outgoing
+        push.add_post_pipe_remove_cb(on_pipe_removed)
+        return push, outgoing
 
     # -- reverse connections --------------------------------------------------------------------------------
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> NngOutgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
         """See ``Transport.accept_reverse``."""
-        if not self._web:
-            raise NotSent("a node that can only dial out is reached from a node that listens at a ws:// address")
-        socket, outgoing = self._new_way(on_broken)
-        connected = trio.Event()
+        connection, messages = await self._arrivals.wait_reverse(token)
+        return self._way_by(connection, "whoever dials a reverse connection", messages.encode, on_broken, messages)
 
-        def on_pipe_arriving(pipe: pynng.Pipe) -> None:
-            if outgoing.pipe is None:
-                outgoing.pipe = pipe.id
-            else:
-                pynng.lib.nng_pipe_close(pipe.pipe)  # frames would be dealt out between the two
-
-        def on_pipe_added(pipe: pynng.Pipe) -> None:
-            if pipe.id == outgoing.pipe:
-                with contextlib.suppress(trio.RunFinishedError):
-                    self._trio.run_sync_soon(connected.set)
-
-        socket.add_pre_pipe_connect_cb(on_pipe_arriving)
-        socket.add_post_pipe_connect_cb(on_pipe_added)
-        try:
-            for url in self._web:
-                socket.listen(f"{url.rstrip('/')}/{token}")
-            await connected.wait()
-        except pynng.NNGException as error:
-            outgoing.close()
-            raise NotSent(f"cannot wait for a reverse connection: {_reason(error)}") from None
-        except BaseException:
-            outgoing.close()
-            raise
-        return outgoing
-
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> NngIncoming:
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> ReverseIncoming:
         """See ``Transport.dial_reverse``."""
         if not url.startswith("ws://"):
             raise NotSent(f"no reverse connection leads from {url}: that takes a ws:// address")
-        try:
-            dialer = self._pull.dial(f"{url.rstrip('/')}/{token}", block=False)
-        except pynng.NNGException as error:
-            raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
-        incoming = self._dialled[dialer.id] = NngIncoming(dialer, on_broken, self._dialled)
+        if url not in self._reached:
+            raise NotSent(f"no reverse connection leads from {url}: it was not reached")
+        if self._dialling is None:
+            from iris.kernel.reverse_dialling import ReverseDialling
+
+            self._dialling = ReverseDialling(self._streams, self._limit, self._on_reverse)
+        incoming = ReverseIncoming(self._dialling, self._streams, on_broken)
+        self._dialling.dial(incoming, f"{url.rstrip('/')}/{token}", *self._reached[url])
         return incoming
+
+    def _on_reverse(self, incoming: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
+        number = incoming.number = self._arrivals.next_number()
+        try:
+            self._streams.add(number, connection, messages)
+        except OSError:  # there is no room to watch it
+            connection.close()
+            self._trio.run_sync_soon(incoming.broken)
+            return
+        self._reverse[number] = incoming
+        self._changes.append((number, partial(self._streams.hang_up, number), host))
+        self._tell_soon()
 
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
-        host = _host_of(pipe)
-        if host is not None and len(self._changes) > _UNSEEN:
-            self._refused += 1
-            pipe.close()
-            return
         # Not by ``Pipe.close``: pynng then forgets the pipe, and to tell of its end, if it is being added still.
         hang_up = partial(pynng.lib.nng_pipe_close, pipe.pipe)  # fails if the other end was faster
-        self._changes.append((pipe.id, hang_up, host, _dialer_of(pipe)))
+        self._changes.append((pipe.id, hang_up, None))
         self._tell_soon()
 
     def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
-        self._changes.append((pipe.id, None, None, 0))
+        self._changes.append((pipe.id, None, None))
         self._tell_soon()
 
     def _on_stream_closed(self, number: int) -> None:
-        self._changes.append((number, None, None, 0))
+        self._changes.append((number, None, None))
         self._tell_soon()  # and not now: whoever hangs up may be in the middle of something
 
     def _tell_soon(self) -> None:
@@ -312,20 +287,18 @@ class NngTransport:
             self._trio.run_sync_soon(self._tell, idempotent=True)  # one hop, however many there are
 
     def _tell(self) -> None:
-        refused = self._refused + self._arrivals.refused
+        refused = self._arrivals.refused
         for number, host in self._arrivals.begin():
-            self._changes.append((number, partial(self._streams.hang_up, number), host, 0))
+            self._changes.append((number, partial(self._streams.hang_up, number), host))
         self._arrivals.evict()  # not before: of each is told first that it is there, and then that it is gone
         observer = self._observer
         if observer is not None and refused != self._refused_told:
             told, self._refused_told = self._refused_told, refused
             observer.connections_refused(refused - told)
         while observer is not None and self._changes:
-            connection, hang_up, address, dialer = self._changes.popleft()
+            connection, hang_up, address = self._changes.popleft()
             if hang_up is not None:
                 self._open[connection] = hang_up
-                if dialer in self._dialled:
-                    self._reverse[connection] = self._dialled[dialer]
                 observer.connection_opened(connection, address)
             elif self._open.pop(connection, None) is not None:
                 observer.connection_closed(connection)
@@ -382,7 +355,13 @@ class NngTransport:
         """See ``Transport.wait_readable``."""
         if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
-        await trio.lowlevel.wait_readable(self._streams.descriptor)
+        if not self._dialling:
+            await trio.lowlevel.wait_readable(self._streams.descriptor)
+            return
+        with trio.move_on_at(self._dialling.deadline):
+            await trio.lowlevel.wait_readable(self._streams.descriptor)
+        if not self._streams.closed:
+            self._dialling.expire(trio.current_time())
 
     def close(self) -> None:
         """See ``Transport.close``."""
@@ -391,32 +370,39 @@ class NngTransport:
             self._arrivals.close()
             self._streams.close()
             self._pull.close()
-            self._dialled.clear()
+            if self._dialling is not None:
+                self._dialling.close()
             for path in self._files:
                 path.unlink(missing_ok=True)
 
 
 @final
-class NngIncoming:
-    """One dialler of the PULL socket."""
+class ReverseIncoming:
+    """A reverse connection that this node dials.  See ``Incoming``."""
 
-    def __init__(self, dialer: pynng.Dialer, on_broken: Callable[[], None], diallers: dict[int, NngIncoming]) -> None:
-        self._dialer = dialer
-        self._number: Final = dialer.id
+    def __init__(
+        self, dialling: ReverseDialling[ReverseIncoming], streams: Streams, on_broken: Callable[[], None]
+    ) -> None:
+        self._dialling = dialling
+        self._streams = streams
         self._on_broken = on_broken
-        self._diallers = diallers
+        self._closed = False
+        self.number: int | None = None
+        """What it has become; None until it is there."""
 
     def broken(self) -> None:
-        """The connection is lost; nng would dial again."""
-        if self._number in self._diallers:
-            self.close()
+        """It was there, and is gone."""
+        if not self._closed:
+            self._closed = True
             self._on_broken()
 
     def close(self) -> None:
         """See ``Incoming.close``."""
-        if self._diallers.pop(self._number, None) is not None:
-            with contextlib.suppress(pynng.NNGException, KeyError):  # the socket may be closed, and its diallers
-                self._dialer.close()
+        if not self._closed:
+            self._closed = True
+            self._dialling.give_up(self)
+            if self.number is not None:
+                self._streams.hang_up(self.number)
 
 
 @final
@@ -431,8 +417,6 @@ class NngOutgoing:
         self._watching = False
         self._others = trio.lowlevel.ParkingLot()
         self.closed = False
-        self.pipe: int | None = None
-        """Of a socket that listens, the one connection that it takes."""
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""

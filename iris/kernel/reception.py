@@ -1,4 +1,4 @@
-"""Connections by TCP until they have greeted as nng does.  A thread, so that a node that is busy turns nobody away.
+"""Connections by TCP until they have greeted as is due.  A thread, so that a node that is busy turns nobody away.
 
 nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
 those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
@@ -10,7 +10,6 @@ until it is closed, or the trio thread has seen it and counts it as its own (``s
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import selectors
@@ -21,13 +20,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.kernel.config import Config
+from iris.kernel.greetings import Greeting, Heard
 from iris.kernel.places import Places, address_key
-
-GREETING: Final = b"\0SP\0\0\x50\0\0"
-"""What the PUSH of nng says first, over any stream."""
-
-ANSWER: Final = b"\0SP\0\0\x51\0\0"
-"""What its PULL says."""
 
 _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
@@ -45,15 +39,25 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class _Visitor:
     """A connection that has been accepted."""
 
-    __slots__ = ("host", "number", "said", "socket")
+    __slots__ = ("greeting", "host", "number", "socket")
 
-    def __init__(self, connection: socket.socket, host: str) -> None:
+    def __init__(self, connection: socket.socket, host: str, greeting: Greeting) -> None:
         self.socket = connection
         self.host = host
+        self.greeting = greeting
         self.number: int | None = None
         """What it has become; None until it has greeted."""
-        self.said = 0
-        """Bytes of its greeting that have been seen."""
+
+
+@final
+class _Listener:
+    """Where connections are accepted."""
+
+    __slots__ = ("greet", "socket")
+
+    def __init__(self, listening: socket.socket, greet: Callable[[], Greeting]) -> None:
+        self.socket = listening
+        self.greet = greet
 
 
 @final
@@ -62,8 +66,8 @@ class Reception:
 
     Args:
         config: for the limits on strangers.
-        admit: called on this thread with a connection that has greeted, which is the callee's from then on, and the
-            host that it comes from; returns a number for it, or None if it is not taken.
+        admit: called on this thread with a connection that has greeted, which is the callee's from then on, the host
+            that it comes from, and its greeting; returns a number for it, or None if it is not taken.
         turn_away: called on this thread with the number of one that has lost its place.
         news: called on this thread when ``refused`` has grown.
     """
@@ -71,7 +75,7 @@ class Reception:
     def __init__(
         self,
         config: Config,
-        admit: Callable[[socket.socket, str], int | None],
+        admit: Callable[[socket.socket, str, Greeting], int | None],
         turn_away: Callable[[int], None],
         news: Callable[[], None],
     ) -> None:
@@ -90,12 +94,14 @@ class Reception:
         self._selector = selectors.DefaultSelector()
         self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._waker, selectors.EVENT_READ)
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[_Listener] = []
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def listen(self, host: str, port: int) -> int:
+    def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
         """Take connections from now on; return the port, which is another one if it was 0.
+
+        ``greet`` is called on this thread for what a connection has to say, each one for itself.
 
         Raises:
             OSError: the address is taken, not ours, or not known.
@@ -114,8 +120,8 @@ class Reception:
         except BaseException:
             listener.close()
             raise
-        self._listeners.append(listener)
-        self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._listeners.append(_Listener(listener, greet))
+        self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
             self._thread.start()
@@ -148,7 +154,7 @@ class Reception:
             os.write(self._wake, b"x")
             self._thread.join()
         for listener in self._listeners:
-            listener.close()
+            listener.socket.close()
         for visitor in list(self._places.keys()):
             visitor.socket.close()
         self._selector.close()
@@ -170,10 +176,10 @@ class Reception:
                 late = self._places.expire(time.monotonic())
             self._send_away(late)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: _Listener) -> None:
         for _ in range(_AT_ONCE):
             try:
-                connection, address = listener.accept()
+                connection, address = listener.socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -181,7 +187,7 @@ class Reception:
                     time.sleep(_PAUSE)
                     return
                 continue  # it broke before it was accepted
-            visitor = _Visitor(connection, str(address[0]))
+            visitor = _Visitor(connection, str(address[0]), listener.greet())
             try:
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ, visitor)
@@ -197,33 +203,23 @@ class Reception:
         """See whether a connection has greeted."""
         if visitor.socket.fileno() < 0:
             return  # it was closed, for a newer one, since it became readable
-        try:
-            said = visitor.socket.recv(len(GREETING), socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
-        if said == GREETING:
+        heard = visitor.greeting.hear(visitor.socket)
+        if heard is Heard.WHOLE:
             self._admit_visitor(visitor)
-        elif len(said) > visitor.said and GREETING.startswith(said):
-            visitor.said = len(said)
-            # Readable is what has so many bytes, else this thread would spin until the rest comes.
-            with contextlib.suppress(OSError):
-                visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
-        else:  # also if it is readable without a byte more: it has ended, and would be readable all the time
+        elif heard is not Heard.PART:
             with self._lock:
                 self._places.leave(visitor)
-            self._send_away([visitor])
+            if heard is Heard.WRONG:
+                self._send_away([visitor])
+            else:
+                self._selector.unregister(visitor.socket)
+                visitor.socket.close()
 
     def _admit_visitor(self, visitor: _Visitor) -> None:
         connection = visitor.socket
         self._selector.unregister(connection)
-        with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            connection.recv(len(GREETING))  # it was only looked at
-            connection.send(ANSWER)
         with self._lock:  # before anybody can call ``seen``
-            number = self._admit(connection, visitor.host)
+            number = self._admit(connection, visitor.host, visitor.greeting)
             if number is None:
                 self._places.leave(visitor)
                 connection.close()

@@ -16,17 +16,23 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.streams import Streams
+from iris.kernel.streams import Framing, Streams
 
 _ENDS: Final = ~select.EPOLLOUT
 """Events other than that it takes more."""
+
+_HEARD: Final = 4096
+"""Bytes read at once of what comes back."""
+
+_PATIENCE: Final = 16
+"""So often at one time.  Who has more to say to somebody who only sends to him is up to no good."""
 
 
 @final
 class StreamOutgoing:
     """One connection to send by, which has greeted already.  See ``Outgoing``.
 
-    Nothing comes back by it: who says something there has his connection ended.
+    Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
 
     Args:
         connection: it does not block, and belongs to this object from now on.
@@ -34,12 +40,24 @@ class StreamOutgoing:
         framing: makes of a frame what goes on the wire for it, in pieces.
         broken: called at most once, from within other methods or ``Streams.receive_nowait``, when the connection is
             lost other than by ``close``.
+        heard: understands what comes back, where that may be something besides the end.
 
     Raises:
         OSError: the system has no room to watch one more; the connection is still the caller's.
     """
 
-    __slots__ = ("_broken", "_framing", "_others", "_over", "_rest", "_socket", "_streams", "_waiting", "closed")
+    __slots__ = (
+        "_broken",
+        "_framing",
+        "_heard",
+        "_others",
+        "_over",
+        "_rest",
+        "_socket",
+        "_streams",
+        "_waiting",
+        "closed",
+    )
 
     def __init__(
         self,
@@ -47,6 +65,7 @@ class StreamOutgoing:
         streams: Streams,
         framing: Callable[[bytes], tuple[bytes, ...]],
         broken: Callable[[], None],
+        heard: Framing | None = None,
     ) -> None:
         self.closed = False
         self._over = False
@@ -55,6 +74,7 @@ class StreamOutgoing:
         self._streams = streams
         self._framing = framing
         self._broken = broken
+        self._heard = heard
         self._rest: list[memoryview] = []
         """What has not been taken of the last frame: this much waits here at the most."""
         self._waiting = False
@@ -96,19 +116,50 @@ class StreamOutgoing:
             sent -= len(self._rest.pop(0))
         if self._rest:
             self._rest[0] = self._rest[0][sent:]
+        else:
+            self._answer()
         return not self._rest
+
+    def _answer(self) -> None:
+        """Send what is to be said to what has come back."""
+        if self._heard is None or not self._heard.answer:
+            return
+        answer, self._heard.answer = memoryview(self._heard.answer), b""
+        try:
+            answer = answer[self._socket.send(answer) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+            return
+        if answer:
+            self._rest.append(answer)
 
     def _changed(self, events: int) -> None:
         """It takes more, or has something to say, its end included."""
         if self._rest:
             self._flush()
         if events & _ENDS and not self._over:
+            self._hear()
+
+    def _hear(self) -> None:
+        for _ in range(_PATIENCE):
             try:
-                self._socket.recv(1)
+                data = self._socket.recv(_HEARD)
             except BlockingIOError:
-                return  # that was said of another one, which had this descriptor before
+                return  # it has no more to say; or this was told of another one, which had this descriptor before
             except OSError:
-                pass
+                break
+            if not data or self._heard is None:
+                break
+            self._heard.receive(data)
+            if not self._rest:
+                self._answer()
+            if self._heard.waiting or self._heard.is_over:
+                break
+            if self._over:
+                return
+        if not self._over:
             self._lose()
 
     def _lose(self) -> None:

@@ -9,13 +9,16 @@ import errno
 import os
 import socket
 import struct
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import trio
 
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.reception import ANSWER, GREETING
+from iris.kernel.greetings import ANSWER, GREETING
 from iris.kernel.transport import Refused
+
+T = TypeVar("T")
 
 _LENGTH: Final = struct.Struct(">Q").pack
 
@@ -47,15 +50,26 @@ async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.soc
     host, _, port = url.removeprefix("tcp://").rpartition(":")
     if not port.isdigit():
         raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
+    connection, _ = await open_greeted(url, host.strip("[]"), int(port), limiter, _greet)
+    return connection
+
+
+async def open_greeted(
+    url: str, host: str, port: int, limiter: trio.CapacityLimiter, greet: Callable[[socket.socket], Awaitable[T]]
+) -> tuple[socket.socket, T]:
+    """Connect to a port, greet as ``greet`` does, and return what that returns besides; see ``open_connection``.
+
+    ``greet`` raises ``OSError`` if whoever listens there is not meant.
+    """
     try:
-        addresses = await _look_up(host.strip("[]"), int(port), limiter)
+        addresses = await _look_up(host, port, limiter)
     except (OSError, ValueError) as error:  # a name may be one that cannot even be asked for
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
     failures: list[NotSent] = []
     for family, address in addresses:
         try:
             async with limiter:
-                return await _open_at(family, address)
+                return await _open_at(family, address, greet)
         except ConnectionRefusedError as error:
             failures.append(Refused(f"cannot connect to {url}: {_reason(error)}"))
         except OSError as error:
@@ -74,7 +88,9 @@ async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[
         return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
 
 
-async def _open_at(family: int, address: Any) -> socket.socket:
+async def _open_at(
+    family: int, address: Any, greet: Callable[[socket.socket], Awaitable[T]]
+) -> tuple[socket.socket, T]:
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -88,15 +104,14 @@ async def _open_at(family: int, address: Any) -> socket.socket:
         if connection.getsockname() == connection.getpeername():
             # The system gave this end the very port that nobody listens at, and has connected it with itself.
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        connection.send(GREETING)
-        await _wait_greeted(connection)
+        return connection, await greet(connection)
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
-async def _wait_greeted(connection: socket.socket) -> None:
+async def _greet(connection: socket.socket) -> None:
+    connection.send(GREETING)
     said = b""
     while len(said) < len(ANSWER):
         try:

@@ -137,18 +137,7 @@ async def test_a_node_that_leaves_is_not_taken_for_lost(tmp_path: Path) -> None:
             assert "the end" in a.log.reasons[0]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        pytest.param(
-            url,
-            marks=pytest.mark.skipif(
-                url.startswith("ws"), reason="nng 1.11 may abort if a ws connection breaks within a frame"
-            ),
-        )
-        for url in SCHEMES
-    ],
-)
+@pytest.mark.parametrize("url", SCHEMES)
 async def test_a_link_resumes_when_its_connection_breaks(url: str, tmp_path: Path) -> None:
     async with open_nodes(2, url, tmp_path) as (a, b):
         peer = await a.mesh.connect(b.mesh.listening)

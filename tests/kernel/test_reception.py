@@ -14,8 +14,9 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
+from iris.kernel.greetings import GREETING, NngGreeting
 from iris.kernel.nng import NngTransport
-from iris.kernel.reception import GREETING, Reception
+from iris.kernel.reception import Reception, _Listener
 from tests.kernel.test_nng_connections import Log
 from tests.support.transports import ignore, open_transports, receive, waiting
 
@@ -232,14 +233,14 @@ class FailingListener:
 
 
 def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_over() -> None:
-    reception = Reception(Config(), lambda descriptor, host: None, lambda number: None, lambda: None)
+    reception = Reception(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
     try:
         broken = FailingListener(errno.ECONNABORTED, errno.ECONNABORTED)
-        reception._accept(broken)  # type: ignore[arg-type]
+        reception._accept(_Listener(broken, NngGreeting))  # type: ignore[arg-type]
         assert broken.asked == 3
         exhausted = FailingListener(errno.EMFILE, errno.EMFILE)
         began = time.monotonic()
-        reception._accept(exhausted)  # type: ignore[arg-type]
+        reception._accept(_Listener(exhausted, NngGreeting))  # type: ignore[arg-type]
         assert exhausted.asked == 1
         assert time.monotonic() - began >= 0.04
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from iris.kernel.errors import NotSent
 from iris.kernel.memory import MemoryNetwork
 from iris.kernel.transport import Incoming, Outgoing, Transport
-from tests.support.transports import ignore, open_transports, receive
+from tests.support.transports import ignore, open_transports, receive, waiting
 
 TOKEN = "00ff" * 8
 
@@ -75,9 +75,16 @@ class Ends:
     ) -> tuple[Outgoing, Incoming]:
         """Make a reverse connection; it may be dialled before anybody waits for it."""
         incoming = self.home.dial_reverse(self.url, TOKEN, home_told)
-        outgoing = await self.office.accept_reverse(TOKEN, office_told)
-        await self.books.wait_open(1)
+        async with self.attended():
+            outgoing = await self.office.accept_reverse(TOKEN, office_told)
+            await self.books.wait_open(1)
         return outgoing, incoming
+
+    @asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """Receive at both ends, as nodes do all the time: by the way they see what else happens."""
+        async with waiting(self.office), waiting(self.home):
+            yield
 
 
 @pytest.fixture(params=["memory", "ws"])
@@ -96,6 +103,7 @@ def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
     async def over_ws() -> AsyncIterator[Ends]:
         async with open_transports(2) as (office, home):
             (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+            (await home.dial(url, ignore)).close()
             yield Ends(office, home, url)
 
     return in_memory if request.param == "memory" else over_ws
@@ -122,9 +130,10 @@ async def test_an_end_that_closes_is_noticed_by_the_other_one_only(open_ends: Ca
             told = Told()
             outgoing, incoming = await ends.join(told.note("office"), told.note("home"))
             (outgoing if closer == "office" else incoming).close()
-            await ends.books.wait_open(0)
-            await told.wait(1)
-            await wait_all_tasks_blocked()
+            async with ends.attended():
+                await ends.books.wait_open(0)
+                await told.wait(1)
+                await wait_all_tasks_blocked(0.01)
             assert told.names == ["home" if closer == "office" else "office"]
             outgoing.close()
             incoming.close()
@@ -133,10 +142,12 @@ async def test_an_end_that_closes_is_noticed_by_the_other_one_only(open_ends: Ca
 async def test_a_connection_that_is_hung_up_tells_both(open_ends: Callable[[], Any]) -> None:
     async with open_ends() as ends:
         told = Told()
-        await ends.join(told.note("office"), told.note("home"))
+        outgoing, _ = await ends.join(told.note("office"), told.note("home"))
         ends.home.hang_up(next(iter(ends.books.open)))
-        await told.wait(2)
+        async with ends.attended():
+            await told.wait(2)
         assert sorted(told.names) == ["home", "office"]
+        outgoing.close()
 
 
 async def test_waiting_can_be_given_up_and_the_token_used_again(open_ends: Callable[[], Any]) -> None:
@@ -147,6 +158,7 @@ async def test_waiting_can_be_given_up_and_the_token_used_again(open_ends: Calla
         outgoing, _ = await ends.join()
         await send(outgoing, b"x")
         assert await receive(ends.home) == b"x"
+        outgoing.close()
 
 
 async def test_a_token_is_waited_for_once(open_ends: Callable[[], Any]) -> None:
@@ -162,7 +174,8 @@ async def test_dialling_can_be_given_up_before_anybody_waits(open_ends: Callable
     async with open_ends() as ends:
         ends.home.dial_reverse(ends.url, TOKEN, ignore).close()
         with trio.move_on_after(0.3) as scope:
-            await ends.office.accept_reverse(TOKEN, ignore)
+            async with ends.attended():
+                await ends.office.accept_reverse(TOKEN, ignore)
         assert scope.cancelled_caught
         assert ends.books.open == {}
 
@@ -170,16 +183,19 @@ async def test_dialling_can_be_given_up_before_anybody_waits(open_ends: Callable
 async def test_whoever_comes_second_is_turned_away() -> None:
     async with open_transports(3) as (office, home, thief):
         (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        for node in (home, thief):
+            (await node.dial(url, ignore)).close()
         ends = Ends(office, home, url)
         told = Told()
         outgoing, _ = await ends.join(told.note("office"))
         theirs = thief.dial_reverse(url, TOKEN, ignore)
-        for number in range(50):
-            await send(outgoing, b"%d" % number)
-            assert await receive(home) == b"%d" % number
-        assert thief.receive_nowait() is None
+        async with waiting(thief):
+            for number in range(50):
+                await send(outgoing, b"%d" % number)
+                assert await receive(home) == b"%d" % number
         assert told.names == []
         theirs.close()
+        outgoing.close()
 
 
 async def test_many_nodes_come_to_one_address() -> None:
@@ -187,11 +203,16 @@ async def test_many_nodes_come_to_one_address() -> None:
         (url,) = await office.listen(["ws://127.0.0.1:0"])
         for number, home in enumerate(homes):
             home.observe(Books())
+            (await home.dial(url, ignore)).close()
             home.dial_reverse(url, f"{number:032x}", ignore)
-        ways = [await office.accept_reverse(f"{number:032x}", ignore) for number in range(8)]
+        async with AsyncExitStack() as stack:
+            for home in homes:
+                await stack.enter_async_context(waiting(home))
+            ways = [await office.accept_reverse(f"{number:032x}", ignore) for number in range(8)]
         for number, (way, home) in enumerate(zip(ways, homes, strict=True)):
             await send(way, b"%d" % number)
             assert await receive(home) == b"%d" % number
+            way.close()
 
 
 async def test_without_a_ws_address_nobody_can_come() -> None:

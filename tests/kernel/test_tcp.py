@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.reception import ANSWER, GREETING
+from iris.kernel.greetings import ANSWER, GREETING
 from iris.kernel.tcp import open_connection
 from iris.kernel.transport import Refused
 from tests.support.transports import ignore, open_transports, receive

@@ -13,8 +13,8 @@ import iris
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.kernel import wire
 from iris.kernel.config import Config
+from iris.kernel.greetings import GREETING
 from iris.kernel.nng import NngTransport
-from iris.kernel.reception import GREETING
 from iris.security.keyring import create_realm, issue_cluster
 from tests.support.mesh_cases import MARK
 from tests.support.realms import WALL, TestRealm

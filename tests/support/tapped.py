@@ -8,8 +8,8 @@ from typing import final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.nng import NngIncoming, NngOutgoing, NngTransport
-from iris.kernel.transport import ConnectionObserver, Outgoing
+from iris.kernel.nng import NngTransport
+from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing
 
 
 @final
@@ -75,10 +75,10 @@ class TappedTransport:
     async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
         return await self._real.dial(url, on_broken)
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> NngOutgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
         return await self._real.accept_reverse(token, on_broken)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> NngIncoming:
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
         return self._real.dial_reverse(url, token, on_broken)
 
     def receive_nowait(self) -> bytes | None:

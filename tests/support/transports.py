@@ -10,7 +10,7 @@ import trio
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.nng import NngTransport
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport import Outgoing, Transport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
 
@@ -27,14 +27,14 @@ async def open_transports(count: int = 1, config: Config | None = None) -> Async
             transport.close()
 
 
-async def receive(transport: NngTransport) -> bytes:
+async def receive(transport: Transport) -> bytes:
     while (frame := transport.receive_nowait()) is None:
         await transport.wait_readable()
     return frame
 
 
 @asynccontextmanager
-async def waiting(transport: NngTransport) -> AsyncIterator[None]:
+async def waiting(transport: Transport) -> AsyncIterator[None]:
     """Wait for frames that do not come, as a node does: what else happens is noticed meanwhile."""
 
     async def wait() -> None:

@@ -1,0 +1,492 @@
+"""WebSocket on the real network: what plain nng makes of it, what strangers may say, and breaks within a frame."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pynng
+import pytest
+import trio
+import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iris.kernel.config import KIB, MIB, Config
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.nng import NngTransport
+from iris.kernel.sending import StreamOutgoing
+from iris.kernel.transport import Outgoing, Refused
+from iris.kernel.web import PULL, PUSH, Asked, Asking, Messages
+from iris.kernel.wire import FRAME_OVERHEAD
+from tests.kernel.test_nng_connections import Log
+from tests.kernel.test_web import BINARY, CLOSE, CONT, PING, TEXT, frame
+from tests.support.transports import ignore, open_transports, receive, waiting
+
+HERE = "ws://127.0.0.1:0/iris"
+LARGEST = MIB + FRAME_OVERHEAD
+TOKEN = "0123456789abcdef" * 2
+PLACES = Config().half_open_per_address * 3 // 4
+
+
+def port_of(url: str) -> int:
+    return int(url.split(":")[2].partition("/")[0])
+
+
+async def send(way: Outgoing, data: bytes) -> None:
+    while not way.send_nowait(data):
+        await way.wait_writable()
+
+
+@contextlib.contextmanager
+def stranger(url: str, source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port_of(url)), timeout=5, source_address=(source, 0)) as one:
+        yield one
+
+
+def upgrade(one: socket.socket, url: str, kind: str = PULL) -> Messages:
+    """Do what is due by a plain socket that blocks."""
+    asking = Asking(url, kind, LARGEST)
+    one.sendall(asking.request)
+    messages = None
+    while messages is None:
+        messages = asking.receive(one.recv(4096))
+    return messages
+
+
+def is_closed(one: socket.socket, within: float) -> bool:
+    """Tell whether the other end closes a connection in time, whatever it says before."""
+    deadline = time.monotonic() + within
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            one.settimeout(left)
+            if not one.recv(4096):
+                return True
+    except TimeoutError:
+        pass
+    except ConnectionResetError:
+        return True
+    return False
+
+
+class Peer:
+    """Somebody who listens for a way out, and says what he likes."""
+
+    def __init__(self, connection: socket.socket, messages: Messages) -> None:
+        self.socket = connection
+        self.messages = messages
+
+    async def receive(self) -> bytes:
+        while not self.messages.waiting:
+            self.messages.receive(await trio.to_thread.run_sync(self.socket.recv, 65536))
+        return self.messages.waiting.popleft()
+
+
+@asynccontextmanager
+async def open_peer(near: NngTransport, on_broken: Callable[[], None]) -> AsyncIterator[tuple[Outgoing, Peer]]:
+    def accept() -> Peer:
+        connection, _ = server.accept()
+        connection.settimeout(5)
+        asked = Asked(LARGEST)
+        while asked.path is None:
+            asked.receive(connection.recv(4096))
+        messages = asked.accept(PULL)
+        assert messages is not None
+        connection.sendall(asked.answer)
+        return Peer(connection, messages)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peers: list[Peer] = []
+
+        async def serve() -> None:
+            peers.append(await trio.to_thread.run_sync(accept))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            way = await near.dial(f"ws://127.0.0.1:{server.getsockname()[1]}/x", on_broken)
+        try:
+            yield way, peers[0]
+        finally:
+            way.close()
+            peers[0].socket.close()
+
+
+# -- plain nng -----------------------------------------------------------------------------------------------
+
+SIZES = [0, 1, 125, 126, 65535, 65536, 65537, 300_000, MIB, LARGEST]
+
+
+async def test_a_push_of_nng_sends_to_us() -> None:
+    """Frames beyond 64 KiB it sends in several WebSocket frames."""
+    async with open_transports() as (transport,):
+        (url,) = await transport.listen([HERE])
+        with pynng.Push0(send_buffer_size=20) as push:
+            await trio.to_thread.run_sync(lambda: push.dial(url, block=True))
+            for size in SIZES:
+                push.send(random.Random(size).randbytes(size))
+            for size in SIZES:
+                assert await receive(transport) == random.Random(size).randbytes(size)
+
+
+async def test_we_send_to_a_pull_of_nng() -> None:
+    async with open_transports() as (transport,):
+        with pynng.Pull0(recv_max_size=2 * MIB, recv_timeout=5000) as pull:
+            port = str(pull.listen("ws://127.0.0.1:0/x").local_address).rpartition(":")[2]
+            way = await transport.dial(f"ws://127.0.0.1:{port}/x", ignore)
+            async with waiting(transport):
+                for size in SIZES[1:]:  # pynng receives no empty ones
+                    await send(way, random.Random(size).randbytes(size))
+                    assert await trio.to_thread.run_sync(pull.recv) == random.Random(size).randbytes(size)
+            way.close()
+
+
+async def test_reverse_connections_between_nng_and_us() -> None:
+    async with open_transports() as (transport,):
+        (url,) = await transport.listen([HERE])
+        with pynng.Pull0(recv_max_size=2 * MIB, recv_timeout=5000, reconnect_time_min=10) as pull:
+            pull.dial(f"{url}/{TOKEN}", block=False)
+            way = await transport.accept_reverse(TOKEN, ignore)
+            async with waiting(transport):
+                for size in SIZES[1:]:  # pynng receives no empty ones
+                    await send(way, random.Random(size).randbytes(size))
+                    assert await trio.to_thread.run_sync(pull.recv) == random.Random(size).randbytes(size)
+            way.close()
+
+
+async def test_an_nng_that_is_no_pull_is_not_sent_to() -> None:
+    async with open_transports() as (transport,):
+        with pynng.Push0() as push:
+            port = str(push.listen("ws://127.0.0.1:0/x").local_address).rpartition(":")[2]
+            with pytest.raises(NotSent, match=f"cannot connect to ws://127.0.0.1:{port}/x: it answers 400"):
+                await transport.dial(f"ws://127.0.0.1:{port}/x", ignore)
+
+
+# -- addresses -----------------------------------------------------------------------------------------------
+
+
+async def test_several_paths_may_share_a_port_and_others_do_not_exist() -> None:
+    async with open_transports(2) as (near, far):
+        (first,) = await far.listen([HERE])
+        root = first.removesuffix("/iris")
+        assert await far.listen([f"{root}/other/", root]) == (f"{root}/other/", root)
+        for url in (first, first + "/", f"{root}/other", root, root + "/"):
+            way = await near.dial(url, ignore)
+            way.send_nowait(url.encode())
+            assert await receive(far) == url.encode()
+            way.close()
+        for url in (f"{root}/nothing", f"{first}/{TOKEN}", f"{first}/a/b"):
+            with pytest.raises(Refused, match=f"cannot connect to {url}: it answers 404"):
+                await near.dial(url, ignore)
+        with pytest.raises(ConfigError, match="in use"):
+            await far.listen([first])
+        with pytest.raises(ConfigError, match="in use by another program"):
+            await near.listen([first])
+
+
+async def test_who_speaks_another_protocol_is_not_taken_for_a_node() -> None:
+    async with open_transports(2) as (near, far):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            url = f"ws://127.0.0.1:{server.getsockname()[1]}/x"
+
+            def answer() -> None:
+                with server.accept()[0] as one:
+                    one.recv(4096)
+                    one.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, answer)
+                with pytest.raises(NotSent, match="it answers 502 'bad gateway'") as caught:
+                    await near.dial(url, ignore)
+            assert not isinstance(caught.value, Refused)
+        (tcp,) = await far.listen(["tcp://127.0.0.1:0"])
+        with pytest.raises(NotSent, match="cannot connect to ws:"):
+            await near.dial(tcp.replace("tcp", "ws"), ignore)
+
+
+# -- strangers -----------------------------------------------------------------------------------------------
+
+
+async def test_a_request_and_a_frame_may_come_byte_by_byte() -> None:
+    async with open_transports() as (far,):
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen([HERE])
+        with stranger(url) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            asking = Asking(url, PULL, LARGEST)
+            for byte in asking.request:
+                one.sendall(bytes((byte,)))
+            messages = asking.receive(await trio.to_thread.run_sync(one.recv, 4096))
+            assert messages is not None
+            for byte in messages.encode(b"abc")[0]:
+                one.sendall(bytes((byte,)))
+                await trio.sleep(0.001)
+            assert await receive(far) == b"abc"
+            assert list(log.open.values()) == ["127.0.0.1"]
+
+
+async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted() -> None:
+    async with open_transports(config=Config(handshake_timeout=0.3)) as (far,):
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen([HERE])
+        with stranger(url) as silent, stranger(url) as slow:
+            slow.sendall(Asking(url, PULL, LARGEST).request[:-1])
+            began = time.monotonic()
+            for one in (silent, slow):
+                assert await trio.to_thread.run_sync(is_closed, one, 10)
+            assert 0.2 < time.monotonic() - began < 5
+        while log.refused != 2:
+            await trio.lowlevel.checkpoint()
+        assert log.seen == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\0SP\0\0\x50\0\0\n",
+        b"GET /iris HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /iris HTTP/1.1\r\n\r\n",
+        b"GET /iris HTTP/1.1\r\nX: " + b"x" * 20_000,
+        Asking("ws://127.0.0.1:1/iris", PUSH, 1).request,
+        Asking("ws://127.0.0.1:1/iris", PULL, 1).request + b"at once",
+        Asking("ws://127.0.0.1:1/other", PULL, 1).request,
+    ],
+)
+async def test_who_asks_for_something_else_is_sent_away_at_once(said: bytes) -> None:
+    async with open_transports() as (far,):
+        (url,) = await far.listen([HERE])
+        with stranger(url) as one:
+            one.sendall(said)
+            assert await trio.to_thread.run_sync(is_closed, one, 4)
+
+
+async def test_of_a_crowd_the_newest_stay_and_other_addresses_lose_nothing() -> None:
+    async with open_transports() as (far,), contextlib.AsyncExitStack() as stack:
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen([HERE])
+        witness = stack.enter_context(stranger(url, "127.0.0.2"))
+        crowd = [stack.enter_context(stranger(url)) for _ in range(PLACES + 20)]
+        assert all(is_closed(one, 5) for one in crowd[:20])
+        assert not any(is_closed(one, 0.01) for one in crowd[20:])
+        for one in (witness, crowd[-1]):
+            one.settimeout(5)
+            messages = upgrade(one, url)
+            one.sendall(messages.encode(b"here")[0])
+            assert await receive(far) == b"here"
+        assert log.refused == 20
+
+
+async def test_of_those_that_are_upgraded_before_anybody_looks_the_newest_stay() -> None:
+    async with open_transports() as (far,), contextlib.AsyncExitStack() as stack:
+        log = Log()
+        far.observe(log)
+        (url,) = await far.listen([HERE])
+        for _ in range(PLACES + 5):  # and this task does not give others a turn
+            upgrade(stack.enter_context(stranger(url)), url)
+        await log.wait_open(PLACES)
+        assert log.refused == 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(BINARY, b"x", masked=False),
+        frame(TEXT, b"x"),
+        frame(CONT, b"x"),
+        frame(CLOSE, b""),
+        frame(PING, bytes(126)),
+        frame(PING, b"", fin=False),
+        frame(BINARY, b"", length=LARGEST + 126),
+        frame(BINARY, b"", length=2**63),
+        frame(BINARY, bytes(700_000), fin=False) + frame(CONT, bytes(700_000)),
+        b"\x00" * 100,
+        b"\xff" * 100,
+    ],
+    ids=range(11),
+)
+async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: bytes) -> None:
+    async with open_transports(2) as (near, far):
+        (url,) = await far.listen([HERE])
+        way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
+        with stranger(url) as one:
+            messages = upgrade(one, url)
+            one.sendall(messages.encode(b"before")[0])
+            assert await receive(far) == b"before"
+            async with waiting(far), waiting(near):
+                with contextlib.suppress(ConnectionError):  # it may be closed by then
+                    await trio.to_thread.run_sync(one.sendall, said)
+                assert await trio.to_thread.run_sync(is_closed, one, 5)
+        await send(way, b"still here")
+        assert await receive(far) == b"still here"
+        way.close()
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.binary(max_size=300) | st.builds(frame, st.integers(0, 15), st.binary(max_size=150)), max_size=6),
+    st.booleans(),
+)
+def test_no_bytes_harm_those_who_behave(pieces: list[bytes], after_upgrade: bool) -> None:
+    async def main() -> None:
+        async with open_transports(2) as (near, far):
+            (url,) = await far.listen([HERE])
+            way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
+            with stranger(url) as one:
+                if after_upgrade:
+                    upgrade(one, url)
+                with contextlib.suppress(ConnectionError):
+                    for piece in pieces:
+                        one.sendall(piece)
+                await send(way, b"marked by its length of 31 bytes")
+                while len(await receive(far)) != 32:
+                    pass
+            way.close()
+
+    trio.run(main)
+
+
+async def test_a_flood_of_the_smallest_frames_and_pings_does_not_keep_others_waiting() -> None:
+    async with open_transports(2) as (near, far):
+        (url,) = await far.listen([HERE])
+        way = await near.dial(url, ignore)
+        with stranger(url) as one:
+            upgrade(one, url)
+            one.setblocking(False)
+            flood = frame(BINARY, b"") * 20_000 + frame(PING, b"") * 20_000
+            began = time.process_time()
+            for number in range(5):
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    one.send(flood)
+                await send(way, b"%d" % number)
+                while await receive(far) == b"":
+                    pass
+            assert time.process_time() - began < 8
+        way.close()
+
+
+# -- what comes back by a way out ----------------------------------------------------------------------------
+
+
+async def test_pings_are_answered_also_while_a_frame_is_on_its_way() -> None:
+    async with open_transports() as (near,), open_peer(near, lambda: pytest.fail("it broke")) as (way, peer):
+        async with waiting(near):
+            peer.socket.sendall(frame(PING, b"first", masked=False))
+            # Its pong comes with a mask, as all that a client says.
+            pong = await trio.to_thread.run_sync(peer.socket.recv, 6 + 5, socket.MSG_WAITALL)
+            assert pong[:2] == b"\x8a\x85"
+            assert bytes(byte ^ pong[2 + place % 4] for place, byte in enumerate(pong[6:])) == b"first"
+            sent = 0
+            while way.send_nowait(bytes(MIB)):
+                sent += 1
+            for number in range(100):
+                peer.socket.sendall(frame(PING, b"%d" % number, masked=False))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            for _ in range(sent):
+                assert len(await peer.receive()) == MIB
+            await send(way, b"last")
+            assert await peer.receive() == b"last"  # and the pong between them was in its place
+        assert not peer.messages.is_over
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(BINARY, b"what?", masked=False),
+        frame(TEXT, b"what?", masked=False),
+        frame(BINARY, b"what?"),
+        frame(CLOSE, struct.pack(">H", 1001), masked=False),
+        b"\xff" * 50,
+        frame(PING, bytes(125), masked=False) * 1000,
+    ],
+    ids=["message", "text", "masked", "goodbye", "nonsense", "flood"],
+)
+async def test_who_says_anything_else_to_a_sender_loses_it(said: bytes) -> None:
+    broken = trio.Event()
+    async with open_transports() as (near,), open_peer(near, broken.set) as (way, peer):
+        async with waiting(near):
+            with contextlib.suppress(ConnectionError):
+                await trio.to_thread.run_sync(peer.socket.sendall, said)
+            await broken.wait()
+        assert not way.send_nowait(b"x")
+        assert len(near._streams._watched) == 1
+        way.close()
+        assert not near._streams._watched
+
+
+async def test_a_goodbye_to_a_sender_is_answered() -> None:
+    broken = trio.Event()
+    async with open_transports() as (near,), open_peer(near, broken.set) as (_, peer):
+        async with waiting(near):
+            peer.socket.sendall(frame(CLOSE, struct.pack(">H", 1001), masked=False))
+            await broken.wait()
+        peer.messages.receive(await trio.to_thread.run_sync(peer.socket.recv, 100))
+        assert peer.messages.is_over
+
+
+async def test_a_reader_that_does_not_read_holds_up_its_sender_and_costs_one_frame() -> None:
+    async with open_transports() as (near,), open_peer(near, ignore) as (way, _), waiting(near):
+        taken = 0
+        while way.send_nowait(bytes(64 * KIB)):
+            taken += 1
+        assert taken < 500
+        assert isinstance(way, StreamOutgoing)
+        assert sum(len(piece) for piece in way._rest) <= 64 * KIB + 14
+
+
+# -- connections that break while they send --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_reverse", [False, True], ids=["dialled", "reverse"])
+async def test_connections_that_break_while_they_send_harm_nobody(is_reverse: bool) -> None:
+    """nng 1.11 uses memory then that it has freed, and aborts.  20,000 by hand: ``docs/protocol.md``."""
+    rng = random.Random(1)
+    async with open_transports(2) as (near, far):
+        (url,) = await (near if is_reverse else far).listen([HERE])
+        log = Log()
+        far.observe(log)
+        if is_reverse:
+            (await far.dial(url, ignore)).close()
+
+        async def drain(transport: NngTransport) -> None:
+            while True:
+                if transport.receive_nowait() is None:
+                    await transport.wait_readable()
+
+        async def connect(number: int, broken: Callable[[], None]) -> tuple[Outgoing, Callable[[], None]]:
+            if not is_reverse:
+                return await near.dial(url, broken), ignore
+            incoming = far.dial_reverse(url, f"{number:032x}", ignore)
+            return await near.accept_reverse(f"{number:032x}", broken), incoming.close
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain, near)
+            nursery.start_soon(drain, far)
+            for number in range(60):
+                broken = trio.Event()
+                way, end = await connect(number, broken.set)
+                size = rng.choice([10, 1000, 64 * KIB, MIB])
+                for _ in range(rng.randrange(4)):
+                    await send(way, bytes(size))
+                while not log.open:
+                    await log.wait_news()
+                if rng.random() < 0.8:
+                    far.hang_up(min(log.open))
+                    while not broken.is_set():
+                        way.send_nowait(bytes(size))
+                        await trio.lowlevel.checkpoint()
+                    assert not way.send_nowait(b"x")
+                way.close()
+                end()
+                while log.open:
+                    await log.wait_news()
+            nursery.cancel_scope.cancel()
+        assert len(log.seen) == 60
+        assert not near._streams._watched
+        assert len(far._streams) == len(near._streams) == 0
