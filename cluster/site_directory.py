@@ -29,6 +29,7 @@ from iris.cluster.site_messages import (
     route_untrusted,
     wanted,
 )
+from iris.cluster.tokens import Tokens
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
@@ -72,21 +73,13 @@ class Flooded(RemoteProtocolError):
 
 @final
 class _Neighbour:
-    __slots__ = ("at", "local", "partial", "routes", "tokens")
+    __slots__ = ("local", "partial", "routes", "tokens")
 
     def __init__(self, now: float, *, local: bool) -> None:
         self.local = local
         self.routes: dict[Hop, tuple[Hop, ...]] = {}
         self.partial: dict[Hop, tuple[int, list[Export], list[Export]]] = {}
-        self.tokens = float(UPDATES)
-        self.at = now
-
-    def spend(self, now: float) -> None:
-        self.tokens = min(UPDATES, self.tokens + (now - self.at) * UPDATE_RATE)
-        self.at = now
-        if self.tokens < 1:
-            raise Flooded(f"more than {UPDATES} messages about sites at once")
-        self.tokens -= 1
+        self.tokens = Tokens(UPDATES, UPDATE_RATE, now)
 
 
 @final
@@ -217,7 +210,8 @@ class SiteDirectory:
         known = self._neighbours.get(neighbour)
         if known is None:
             raise RemoteProtocolError("this node is not asked about sites")
-        known.spend(now)
+        if not known.tokens.spend(now):
+            raise Flooded(f"more than {UPDATES} messages about sites at once")
         return known
 
     def _touch(self, origin: Hop) -> None:

@@ -23,7 +23,9 @@ MAX_HOPS: Final = 16
 """Gateways on one path.  A ring of 32 sites still reaches its far side."""
 
 _MAX_NAME: Final = 256
-_IN_ONE_MESSAGE: Final = 512
+IN_ONE_MESSAGE: Final = 512
+"""Exports that one message holds at most."""
+
 _MESSAGE_BYTES: Final = 48 * 1024
 
 
@@ -190,7 +192,7 @@ def _parts(exports: Iterable[Export], *, gone: bool) -> Iterator[tuple[tuple[Exp
     part: list[Export] = []
     room = _MESSAGE_BYTES
     for export in exports:
-        if part and (len(part) == _IN_ONE_MESSAGE or export.size > room):
+        if part and (len(part) == IN_ONE_MESSAGE or export.size > room):
             yield ((), tuple(part)) if gone else (tuple(part), ())
             part, room = [], _MESSAGE_BYTES
         part.append(export)

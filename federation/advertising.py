@@ -15,8 +15,9 @@ from functools import partial
 from typing import Final, final
 
 from iris.cluster.site_contents import Contents
-from iris.cluster.site_directory import SiteDirectory
-from iris.cluster.site_messages import MAX_HOPS, Export, Hop, Route
+from iris.cluster.site_directory import UPDATE_RATE, UPDATES, Flooded, SiteDirectory
+from iris.cluster.site_messages import IN_ONE_MESSAGE, MAX_HOPS, Export, Hop, Route
+from iris.cluster.tokens import Tokens
 from iris.federation.borders import outward_exports, outward_route
 from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.wire import Message
@@ -53,6 +54,7 @@ class Advertising:
         self.exported: Final = Contents(self._own)
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
+        self._questions: dict[NodeId, Tokens] = {}
         self._told: dict[NodeId, _Told] = {}
 
     def add(self, neighbour: NodeId, site: str) -> None:
@@ -66,7 +68,22 @@ class Advertising:
     def remove(self, neighbour: NodeId) -> None:
         """Tell it no more."""
         self._sites.pop(neighbour, None)
+        self._questions.pop(neighbour, None)
         self._told.pop(neighbour, None)
+
+    def answer_untrusted(self, neighbour: NodeId, origin: Hop, now: float) -> None:
+        """A neighbour asks for everything that an origin exports: it is told with what is told next.
+
+        Raises:
+            Flooded: it has asked for more than anybody honest would.
+        """
+        contents = self.exported if origin == self._own else self._directory.contents(origin)
+        known = self._questions.get(neighbour)
+        if known is None:
+            known = self._questions[neighbour] = Tokens(UPDATES, UPDATE_RATE, now)
+        if not known.spend(now, 1 + (0 if contents is None else len(contents.entries) // IN_ONE_MESSAGE)):
+            raise Flooded(f"what it asks for takes more than {UPDATES} messages at once")
+        self.repeat(neighbour, origin)
 
     def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
         """What a neighbour was told may be lost: all of it, or the exports of one origin."""

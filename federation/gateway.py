@@ -195,7 +195,17 @@ class Gateway:
             _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)
 
     def _receive_wanted(self, peer: Peer, message: Message) -> None:
-        self._advertising.repeat(peer.node, wanted_untrusted(self._inward_untrusted(peer, message)))
+        origin = wanted_untrusted(self._inward_untrusted(peer, message))
+        if peer.node in self._flooded:
+            raise RemoteProtocolError("a gateway that floods the directory is not answered for now")
+        try:
+            self._advertising.answer_untrusted(peer.node, origin, trio.current_time())
+        except Flooded as error:
+            if self._between.peers.get(peer.node) is not peer:
+                self._report(peer, error)  # a node of this site: nothing leads through it that could be given up
+                raise
+            self._flood(peer)
+            return
         self._stale.add(peer.node)
         self.news()
 

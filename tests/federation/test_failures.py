@@ -22,7 +22,7 @@ from iris.kernel.wire import Message
 from iris.patterns.heard_copies import PATIENCE
 from iris.security.session import Session
 from iris.testing import Rights
-from tests.support.federations import Federation, Heard, certify, echo, open_federation
+from tests.support.federations import Federation, Heard, certify, echo, open_federation, reports_of
 
 
 async def two_by_two(federation: Federation) -> iris.Node:
@@ -363,35 +363,6 @@ async def test_a_gateway_may_not_speak_for_another_site(
         (report,) = reports_of(caplog, "another site has that name")
         assert impostor.id in report
         assert await shop.request("store", b"still there") == b"still there"
-
-
-def reports_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    """Return the warnings that contain a text."""
-    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
-
-
-async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with open_federation(seed=7) as federation:
-        await federation.gateway("eu")
-        await federation.member("eu", echo("store"))
-        await federation.gateway("us", to=["eu-gateway"])
-        flooder = await federation.gateway("ap", to=["us-gateway"])
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
-        own = federation.nodes["ap-gateway"]
-        us = federation.nodes["us-gateway"]
-        link = flooder._between.peers[us.id].link
-        for false in (Hop(f"x{number % 200}", own.id) for number in range(3_000)):
-            link.post(Route(false, (Hop("ap", own.id), false)).message(), 50)
-        await trio.sleep(2)
-        assert federation.gateways["us-gateway"].statistics().sites == ("eu",)
-        assert await shop.request("store", 1) == 1
-        await trio.sleep(60)
-        assert federation.gateways["us-gateway"].statistics().sites == ("ap", "eu")
-        assert len(reports_of(caplog, "floods the directory")) == 1
 
 
 async def test_gateways_of_another_realm_are_not_let_in(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
 import trio
 
 import iris
@@ -112,6 +113,11 @@ class Federation:
         self.network.memory.crash(host)
         self.gateways.pop(host, None)
         self.nodes.pop(host, None)
+
+
+def reports_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    """Return the warnings that contain a text."""
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
 
 
 def gateway_url(host: str) -> str:

@@ -1,0 +1,36 @@
+"""So many at once and so many each second: a token bucket for what a neighbour may have this node do (sans-IO)."""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class Tokens:
+    """What is left to one neighbour.
+
+    Args:
+        most: tokens at the beginning, and the most that are kept.
+        rate: tokens that come each second.
+        now: this moment.
+    """
+
+    __slots__ = ("_at", "_left", "_most", "_rate")
+
+    def __init__(self, most: float, rate: float, now: float) -> None:
+        self._most = most
+        self._rate = rate
+        self._left = most
+        self._at = now
+
+    def __repr__(self) -> str:
+        return f"<Tokens: {self._left:.1f} of {self._most:g}>"
+
+    def spend(self, now: float, count: float = 1.0) -> bool:
+        """Take so many if they are there, and tell whether they were; else nothing is taken."""
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < count:
+            return False
+        self._left -= count
+        return True

@@ -1,0 +1,74 @@
+"""Neighbours that send more of the directory, or ask for more of it, than anybody honest would."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from iris.cluster.site_messages import Hop, Route, wanted
+from iris.cluster.tokens import Tokens
+from iris.kernel import kinds
+from tests.support.federations import echo, open_federation, reports_of
+
+
+async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_federation(seed=7) as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        await federation.gateway("us", to=["eu-gateway"])
+        flooder = await federation.gateway("ap", to=["us-gateway"])
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        own = federation.nodes["ap-gateway"]
+        us = federation.nodes["us-gateway"]
+        link = flooder._between.peers[us.id].link
+        for false in (Hop(f"x{number % 200}", own.id) for number in range(3_000)):
+            link.post(Route(false, (Hop("ap", own.id), false)).message(), 50)
+        await trio.sleep(2)
+        assert federation.gateways["us-gateway"].statistics().sites == ("eu",)
+        assert await shop.request("store", 1) == 1
+        await trio.sleep(60)
+        assert federation.gateways["us-gateway"].statistics().sites == ("ap", "eu")
+        assert len(reports_of(caplog, "floods the directory")) == 1
+
+
+async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listened_to(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_federation(seed=7) as federation:
+        await federation.gateway("eu")
+        await federation.member("eu", echo("store"))
+        await federation.gateway("us", to=["eu-gateway"])
+        asker = await federation.gateway("ap", to=["us-gateway"])
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        gateway, us = federation.gateways["us-gateway"], federation.nodes["us-gateway"]
+        question = wanted(Hop("eu", federation.nodes["eu-gateway"].id))
+        told = gateway.statistics().told
+        for link in (asker._between.peers[us.id].link, shop.parts.mesh.peers[us.id].link):
+            for _ in range(3_000):
+                link.post(question, 50)
+        await trio.sleep(2)
+        assert gateway.statistics().sites == ("eu",)
+        assert gateway.statistics().told - told < 50, "questions of one moment are answered once"
+        assert us.statistics().refusals[f"message of kind {kinds.EXPORTS_WANTED:#x}"] == 1_000
+        assert await shop.request("store", 1) == 1
+        await trio.sleep(60)
+        assert gateway.statistics().sites == ("ap", "eu")
+        assert len(reports_of(caplog, "floods the directory")) == 1
+        assert len(reports_of(caplog, "tells what cannot be")) == 1
+
+
+def test_tokens_are_spent_at_once_and_come_back_with_time() -> None:
+    tokens = Tokens(10, 2.0, 100.0)
+    assert [tokens.spend(100.0, 4), tokens.spend(100.0, 4), tokens.spend(100.0, 4)] == [True, True, False]
+    assert tokens.spend(100.0, 2), "what was refused took nothing"
+    assert not tokens.spend(100.4)
+    assert tokens.spend(100.5)
+    assert not tokens.spend(1_000.0, 11), "no more are kept than there were at first"
+    assert tokens.spend(1_000.0, 10)
