@@ -37,8 +37,9 @@ class Tunnel:
     (``Config.max_payload``) of unread ones, however much passes through.  A window is ``Config.tunnel_window``, to
     other sites ``Config.site_tunnel_window``.
 
-    Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive; cancelling that loses no message.
-    Use it as a context manager: leaving the block closes it, and an error in the block is told to the other end.
+    Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive;
+    cancelling that loses no message.  Use it as a context manager: leaving the block closes it, and an error in the
+    block is told to the other end.
     """
 
     __slots__ = (

@@ -140,6 +140,10 @@ def test_handlers_that_never_slow_each_other_down_may_all_run(most: int, seconds
 ERRORS: Final = [NotSent("a"), MemberLost("b"), RemoteError("c", "d"), NotAllowed("e")]
 
 
+def always(_: set[NodeId]) -> bool:
+    return True
+
+
 class Members:
     """Two members, each of which takes its time and then replies or fails."""
 
@@ -191,7 +195,7 @@ def test_of_two_members_the_first_reply_counts_and_otherwise_the_first_ones_erro
         moment, outcome, asked = expected(plans, 0.1)
         began = trio.current_time()
         try:
-            result = await hedging.ask(members.ask, 0.1)
+            result = await hedging.ask(members.ask, 0.1, always)
         except Exception as error:  # noqa: BLE001 -- compared with what is expected
             result = error
         assert result is outcome
@@ -212,7 +216,7 @@ async def test_second_requests_never_exceed_their_share_however_late_replies_are
         return "late"
 
     for number in range(1, 200):
-        assert await hedging.ask(late, 0.01) == "late"
+        assert await hedging.ask(late, 0.01, always) == "late"
         assert hedging.second <= 1 + 0.05 * number
         assert hedging.requests == number
     assert hedging.second >= 9, "and they are used"
@@ -224,5 +228,5 @@ async def test_a_bug_in_what_is_called_is_not_taken_for_a_members_failure(autoju
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup) as caught:
-        await Hedging().ask(broken, 1)
+        await Hedging().ask(broken, 1, always)
     assert caught.group_contains(ZeroDivisionError)
