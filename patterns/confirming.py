@@ -177,7 +177,7 @@ class Confirming:
                     if node in subscribers:
                         run.asked[node] = node
                         run.pending[node] = 0
-        for node, terms in state.choose(run.key, run.first):
+        for node, terms in state.choose(run.key, run.first, publishing.is_fit):
             if terms.group not in groups:
                 publishing.post_to(node, run.message(terms.group), run.size, count)
         self._ask(run, subscribers)

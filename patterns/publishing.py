@@ -90,20 +90,26 @@ class Topic:
         self.patient: frozenset[Outlet] = frozenset()
         self.lost = 0
 
-    def choose(self, key: str | None, turn: int) -> list[tuple[NodeId, Terms]]:
+    def choose(self, key: str | None, turn: int, fit: Callable[[NodeId], bool]) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
 
-        Turns are the topic's own: with one count for all topics, two that alternate would each have one node only.
+        Turns are the topic's own: with one count for all topics, two that alternate would each have one node only.  Who
+        is not ``fit`` is passed over, if anybody is.
 
-        By key means rendezvous hashing: the same key goes to the same node while it lives, and when a node goes only
-        its own keys move.
+        By key means rendezvous hashing: the same key goes to the same node while it lives, fit or not, and when a node
+        goes only its own keys move.
         """
-        return [
-            candidates[turn % len(candidates)]
-            if key is None
-            else max(candidates, key=lambda candidate: stable_hash(f"{key}\0{candidate[0]}"))
-            for candidates in self.grouped
-        ]
+        chosen: list[tuple[NodeId, Terms]] = []
+        for candidates in self.grouped:
+            if key is not None:
+                chosen.append(max(candidates, key=lambda candidate: stable_hash(f"{key}\0{candidate[0]}")))
+                continue
+            one = candidates[turn % len(candidates)]
+            if len(candidates) > 1 and not fit(one[0]):
+                others = [candidate for candidate in candidates if fit(candidate[0])] or candidates
+                one = others[turn // len(candidates) % len(others)]
+            chosen.append(one)
+        return chosen
 
 
 @final
@@ -146,6 +152,7 @@ class Publishing:
         self.unheard = 0
         """Events that nobody subscribed to."""
         self._mesh = mesh
+        self._avoid = avoid
         self._interest = interest
         self._config = config
         self._topics: dict[str, Topic] = {}
@@ -264,7 +271,7 @@ class Publishing:
             run.taken, run.skipped = taken, skipped
             if not taken:
                 run.end()
-        for node, terms in state.choose(key, sequence):
+        for node, terms in state.choose(key, sequence, self.is_fit):
             self.post_to(node, (kinds.EVENTS, topic, sequence, 0, terms.group, headers, key, payloads, since), size)
         for group, (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
@@ -276,6 +283,11 @@ class Publishing:
                 self._tally.lost["nobody has the shard"] += 1
         if not state.every:
             self.unheard += 1
+
+    def is_fit(self, node: NodeId) -> bool:
+        """Tell whether a member of a group is to get events now: it is not suspected to be gone, and its link moves."""
+        peer = self._mesh.peer(node)
+        return peer is not None and not self._avoid(node) and not peer.link.is_stalled(STALLED)
 
     def number(self, state: Topic, count: int = 1) -> int:
         """Return the number of the next event of a topic, having counted ``count`` events that begin there.

@@ -253,6 +253,33 @@ async def test_a_group_shares_fairly_whatever_is_published_in_between(autojump_c
         assert writer.statistics().unheard == 40
 
 
+async def test_a_worker_that_stands_still_gets_no_more_of_its_groups_events(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        workers = [await stage.node("worker", f"worker-{index}") for index in range(3)]
+        writer = await stage.node("writer")
+        async with (
+            workers[0].subscribe("work", group="workers") as one,
+            workers[1].subscribe("work", group="workers") as two,
+            workers[2].subscribe("work", group="workers") as three,
+        ):
+            (stopped,) = (t for t in stage.network.memory._transports if t.host == "worker-2")
+            stopped.pause()
+            for number in range(400):
+                await writer.publish("work", number)
+                await trio.sleep(0.01)
+            shares = [{event.payload for event in await take_waiting(events)} for events in (one, two)]
+            lost = set(range(400)).difference(*shares)
+            assert lost == set(range(min(lost), max(lost) + 1, 3)), "each third one, as long as nobody could know"
+            assert len(lost) < 100, "that was for less than three seconds"
+            assert abs(len(shares[0]) - len(shares[1])) < 10, "the others share what would have been its part"
+            stopped.resume()
+            assert {event.payload for event in await take_waiting(three)} == lost
+            await trio.sleep(2)
+            for number in range(90):
+                await writer.publish("work", number)
+            assert [len(await take_waiting(events)) for events in (one, two, three)] == [30, 30, 30]
+
+
 async def test_two_of_a_group_on_one_node_share_its_events(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         worker, writer = await stage.node("worker"), await stage.node("writer")
