@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import struct
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -206,6 +207,104 @@ async def test_who_speaks_another_protocol_is_not_taken_for_a_node() -> None:
         (tcp,) = await far.listen(["tcp://127.0.0.1:0"])
         with pytest.raises(NotSent, match="cannot connect to ws:"):
             await near.dial(tcp.replace("tcp", "ws"), ignore)
+
+
+async def test_a_node_that_uses_no_websocket_does_not_load_the_package_for_it() -> None:
+    code = (
+        "import sys, trio, iris\n"
+        "from iris.kernel.config import Config\n"
+        "from iris.kernel.nng import NngTransport\n"
+        "async def main():\n"
+        "    transport = NngTransport(Config())\n"
+        "    (url,) = await transport.listen(['tcp://127.0.0.1:0'])\n"
+        "    (await transport.dial(url, lambda: None)).close()\n"
+        "    assert 'websockets' not in sys.modules\n"
+        "    await transport.listen(['ws://127.0.0.1:0'])\n"
+        "    assert 'websockets' in sys.modules\n"
+        "    transport.close()\n"
+        "trio.run(main)\n"
+    )
+    with trio.fail_after(20):
+        await trio.run_process([sys.executable, "-c", code])
+
+
+# -- reverse connections -----------------------------------------------------------------------------------------
+
+
+async def test_a_reverse_connection_is_dialled_again_until_somebody_listens_there() -> None:
+    async with open_transports(3) as (former, office, home):
+        log = Log()
+        home.observe(log)
+        (url,) = await former.listen([HERE])
+        with pytest.raises(NotSent, match="it was not reached"):
+            home.dial_reverse(url, TOKEN, ignore)
+        (await home.dial(url, ignore)).close()
+        former.close()
+        incoming = home.dial_reverse(url, TOKEN, lambda: pytest.fail("it was never there"))
+        async with waiting(home):
+            await trio.sleep(0.05)  # some attempts
+            office_log = Log()
+            office.observe(office_log)
+            await office.listen([url])
+            await trio.sleep(0.05)
+            way = await office.accept_reverse(TOKEN, ignore)
+            await log.wait_open(1)
+        assert office_log.refused == 0  # it is no offence to come too early
+        assert list(log.open.values()) == ["127.0.0.1"]
+        await send(way, b"x")
+        assert await receive(home) == b"x"
+        assert home.source() in log.open
+        assert not home._dialling
+        way.close()
+        incoming.close()
+
+
+@pytest.mark.parametrize("end", [b"", frame(TEXT, b"what?", masked=False), frame(CLOSE, b"", masked=False)])
+async def test_what_comes_with_the_answer_to_a_reverse_connection_counts(end: bytes) -> None:
+    def serve() -> None:
+        for kind in (PULL, PUSH):
+            with server.accept()[0] as one:
+                asked = Asked(LARGEST)
+                while asked.path is None:
+                    asked.receive(one.recv(4096))
+                messages = asked.accept(kind)
+                assert messages is not None
+                one.sendall(asked.answer + messages.encode(b"first")[0] + messages.encode(b"second")[0] + end)
+
+    async with open_transports() as (home,):
+        log = Log()
+        home.observe(log)
+        broken = trio.Event()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            url = f"ws://127.0.0.1:{server.getsockname()[1]}/x"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, serve)
+                (await home.dial(url, ignore)).close()
+                home.dial_reverse(url, TOKEN, broken.set)
+                assert await receive(home) == b"first"
+                assert await receive(home) == b"second"
+        async with waiting(home):
+            await broken.wait()
+        assert log.closed == log.seen
+        assert not home._reverse
+
+
+async def test_reverse_connections_that_are_given_up_leave_nothing_behind() -> None:
+    async with open_transports(2) as (office, home):
+        (url,) = await office.listen([HERE])
+        (await home.dial(url, ignore)).close()
+        async with waiting(home), waiting(office):
+            for number in range(20):
+                incoming = home.dial_reverse(url, f"{number:032x}", ignore)
+                await trio.sleep(0.001 * number)
+                incoming.close()
+                incoming.close()
+            assert home._dialling is not None
+            assert not home._dialling
+            assert not home._streams._watched
+            home.dial_reverse(url, TOKEN, ignore)
+        home.close()
+        assert not home._dialling
 
 
 # -- strangers -----------------------------------------------------------------------------------------------
