@@ -30,10 +30,6 @@ class Config:
     link_bytes: int = 16 * MIB
     """Messages waiting on one link.  Beyond it requests end in ``NotSent`` and publishers wait or drop, counted."""
 
-    send_frames: int = 8
-    """Frames that nng may hold for one peer by ipc: enough to keep the wire busy, small enough to lose little and to
-    let urgent messages overtake tunnels (8 x 64 KiB pass in under a millisecond).  By TCP and ws it is part of one."""
-
     receive_frames: int = 32
     """Frames that nng may hold for this node before its peers feel backpressure."""
 

@@ -1,18 +1,17 @@
 """The real network: frames over TCP and WebSocket by ourselves, over ipc by nng; on the wire all are as nng has them.
 
 By TCP and WebSocket a node listens with ``iris.kernel.reception``, reads with ``iris.kernel.streams`` and sends with
-``iris.kernel.sending``.  By ipc it listens with one PULL socket, and each way out is a PUSH, which says "not now" when
-its peer is slow: real backpressure, where PAIR1 polyamorous and raw REP drop silently.  One PULL is one file descriptor
-for all peers; draining it with non-blocking calls moves 124,000 frames/s where ``asend``/``arecv`` move 11,500.
+``iris.kernel.sending``.  By ipc it dials and sends likewise, and listens and reads with one PULL socket of nng: one
+file descriptor for all peers, and draining it with non-blocking calls moves 124,000 frames/s where ``asend``/``arecv``
+move 11,500.
 
 A reverse connection turns the roles of dialling round and nothing else: whoever is to send waits for it, at a path of
 its own below each ws address of the node, and the node that cannot be dialled dials there.
 
 Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
 unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
-trio; a process that has opened a socket must not fork and go on using it; nothing is sent by a connection that has
-broken, because PUSH in nng 1.11 may keep a pointer to it, in memory that is freed by then; no WebSocket by nng, which
-does so all the same if one breaks while it sends.
+trio; a process that has opened a socket must not fork and go on using it; nothing is sent by nng, whose PUSH may keep a
+pointer to a connection that has broken, in memory that is freed by then.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,10 +32,11 @@ from iris.kernel.config import Config
 from iris.kernel.deferring import deferred
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.exiting import close_at_exit
+from iris.kernel.ipc import open_ipc_connection, with_type_and_length
 from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Framing, Streams
 from iris.kernel.tcp import open_connection, with_length
-from iris.kernel.transport import ConnectionObserver, Outgoing, Refused
+from iris.kernel.transport import ConnectionObserver, Outgoing
 from iris.kernel.wire import FRAME_OVERHEAD
 
 with deferred("asyncio"):
@@ -63,9 +62,6 @@ _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_at
 _DIALS: Final = 256
 """Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
 dead addresses in their handshakes must not keep it from reading its files."""
-
-_NEVER: Final = 2**31 - 1
-"""Milliseconds until nng dials again by itself: the mesh decides what to dial."""
 
 _REACHED: Final = 256
 """Addresses by ``ws`` of which it is remembered where they were found.  Reverse connections are dialled there: of a
@@ -159,24 +155,7 @@ class NngTransport:
             return self._way_by(connection, url, with_length, on_broken)
         if url.startswith("ws://"):
             return await self._dial_web(url, on_broken)
-        push, outgoing = self._new_way(on_broken)
-
-        def connect() -> None:
-            push.dial(url, block=True)
-
-        try:
-            # Blocking, on a thread: nng reports a refusal only there.  Closing the socket ends the wait.
-            await trio.to_thread.run_sync(connect, abandon_on_cancel=True, limiter=self._dials)
-        except (pynng.ConnectionRefused, pynng.NoEntry) as error:
-            outgoing.close()
-            raise Refused(f"cannot connect to {url}: {_reason(error)}") from None
-        except pynng.NNGException as error:
-            outgoing.close()
-            raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
-        except BaseException:
-            outgoing.close()
-            raise
-        return outgoing
+        return self._way_by(await open_ipc_connection(url), url, with_type_and_length, on_broken)
 
     async def _dial_web(self, url: str, on_broken: Callable[[], None]) -> StreamOutgoing:
         from iris.kernel.web_opening import open_web
@@ -211,27 +190,6 @@ class NngTransport:
             connection.close()
             raise NotSent(f"cannot connect to {url}: {error}") from None
         return outgoing
-
-    def _new_way(self, on_broken: Callable[[], None]) -> tuple[pynng.Push0, NngOutgoing]:
-        push = pynng.Push0(
-            recv_max_size=self._limit,
-            send_buffer_size=self._config.send_frames,
-            reconnect_time_min=_NEVER,
-            reconnect_time_max=_NEVER,
-        )
-        outgoing = NngOutgoing(push)
-
-        def broken() -> None:
-            if not outgoing.closed:
-                on_broken()
-
-        def on_pipe_removed(_: pynng.Pipe) -> None:
-            outgoing.stop()
-            with contextlib.suppress(trio.RunFinishedError):  # a socket closed after its run has nobody to tell
-                self._trio.run_sync_soon(broken, idempotent=True)
-
-        push.add_post_pipe_remove_cb(on_pipe_removed)
-        return push, outgoing
 
     # -- reverse connections --------------------------------------------------------------------------------
 
@@ -403,61 +361,3 @@ class ReverseIncoming:
             self._dialling.give_up(self)
             if self.number is not None:
                 self._streams.hang_up(self.number)
-
-
-@final
-class NngOutgoing:
-    """One PUSH socket with one connection."""
-
-    def __init__(self, socket: pynng.Push0) -> None:
-        self._socket = socket
-        self._sending = threading.Lock()
-        self._stopped = False
-        self._fd: int | None = None
-        self._watching = False
-        self._others = trio.lowlevel.ParkingLot()
-        self.closed = False
-
-    def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
-        try:
-            with self._sending:
-                if self._stopped and not self.closed:
-                    return False  # it is about to be told
-                self._socket.send(frame, block=False)
-        except pynng.TryAgain:
-            return False
-        except pynng.NNGException:
-            raise trio.ClosedResourceError("this way out is closed") from None
-        return True
-
-    def stop(self) -> None:
-        """Send nothing more: the connection has broken.  Called on a thread of nng, before it frees its memory."""
-        with self._sending:
-            self._stopped = True
-
-    async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
-        if self.closed:
-            raise trio.ClosedResourceError("this way out is closed")
-        if self._watching:  # only one task may wait for a descriptor; handshakes share the way with their link
-            await self._others.park()
-            if self.closed:
-                raise trio.ClosedResourceError("this way out was closed")
-            return
-        if self._fd is None:
-            self._fd = self._socket.send_fd  # made on first need: an idle link has no such descriptor
-        self._watching = True
-        try:
-            await trio.lowlevel.wait_readable(self._fd)
-        finally:
-            self._watching = False
-            self._others.unpark_all()
-
-    def close(self) -> None:
-        """See ``Outgoing.close``."""
-        if not self.closed:
-            self.closed = True
-            if self._fd is not None:
-                trio.lowlevel.notify_closing(self._fd)
-            self._socket.close()

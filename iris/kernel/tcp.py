@@ -50,7 +50,7 @@ async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.soc
     host, _, port = url.removeprefix("tcp://").rpartition(":")
     if not port.isdigit():
         raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
-    connection, _ = await open_greeted(url, host.strip("[]"), int(port), limiter, _greet)
+    connection, _ = await open_greeted(url, host.strip("[]"), int(port), limiter, exchange_greetings)
     return connection
 
 
@@ -110,7 +110,12 @@ async def _open_at(
         raise
 
 
-async def _greet(connection: socket.socket) -> None:
+async def exchange_greetings(connection: socket.socket) -> None:
+    """Greet who has accepted a connection, and wait until it has greeted as nng's PULL does.
+
+    Raises:
+        OSError: it has not.
+    """
     connection.send(GREETING)
     said = b""
     while len(said) < len(ANSWER):
