@@ -456,7 +456,7 @@ class Link:
         if not batch:
             return False
         self._frame_messages = len(batch)
-        self._frame = session.seal(encode_batch(batch))
+        self._frame = encode_batch(batch, session.seal)
         return True
 
     def _is_shared(self) -> bool:

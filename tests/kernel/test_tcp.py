@@ -13,11 +13,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.greetings import ANSWER, GREETING
 from iris.kernel.tcp import open_connection
 from iris.kernel.transport import Refused
-from tests.support.transports import ignore, open_transports, receive
+from tests.support.transports import fill, ignore, open_transports, receive
 
 
 class Listener:
@@ -65,6 +66,7 @@ async def test_a_connection_is_there_when_both_have_greeted_however_slowly(piece
         with await dial(listener.url) as connection:
             assert not connection.getblocking()
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 128 * KIB
             connection.send(b"later")
 
 
@@ -185,6 +187,23 @@ async def test_a_host_that_cannot_be_is_not_reached_and_no_refusal(host: str) ->
 async def test_an_address_ends_with_its_port(url: str) -> None:
     with pytest.raises(ConfigError, match="port"):
         await dial(url)
+
+
+async def test_little_waits_for_somebody_who_does_not_read() -> None:
+    """Less than a megabyte, of which all but the last frame is in the hands of the system: requests are behind it."""
+    async with listening() as listener, open_transports() as (transport,), trio.open_nursery() as nursery:
+        stopped = trio.Event()
+
+        async def stop_reading() -> None:
+            async with await listener.accept() as stream:
+                await stream.send_all(ANSWER)
+                await stopped.wait()
+
+        nursery.start_soon(stop_reading)
+        way = await transport.dial(listener.url, ignore)
+        assert 1 <= await fill(way) <= 16
+        way.close()
+        stopped.set()
 
 
 async def test_only_so_many_connect_at_one_time() -> None:

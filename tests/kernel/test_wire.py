@@ -410,3 +410,45 @@ def test_malformed_headers_are_the_peers_error(field: object) -> None:
 def test_headers_that_are_no_dict_are_refused_with_their_type(headers: Any) -> None:
     with pytest.raises(LocalProtocolError, match=f"headers are of type {type(headers).__name__}: use a dict of texts"):
         wire.encode_headers(headers, 8 * KIB)
+
+
+# -- packers that are kept ---------------------------------------------------------------------------------
+
+
+def test_a_batch_is_read_where_it_was_packed_and_is_gone_afterwards() -> None:
+    seen: list[memoryview] = []
+
+    def seal(batch: memoryview) -> bytes:
+        seen.append(batch)
+        return b"sealed " + batch
+
+    assert wire.encode_batch([(1, 2)], seal) == b"sealed " + wire.encode_batch([(1, 2)])
+    with pytest.raises(ValueError, match="released"):
+        len(seen[0])
+
+
+def test_encoding_within_sealing_disturbs_neither() -> None:
+    """As two threads would."""
+
+    def seal(batch: memoryview) -> bytes:
+        inner = wire.encode_batch([(3, "inner")])
+        assert wire.BatchDecoder().decode_untrusted(inner) == [(3, "inner")]
+        return bytes(batch)
+
+    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([(1, "outer")], seal)) == [(1, "outer")]
+
+
+@pytest.mark.parametrize("size", [0, 10, 256 * KIB - 10, 256 * KIB + 1, 2 * MIB])
+def test_what_was_encoded_before_leaves_no_trace_however_large_it_was(size: int) -> None:
+    with pytest.raises(OverflowError):
+        wire.encode_batch([(1, bytes(size)), (2, 2**70)])
+
+    def fail(_: memoryview) -> bytes:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        wire.encode_batch([(1, bytes(size))], fail)
+    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([(1, bytes(size))])) == [(1, bytes(size))]
+    assert wire.encode_batch([(7, 8)]) == b"\x92\x07\x08"
+    for packer in wire._packers:
+        assert len(packer.getbuffer()) == 0
