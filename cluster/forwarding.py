@@ -62,7 +62,7 @@ class Forwarding:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = ViaWay(target, helper, lambda: self._link_to(helper), on_broken, self._ways.remove)
+        way = ViaWay(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._ways.remove(way))
         self._ways.append(way)
         return way
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol, final
 
 import trio
 
+from iris.cluster.indirect_ways import IndirectWay
 from iris.cluster.site_directory import Way
 from iris.cluster.site_envelopes import Envelope, begin_batch, end_batch
 from iris.kernel import kinds
@@ -74,7 +75,7 @@ def realm_of_url(url: str) -> str:
 
 
 @final
-class CarriedWay:
+class CarriedWay(IndirectWay):
     """A way to one node of another site, over the route that was the best when it was made.
 
     Args:
@@ -88,25 +89,22 @@ class CarriedWay:
         way: Way,
         link: Callable[[NodeId], Link | None],
         on_broken: Callable[[], None],
-        on_closed: Callable[[CarriedWay], None],
+        on_closed: Callable[[], None],
     ) -> None:
+        super().__init__(lambda: link(way.neighbour), on_broken, on_closed)
         self.target: Final = target
         self.way: Final = way
         self._envelope = Envelope(target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
         self._beginning = begin_batch(self._envelope, HOPS)
-        self._link = link
-        self._on_broken = on_broken
-        self._on_closed = on_closed
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
-        self.closed = False
 
     def __repr__(self) -> str:
         return f"<CarriedWay to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
-        link = self._open_link()
+        link = self.open_link()
         if self._paused_until > trio.current_time() or link.waiting_bytes > AHEAD:
             return False
         if len(frame) <= _SMALL and link.send_alone(end_batch(self._beginning, frame), len(frame)):
@@ -119,7 +117,7 @@ class CarriedWay:
 
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""
-        link = self._open_link()
+        link = self.open_link()
         if self._paused_until > trio.current_time():
             with trio.move_on_at(self._paused_until):
                 await self._resumed.park()
@@ -128,7 +126,7 @@ class CarriedWay:
         else:
             with trio.move_on_after(_LOOK):  # this way may be closed meanwhile
                 await link.wait_drained(AHEAD // 2)
-        self._open_link()
+        self.open_link()
 
     def pause(self) -> None:
         """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
@@ -139,21 +137,7 @@ class CarriedWay:
         self._paused_until = -math.inf
         self._resumed.unpark_all()
 
-    def _open_link(self) -> Link:
-        link = None if self.closed else self._link(self.way.neighbour)
-        if link is None:
-            raise trio.ClosedResourceError("this way out is closed")
-        return link
-
-    def break_off(self) -> None:
-        """The route is gone: whoever uses it is told."""
-        if not self.closed:
-            self.close()
-            self._on_broken()
-
     def close(self) -> None:
         """See ``Outgoing.close``."""
-        if not self.closed:
-            self.closed = True
-            self._resumed.unpark_all()
-            self._on_closed(self)
+        super().close()
+        self._resumed.unpark_all()

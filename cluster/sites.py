@@ -239,7 +239,7 @@ class Sites:
         if way is None or self.link_to(way.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
         own = (self._site, self._mesh.node)
-        carried = CarriedWay((site, node), own, way, self.link_to, on_broken, self._ways.remove)
+        carried = CarriedWay((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
         self._ways.append(carried)
         return carried
 

@@ -12,6 +12,7 @@ from typing import Final, final
 
 import trio
 
+from iris.cluster.indirect_ways import IndirectWay
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId, is_node_id
@@ -43,7 +44,7 @@ def parse_via_url(url: str) -> NodeId:
 
 
 @final
-class ViaWay:
+class ViaWay(IndirectWay):
     """A way to one node through another one, the helper.
 
     Args:
@@ -56,22 +57,19 @@ class ViaWay:
         helper: NodeId,
         link: Callable[[], Link | None],
         on_broken: Callable[[], None],
-        on_closed: Callable[[ViaWay], None],
+        on_closed: Callable[[], None],
     ) -> None:
+        super().__init__(link, on_broken, on_closed)
         self.target: Final = target
         self.helper: Final = helper
         self._target = bytes.fromhex(target)
-        self._link = link
-        self._on_broken = on_broken
-        self._on_closed = on_closed
-        self.closed = False
 
     def __repr__(self) -> str:
         return f"<ViaWay to {self.target[:8]} through {self.helper[:8]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
-        link = self._open_link()
+        link = self.open_link()
         if not link.has_room():
             return False
         try:
@@ -82,27 +80,9 @@ class ViaWay:
 
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""
-        link = self._open_link()
+        link = self.open_link()
         if link.has_room():
             await trio.lowlevel.checkpoint()
         else:
             await link.wait_room()
-        self._open_link()
-
-    def _open_link(self) -> Link:
-        link = None if self.closed else self._link()
-        if link is None:
-            raise trio.ClosedResourceError("this way out is closed")
-        return link
-
-    def break_off(self) -> None:
-        """The helper is gone, or does not reach the node: whoever uses the way is told."""
-        if not self.closed:
-            self.close()
-            self._on_broken()
-
-    def close(self) -> None:
-        """See ``Outgoing.close``."""
-        if not self.closed:
-            self.closed = True
-            self._on_closed(self)
+        self.open_link()

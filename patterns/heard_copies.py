@@ -87,6 +87,8 @@ class HeardCopies:
                 raise RemoteProtocolError(str(error)) from None
             if len(known.keys) > MAX_KEYS:
                 known.keys.popitem(last=False)
+        if known.asked == number:
+            known.asked = 0  # answered: should it be thrown out, it is asked for anew at once
         self._go_on(peer, known)
 
     def _ask(self, peer: Peer, known: _Publisher, number: int) -> None:

@@ -76,7 +76,7 @@ async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> No
 def way_over(link: Link) -> CarriedWay:
     node = NodeId("2" * 32)
     way = Way(node, (Hop("us", node),))
-    return CarriedWay(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda _: None)
+    return CarriedWay(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda: None)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:
