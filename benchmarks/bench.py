@@ -100,7 +100,8 @@ def _measure(report: Report) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="ib-") as name,  # short: paths of ipc sockets end at 107 bytes
         contextlib.ExitStack() as stack,
-        Progress(*columns, console=console) as progress,
+        # Drawn between trials only: to draw takes milliseconds, ten times a second, of cores that are being measured.
+        Progress(*columns, console=console, auto_refresh=False) as progress,
     ):
         brokers = _start_brokers(report, Path(name), stack)
         trials = [
@@ -112,7 +113,7 @@ def _measure(report: Report) -> None:
         ]
         bar = progress.add_task("", total=len(trials))
         for case, system in trials:
-            progress.update(bar, description=f"{case.title}: {system.name}")
+            progress.update(bar, description=f"{case.title}: {system.name}", refresh=True)
             try:
                 outcome = run_trial(
                     system, case, seconds=seconds, broker=brokers[system.name], directory=Path(name) / system.name

@@ -72,7 +72,7 @@ class Worker:
         deadline = monotonic() + patience
         while True:
             try:
-                line = self._lines.get(timeout=0.1)
+                line = self._lines.get(timeout=0.5)
             except queue.Empty:
                 if watching is not None:
                     watching.check()

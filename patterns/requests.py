@@ -283,7 +283,7 @@ class Requests:
             except NotSent as error:
                 failure = error
                 continue
-            outcome = await self._wait(identifier, waiter, deadline, picker)
+            outcome = await self._wait(identifier, waiter, now, deadline, picker)
             if outcome is None:
                 break
             match outcome:
@@ -313,13 +313,12 @@ class Requests:
         raise failure
 
     async def _wait(
-        self, identifier: int, waiter: _Waiter, deadline: float, picker: Picker | None
+        self, identifier: int, waiter: _Waiter, started: float, deadline: float, picker: Picker | None
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
         However it ends, the member is told to stop unless it has answered, and nothing stays registered.
         """
-        started = trio.current_time()
         self._waiting[identifier] = waiter
         if picker is not None:
             picker.started(waiter.member)
