@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
@@ -142,6 +142,31 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",
         fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
     )
+
+
+def check_shards(options: SourceOptions, present: Collection[int]) -> None:
+    """Make sure that the shards which the options name are there: of one that is not, nothing would ever come.
+
+    Raises:
+        ConfigError: one is not; the message names the option.
+    """
+    named = {
+        "assign": options.shards or (),
+        "startingOffsets": _shards_of(options.starting),
+        "endingOffsets": _shards_of(options.ending),
+    }
+    for name, numbers in named.items():
+        missing = sorted(set(numbers).difference(present))
+        if missing:
+            there = ", ".join(map(str, sorted(present))) or "none"
+            raise ConfigError(
+                f"option {name} names the shard {missing[0]}, which the bridge {options.connection.bridge!r} does not "
+                f"have: use one of {there}"
+            )
+
+
+def _shards_of(position: Position) -> list[int]:
+    return [] if isinstance(position, str) else [int(shard.partition("@")[0]) for shard in position]
 
 
 def _connection(options: _Options) -> Connection:

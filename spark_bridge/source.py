@@ -47,7 +47,13 @@ from iris.spark_bridge.offsets import (
     ranges_between,
     split_ranges,
 )
-from iris.spark_bridge.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
+from iris.spark_bridge.options import (
+    SinkOptions,
+    SourceOptions,
+    check_shards,
+    parse_sink_options,
+    parse_source_options,
+)
 from iris.spark_bridge.portal import Portal, portal_to
 from iris.spark_bridge.reading import read_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
@@ -79,9 +85,11 @@ class IrisSource(DataSource):
 
         Raises:
             BridgeUnreachable: nobody serves the bridge, so that this is known at ``load()``.
+            ConfigError: the options are wrong, or name a shard that is not there.
         """
         options = parse_source_options(self._given)
-        portal_to(options.connection).call(lambda client: client.shards())
+        shards = portal_to(options.connection).call(lambda client: client.shards())
+        check_shards(options, {shard.number for shard in shards})
         return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.options import Connection, SourceOptions, parse_source_options
+from iris.spark_bridge.options import Connection, SourceOptions, check_shards, parse_source_options
 
 
 def test_without_options_everything_is_read_from_the_beginning() -> None:
@@ -106,3 +106,16 @@ def test_an_option_of_the_other_kind_of_read_is_refused(given: dict[str, str], s
     parse_source_options(given, streaming=not streaming)
     with pytest.raises(ConfigError, match=next(iter(given))):
         parse_source_options(given, streaming=streaming)
+
+
+@pytest.mark.parametrize("name", ["assign", "startingOffsets", "endingOffsets"])
+def test_a_shard_that_the_bridge_does_not_have_is_said_by_the_options_name(name: str) -> None:
+    value = "[0, 3]" if name == "assign" else '{"0": 5, "3@0011223344556677": 1}'
+    options = parse_source_options({name: value, "bridge": "archive"})
+    check_shards(options, {0, 3})
+    with pytest.raises(ConfigError, match=f"option {name} names the shard 3, which the bridge 'archive'.*one of 0, 1"):
+        check_shards(options, {1, 0})
+
+
+def test_options_that_name_no_shard_fit_every_bridge() -> None:
+    check_shards(parse_source_options({"startingOffsets": "latest"}), set())
