@@ -83,7 +83,7 @@ async def test_it_listens_at_several_addresses_at_once(tmp_path: Path) -> None:
             way.close()
 
 
-@pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
 async def test_an_address_that_is_taken_is_named(url: str) -> None:
     async with open_transports(2) as (one, two):
         (bound,) = await one.listen([url])
@@ -254,7 +254,7 @@ async def test_frames_arrive_in_order_under_backpressure(url: str) -> None:
         way.close()
 
 
-@pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
 async def test_a_reader_that_does_not_read_is_felt_by_every_task_that_writes(url: str) -> None:
     written = 0
 

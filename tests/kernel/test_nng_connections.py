@@ -131,6 +131,7 @@ async def test_connections_that_come_faster_than_they_are_looked_at_are_turned_a
         assert log.refused > 30
 
 
+@pytest.mark.parametrize("url", ["tcp", "ws"], indirect=True)
 async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str) -> None:
     """PUSH of nng 1.11 uses memory that is freed if it may send by a connection that ends while it begins."""
 

@@ -189,6 +189,26 @@ async def test_several_paths_may_share_a_port_and_others_do_not_exist() -> None:
             await near.listen([first])
 
 
+@pytest.mark.parametrize("url", ["ws://*:0/x", "ws://0.0.0.0:0", "ws://[::1]:0/x", "ws://localhost:0/a/b/"])
+async def test_it_listens_at_every_kind_of_address(url: str) -> None:
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        assert bound == url.replace(":0", f":{bound.rpartition(':')[2].partition('/')[0]}")
+        way = await near.dial(bound.replace("*", "127.0.0.1").replace("0.0.0.0", "127.0.0.1"), ignore)
+        way.send_nowait(b"x")
+        assert await receive(far) == b"x"
+        way.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["ws://no such host:1/x", "ws://[::1:80/x", "ws://127.0.0.1:1/x#y", "ws://192.0.2.1:5000/x"]
+)
+async def test_what_nobody_can_listen_at_is_named(url: str) -> None:
+    async with open_transports() as (transport,):
+        with pytest.raises(ConfigError):
+            await transport.listen([url])
+
+
 async def test_who_speaks_another_protocol_is_not_taken_for_a_node() -> None:
     async with open_transports(2) as (near, far):
         with socket.create_server(("127.0.0.1", 0)) as server:
