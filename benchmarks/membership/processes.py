@@ -31,7 +31,7 @@ _PATIENCE: Final = 600.0
 _SETTLED: Final = "settled"
 """Noted when a node has told everything that has changed as often as it is told."""
 
-_NO_CHANGES: Final = ("up", "complete", "routed out")
+_NO_CHANGES: Final = ("begun", "up", "complete", "spent", "routed out")
 
 _TOGETHER: Final = 4
 """Processes that start at a time: starting is mostly the work of Python, and the machine may have other work."""
@@ -96,7 +96,7 @@ class Swarm:
             "XDG_RUNTIME_DIR": str(self._directory),
         }
         for number in range(self.size):
-            while sum(not self.notes(other) for other in list(self.processes)[-_TOGETHER:]) >= _TOGETHER:
+            while sum(not self.has(other, "up") for other in list(self.processes)[-_TOGETHER:]) >= _TOGETHER:
                 time.sleep(0.05)
                 self._check_living()
             command = [sys.executable, "-m", "benchmarks.membership.processes", "--size", str(self.size)]
@@ -119,6 +119,14 @@ class Swarm:
         except FileNotFoundError:
             return []
         return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
+
+    def has(self, number: int, what: str) -> bool:
+        """Tell whether a process has written this down."""
+        return any(kind == what for _, kind, _ in self.notes(number))
+
+    def spent(self, what: str) -> float:
+        """Return the processor time of all processes, in seconds, when each had begun, or was complete."""
+        return sum(float(next(said for _, kind, said in self.notes(n) if kind == what)) for n in self.processes)
 
     def wait(self, what: str, condition: Callable[[int], bool]) -> None:
         """Wait until a condition holds for every living process."""
@@ -147,7 +155,7 @@ class Swarm:
 
     def kill(self, number: int) -> tuple[list[float], list[float]]:
         """Kill a process; return after how many seconds each other one gave it no more work, and saw it dead."""
-        node = self.notes(number)[0][2]
+        node = next(about for _, what, about in self.notes(number) if what == "up")
         process = self.processes.pop(number)
         since = time.monotonic()
         process.send_signal(signal.SIGKILL)
@@ -202,12 +210,16 @@ def measure(size: int, kills: int, idle: float) -> None:
     """Run it and print what was measured."""
     began = time.monotonic()
     with open_swarm(size) as swarm:
-        swarm.wait("all see all", lambda number: any(what == "complete" for _, what, _ in swarm.notes(number)))
+        swarm.wait("all see all", lambda number: swarm.has(number, "spent"))
         ups = [next(at for at, what, _ in swarm.notes(number) if what == "up") for number in swarm.processes]
         complete = [next(at for at, what, _ in swarm.notes(number) if what == "complete") for number in swarm.processes]
         print(
             f"{size} processes: all up after {max(ups) - began:.1f} s, "
             f"all see all {max(complete) - max(ups):.2f} s after the last one"
+        )
+        imports = swarm.spent("begun")
+        print(f"processor time: {imports:.1f} s to start Python and Iris, {swarm.spent('spent') - imports:.1f} s to meet")
+            f"processor time: {imports:.1f} s to start Python and Iris, {swarm.spent('spent') - imports:.1f} s until then"
         )
         swarm.wait_settled()
         shares, memory = swarm.costs(idle)
