@@ -160,13 +160,13 @@ async def test_a_member_that_never_answers_is_asked_once_in_a_while_only(autojum
         shop = await stage.node("shop")
         await shop.wait_for("store", members=3)
         callers = Callers(shop, timeout=0.5)
-        await callers.load(100, 10)
+        await callers.load(50, 10)
         assert callers.outcomes["RequestTimeout"] <= 12
-        assert callers.outcomes["reply"] >= 988
+        assert callers.outcomes["reply"] >= 488
         del store.seconds["store-0"]
-        await callers.load(100, 10)
-        assert store.served["store-0"] > 100, "it takes part again"
-        assert members["store-0"].statistics().services["store"].received < 1000
+        await callers.load(50, 10)
+        assert store.served["store-0"] > 50, "it takes part again"
+        assert members["store-0"].statistics().services["store"].received < 500
 
 
 async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(autojump_clock: MockClock) -> None:
@@ -180,16 +180,16 @@ async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(
         with pytest.raises(iris.ConfigError, match="hedge is 0"):
             await shop.request("store", hedge=0, idempotent=True)
         hedged = Callers(shop, idempotent=True, hedge=0.03)
-        for index in range(2000):
+        for index in range(1000):
             slow = f"store-{index % 3}"  # now one, now another, before anybody can get used to it
             store.seconds = {slow: 1.0} if index % 50 == 0 else {}
             await hedged.ask()
-        assert hedged.outcomes == {"reply": 2000}
+        assert hedged.outcomes == {"reply": 1000}
         assert max(hedged.seconds) < 0.05
         received = sum(member.statistics().services["store"].received for member in members.values())
-        assert 2001 <= received <= 2100
-        assert shop.statistics().hedged == received - 2000
-        assert shop.statistics().requests.sent == 2000
+        assert 1001 <= received <= 1050
+        assert shop.statistics().hedged == received - 1000
+        assert shop.statistics().requests.sent == 1000
         await trio.sleep(2)
 
 
