@@ -150,6 +150,7 @@ class Requests:
         """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
         mesh.on(kinds.REPLY, 2, self._receive_reply)
         mesh.on(kinds.FAILURE, 4, self._receive_failure)
+        mesh.on(kinds.RUNNING, 1, self._receive_running)
         mesh.observe(self)
 
     async def run(self) -> None:
@@ -366,6 +367,14 @@ class Requests:
             raise RemoteProtocolError("a failure carries a code, a text and a time")
         if code != EXPIRED:  # that the time is over is seen here, by the caller's own clock
             self._end(peer, message)
+
+    def _receive_running(self, peer: Peer, message: wire.Message) -> None:
+        identifier = message[1]
+        if type(identifier) is not int:
+            raise RemoteProtocolError("a request has an id")
+        waiter = self._waiting.get(identifier)
+        if (waiter is None or waiter.member != peer.node) and identifier not in self.gathering:
+            self._cancel(identifier, peer.node)
 
     def _end(self, peer: Peer, message: wire.Message) -> None:
         waiter = self._waiting.get(message[1])

@@ -36,6 +36,9 @@ from iris.patterns.values import Message, Sender
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
 
+_ORPHANED: Final = 60.0
+"""Seconds for which an idempotent request runs on when its caller is held for dead: if it lives, it asks again."""
+
 NO_ROOM: Final = "reply_dropped"
 """Code of the error when a handler's reply found no room on the link to its caller."""
 
@@ -59,6 +62,7 @@ class Serving:
         mesh.on(kinds.REQUEST, 7, self._receive_request)
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.AWAITED, 1, self._receive_awaited)
+        mesh.observe(self)
         mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
         # A broadcast to many, and a survey of many.
         relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
@@ -111,7 +115,7 @@ class Serving:
             raise RemoteProtocolError("a request carries an id, a time, flags and a payload")
         membership = self.memberships.get(cluster)
         idempotent = bool(flags & IDEMPOTENT)
-        if idempotent and self._answer_again(peer, identifier, membership):
+        if idempotent and self._answer_again(peer, identifier, membership, budget / 1000):
             return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
@@ -147,17 +151,18 @@ class Serving:
     def _receive_cancel(self, peer: Peer, message: wire.Message) -> None:
         job = self._jobs.get((peer.node, message[1]))
         if job is not None:
-            job.cancelled = True
-            if job.scope is not None:
-                job.scope.cancel()
+            _cancel(job)
 
     def _receive_awaited(self, peer: Peer, message: wire.Message) -> None:
         """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
         identifier = message[1]
         if type(identifier) is not int:
             raise RemoteProtocolError("a request has an id")
-        if (peer.node, identifier) not in self._jobs:
+        job = self._jobs.get((peer.node, identifier))
+        if job is None or job.cancelled:
             self._fail(peer, identifier, NOT_HERE, "")
+        else:
+            job.peer = peer
 
     def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
         _, cluster, headers, payload = message
@@ -181,13 +186,16 @@ class Serving:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None) -> bool:
+    def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None, budget: float) -> bool:
         """Deal with a request that is known already: it runs, or its outcome is sent once more."""
         key = (peer.node, identifier)
         known = self._remembered.find(key)
         if known is not None:
             self._post(peer, known[0], known[1])
-        elif key not in self._jobs:
+        elif (job := self._jobs.get(key)) is not None:
+            job.peer = peer
+            _end_at(job, trio.current_time() + budget)
+        else:
             return False
         if membership is not None:
             membership.repeated += 1
@@ -221,3 +229,39 @@ class Serving:
 
     def _forget(self, job: Job) -> None:
         self._jobs.pop((job.peer.node, job.identifier), None)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: the caller is told what it has here, and cancels again what it has cancelled."""
+        for (node, identifier), job in list(self._jobs.items()):
+            if node == peer.node and not job.cancelled:
+                with suppress(NotSent):  # it ends at its deadline
+                    peer.link.post((kinds.RUNNING, identifier), 0, CONTROL_RESERVE)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Whether the caller is lost shows later."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nobody waits for what this caller has asked; what it may repeat is kept for a while, as it may live."""
+        for (node, _), job in list(self._jobs.items()):
+            if node == peer.node:
+                if job.idempotent:
+                    _end_at(job, min(job.deadline, trio.current_time() + _ORPHANED))
+                else:
+                    _cancel(job)
+
+
+def _cancel(job: Job) -> None:
+    job.cancelled = True
+    if job.scope is not None:
+        job.scope.cancel()
+
+
+def _end_at(job: Job, deadline: float) -> None:
+    job.deadline = deadline
+    if job.scope is not None:
+        job.scope.deadline = deadline

@@ -36,6 +36,7 @@ REPLY: Final = 0x21  # (id: int, payload)
 FAILURE: Final = 0x22  # (id: int, code: str, text: str, retry_after_ms: int)
 CANCEL: Final = 0x23  # (id: int): the caller no longer waits
 AWAITED: Final = 0x24  # (id: int): frames may be lost, and the caller still waits: say so if it is not here
+RUNNING: Final = 0x25  # (id: int): frames may be lost, and the member is still at it: cancel it if nobody waits
 
 # Broadcast: 0x30 - 0x37
 BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
@@ -82,7 +83,7 @@ COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of s
 BETWEEN_REALMS: Final = frozenset(
     {
         *(PING, PONG, GOODBYE, RESET),
-        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, BROADCAST),
+        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING, BROADCAST),
         *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
         *(INTEREST, SENDER_KEY, SENDER_KEY_WANTED, COPY),
         *(CARRY, CARRY_REFUSED, ROUTE, EXPORTS, EXPORTS_WANTED),

@@ -206,3 +206,119 @@ async def test_a_reply_that_finds_no_room_is_told_to_be_dropped(autojump_clock: 
         assert sum(told.values()) == 16
         assert set(told) == {"reply", "reply_dropped"}
         assert member.mesh.refusals == {"reply without room on the link": told["reply_dropped"]}
+
+
+class Hanging:
+    """A service whose handlers wait until they are cancelled, or let go."""
+
+    def __init__(self) -> None:
+        self.running: set[object] = set()
+        self.ended: Counter[str] = Counter()
+        self.released = trio.Event()
+        self.service = iris.Service("store")
+        self.service.request(self.hang)
+
+    async def hang(self, request: iris.Request) -> object:
+        self.running.add(request.payload)
+        try:
+            await self.released.wait()
+        except trio.Cancelled:
+            self.ended["cancelled"] += 1
+            raise
+        else:
+            self.ended["done"] += 1
+        finally:
+            self.running.remove(request.payload)
+        return request.payload
+
+
+async def test_a_cancellation_that_was_lost_is_made_up_for_when_the_link_is_back(autojump_clock: MockClock) -> None:
+    store, outcomes = Hanging(), Outcomes()
+    async with open_meshes("shop", "store") as fleet, trio.open_nursery() as nursery:
+        shop, member = fleet["shop"], fleet["store"]
+        async with member.serve(store.service):
+            nursery.start_soon(outcomes.ask, shop, "goes on", math.inf)
+            async with trio.open_nursery() as given_up:
+                given_up.start_soon(outcomes.ask, shop, "given up", math.inf)
+                await trio.sleep(0.4)
+                fleet.network.loss = 1.0
+                given_up.cancel_scope.cancel()
+            await trio.sleep(1)
+            fleet.network.loss = 0.0
+            assert store.running == {"goes on", "given up"}, "the cancellation was not lost: the test shows nothing"
+            shop.break_connections()
+            await trio.sleep(1)
+            assert store.running == {"goes on"}
+            store.released.set()
+            await trio.sleep(1)
+    assert outcomes.of["goes on"][0] == "reply"
+    assert store.ended == {"cancelled": 1, "done": 1}
+
+
+async def test_what_a_dead_caller_has_asked_is_cancelled(autojump_clock: MockClock) -> None:
+    store, outcomes = Hanging(), Outcomes()
+    async with open_meshes("shop", "store", config=iris.Config()) as fleet:
+        shop, member = fleet["shop"], fleet["store"]
+        async with member.serve(store.service, concurrency=2), trio.open_nursery() as nursery:
+            nursery.start_soon(outcomes.ask, shop, "plain", math.inf)
+            nursery.start_soon(lambda: outcomes.ask(shop, "idempotent", math.inf, idempotent=True))
+            await trio.sleep(0.1)
+            nursery.start_soon(outcomes.ask, shop, "waits", math.inf)
+            await trio.sleep(0.1)
+            assert store.running == {"plain", "idempotent"}
+            fleet.network.partition(["shop"], ["store"])
+            member.mesh.drop(shop.id, "held for dead")
+            await trio.sleep(0.01)
+            assert store.running == {"idempotent"}
+            await trio.sleep(61)
+            assert store.running == set()
+            assert store.ended == {"cancelled": 2}
+            (membership,) = member.memberships
+            now = membership.statistics()
+            assert (now.received, now.cancelled, now.expired) == (3, 2, 1)
+            fleet.network.heal()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_caller_that_was_held_for_dead_gets_the_reply_to_what_it_repeats(autojump_clock: MockClock) -> None:
+    store, outcomes = Hanging(), Outcomes()
+    async with open_meshes("shop", "store") as fleet, trio.open_nursery() as nursery:
+        shop, member = fleet["shop"], fleet["store"]
+        async with member.serve(store.service):
+            nursery.start_soon(lambda: outcomes.ask(shop, "idempotent", 600.0, idempotent=True))
+            nursery.start_soon(outcomes.ask, shop, "plain", 600.0)
+            await trio.sleep(0.1)
+            member.mesh.drop(shop.id, "held for dead")
+            shop.break_connections()
+            await trio.sleep(1)
+            await member.mesh.connect([shop.url], expected=shop.id)
+            await trio.sleep(100)
+            assert store.running == {"idempotent"}, "its own deadline counts again"
+            assert outcomes.of["plain"][0] == "Unknown"
+            store.released.set()
+            await trio.sleep(1)
+            assert outcomes.of["idempotent"][0] == "reply"
+    assert store.ended == {"cancelled": 1, "done": 1}
+
+
+async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_clock: MockClock) -> None:
+    """The word of a member counts for itself; a number that is none is refused."""
+    said: list[wire.Message] = []
+    async with open_meshes("shop", "other", "store") as fleet, trio.open_nursery() as nursery:
+        shop, other, member = fleet["shop"], fleet["other"], fleet["store"]
+
+        def note(_: Peer, message: wire.Message) -> None:
+            said.append(message)
+
+        other.mesh._receivers.own[kinds.CANCEL] = (note, 2)
+        async with member.serve(Hanging().service):
+            nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
+            await trio.sleep(0.1)
+            for number in (1, 2, "1"):
+                other.mesh.post(shop.id, (kinds.RUNNING, number), 0)
+            member.mesh.post(shop.id, (kinds.RUNNING, 1), 0)
+            await trio.sleep(0.1)
+            assert said == [(kinds.CANCEL, 1), (kinds.CANCEL, 2)]
+            assert len(member.serving._jobs) == 1
+            assert shop.mesh.refusals == {f"message of kind {kinds.RUNNING:#x}": 1}
+            nursery.cancel_scope.cancel()
