@@ -217,10 +217,8 @@ def measure(size: int, kills: int, idle: float) -> None:
             f"{size} processes: all up after {max(ups) - began:.1f} s, "
             f"all see all {max(complete) - max(ups):.2f} s after the last one"
         )
-        imports = swarm.spent("begun")
-        print(f"processor time: {imports:.1f} s to start Python and Iris, {swarm.spent('spent') - imports:.1f} s to meet")
-            f"processor time: {imports:.1f} s to start Python and Iris, {swarm.spent('spent') - imports:.1f} s until then"
-        )
+        imports, all_of_it = swarm.spent("begun"), swarm.spent("spent")
+        print(f"processor time: {imports:.1f} s to start Python and Iris, {all_of_it - imports:.1f} s to meet")
         swarm.wait_settled()
         shares, memory = swarm.costs(idle)
         print(f"idle for {idle:g} s, load of the machine {os.getloadavg()[0]:.1f}:")
