@@ -186,11 +186,12 @@ class Membership:
         return self._roster.members(cluster)
 
     def count(self, cluster: str) -> int:
-        """Return how many members of ``cluster`` can be asked, here or at other sites."""
-        return len({*self.member_ids(cluster), *self.listed(cluster)})
+        """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""
+        members = {*self.member_ids(cluster), *self.listed(cluster)}
+        return 0 if members <= self._closed_routes else len(members)
 
     async def wait_for(self, cluster: str, count: int) -> None:
-        """Wait until ``count`` members of ``cluster`` can be asked, here or at other sites."""
+        """See ``Node.wait_for``."""
         while self.count(cluster) < count:
             await self._changed.park()
         await trio.lowlevel.checkpoint()

@@ -434,7 +434,7 @@ class Node:
         return here if self._sites is None else (*here, *self._sites.foreigners.members(cluster))
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
-        """Wait until a cluster has at least so many members that can be asked.
+        """Wait until a cluster has at least so many members that are linked, of which one or more can be asked now.
 
         Raises:
             RequestTimeout: it does not within ``timeout`` seconds.

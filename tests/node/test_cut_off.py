@@ -48,6 +48,21 @@ async def test_the_preferred_member_is_asked_while_it_can_be_and_then_another(au
         assert asked.keys() == {"one", "three"}
 
 
+async def test_nobody_waits_for_a_member_in_vain_and_is_then_told_that_there_is_none(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        await open_members(stage, "one")
+        shop = await stage.node("shop", "here")
+        await shop.wait_for("store")
+        stage.network.memory.partition(["here"], ["one"])
+        await trio.sleep(2)
+        assert len(shop.members("store")) == 1
+        with pytest.raises(iris.RequestTimeout, match="0 of 1 members after 1 s; 1 more cannot be asked"):
+            await shop.wait_for("store", timeout=1)
+        stage.network.memory.heal()
+        await shop.wait_for("store")
+        assert await shop.request("store") == "one"
+
+
 async def test_a_preferred_member_that_nobody_knows_is_no_error(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_members(stage, "one")
