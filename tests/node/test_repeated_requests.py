@@ -162,7 +162,9 @@ async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_i
                 assert sum(effects.values()) == 40
                 stage.network.memory.loss = 0.2
             stage.network.memory.loss = 0
-        assert effects == dict.fromkeys(range(40), 1)
+        assert effects.keys() == set(range(40))
+        # A fifth of all probes is lost too: the member may be held for lost, and that is counted.
+        assert sum(effects.values()) - 40 <= shop.statistics().moved
 
 
 @pytest.mark.parametrize("refusal", [None, iris.Limits(concurrency=1, queue=1)])
