@@ -20,6 +20,19 @@ from benchmarks.streams.table import heading, row
 
 _ERROR: Final = "TunnelBroken"
 _AT_ONCE: Final = 10
+_PATIENCE: Final = 120
+"""Seconds after which an end that was told nothing counts as silent."""
+
+
+@final
+class Seen:
+    """How the ends of tunnels saw that these were cut."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.messages = 0
+        self.longest = 0.0
+        """Seconds from a cut until the last of the ends that live had its error."""
 
 
 @final
@@ -58,39 +71,57 @@ class End:
             await trio.sleep(self._rng.uniform(0, 0.002))
 
 
-async def _cuts(seed: int, count: int) -> tuple[Counter[str], int]:
-    """Cut so many times ``_AT_ONCE`` tunnels; return how their ends saw it, and how many messages were read."""
+async def _cuts(seed: int, count: int) -> Seen:
+    """Cut so many times ``_AT_ONCE`` tunnels."""
     rng = random.Random(seed)
-    outcomes: Counter[str] = Counter()
-    messages = 0
+    seen = Seen()
     async with iris.testing.open_network(seed=seed) as network, network.open_node("opener", host="opener") as opener:
         for number in range(count):
-            host = f"member-{number}"
             kind = rng.choice(["crash", "cut"])
-            near = [End(rng) for _ in range(_AT_ONCE)]
-            far: list[End] = []
-            async with network.open_node(CLUSTER, host=host) as member, member.join(CLUSTER, _service(far, rng)):
-                await opener.wait_for(CLUSTER)
-                async with trio.open_nursery() as nursery:
-                    for end in near:
-                        nursery.start_soon(_use, opener, end)
-                    await trio.sleep(rng.expovariate(1 / 0.01))
-                    if kind == "crash":
-                        network.memory.crash(host)
-                        living = near
-                    else:
-                        network.memory.partition(["opener"], [host])
-                        living = [*near, *far]
-                    with trio.move_on_after(120):
-                        while any(end.outcome == "none" for end in living):  # noqa: ASYNC110 -- the time is virtual
-                            await trio.sleep(0.1)
-                    nursery.cancel_scope.cancel()
-            outcomes.update(f"{kind}: {end.outcome}" for end in near)
-            if kind == "cut":
-                outcomes.update(f"{kind} at the other end: {end.outcome}" for end in far)
-            messages += sum(end.read for end in (*near, *far))
+            await cut_once(network, opener, f"member-{number}", rng, seen, kind=kind, after=rng.expovariate(1 / 0.01))
             network.memory.heal()
-    return outcomes, messages
+    return seen
+
+
+async def cut_once(
+    network: iris.testing.Network,
+    opener: iris.Node,
+    host: str,
+    rng: random.Random,
+    seen: Seen,
+    *,
+    kind: str,
+    after: float,
+) -> None:
+    """Cut ``_AT_ONCE`` tunnels to a new member ``after`` so many seconds; add to ``seen`` how their ends saw it.
+
+    An end may come to be after the cut: what was on its way then still arrives.  And whoever opens waits for an answer
+    for a shorter time than it takes to hold a node dead.  So all ends that have come to be are waited for, and what
+    they saw is noted before the member leaves, which would end them as well.
+    """
+    near = [End(rng) for _ in range(_AT_ONCE)]
+    far: list[End] = []
+    async with network.open_node(CLUSTER, host=host) as member, member.join(CLUSTER, _service(far, rng)):
+        await opener.wait_for(CLUSTER)
+        async with trio.open_nursery() as nursery:
+            for end in near:
+                nursery.start_soon(_use, opener, end)
+            await trio.sleep(after)
+            started = trio.current_time()
+            if kind == "crash":
+                network.memory.crash(host)
+            else:
+                network.memory.partition(["opener"], [host])
+            living = [near] if kind == "crash" else [near, far]
+            with trio.move_on_after(_PATIENCE):
+                while any(end.outcome == "none" for ends in living for end in ends):  # noqa: ASYNC110 -- virtual time
+                    await trio.sleep(0.1)
+            seen.longest = max(seen.longest, trio.current_time() - started)
+            seen.outcomes.update(f"{kind}: {end.outcome}" for end in near)
+            if kind == "cut":
+                seen.outcomes.update(f"{kind} at the other end: {end.outcome}" for end in far)
+            nursery.cancel_scope.cancel()
+    seen.messages += sum(end.read for end in (*near, *far))
 
 
 def _service(ends: list[End], rng: random.Random) -> iris.Service:
@@ -124,19 +155,21 @@ def conduct(*, quick: bool) -> None:
         "tunnels cut",
         "how the ends saw it",
         "messages read before",
+        "last error after",
     )
     outcomes: Counter[str] = Counter()
-    messages = 0
+    messages, longest = 0, 0.0
     for start in range(0, count, 100):
-        part = min(100, count - start)
         clock = trio.testing.MockClock(autojump_threshold=0)
-        found, read = trio.run(_cuts, start, part, clock=clock)
-        outcomes += found
-        messages += read
+        seen = trio.run(_cuts, start, min(100, count - start), clock=clock)
+        outcomes += seen.outcomes
+        messages += seen.messages
+        longest = max(longest, seen.longest)
     row(
         f"{count * _AT_ONCE:,}",
         "; ".join(f"{what}: {times:,}" for what, times in sorted(outcomes.items())),
         f"{messages:,}",
+        f"{longest:.1f} s",
     )
     silent = {what: times for what, times in outcomes.items() if what.endswith(("none", "end of file", "out of order"))}
     if silent:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
-from benchmarks.streams import tree
+import iris.testing
+from benchmarks.streams import cuts, tree
 from benchmarks.streams.cable import why_not
 from benchmarks.streams.fanout import Checked
 
@@ -127,6 +130,18 @@ def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
     lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
     assert lost > 50
     assert flaps + resets > 2
+
+
+async def test_an_end_that_comes_to_be_after_the_cut_is_waited_for(autojump_clock: MockClock) -> None:
+    """Nothing is there faster than 0.1 ms, so the member sees none of the tunnels before it is cut off."""
+    seen = cuts.Seen()
+    async with (
+        iris.testing.open_network(seed=1) as network,
+        network.open_node("opener", host="opener") as opener,
+    ):
+        await cuts.cut_once(network, opener, "member", random.Random(1), seen, kind="cut", after=0.00005)
+    assert seen.outcomes == {"cut: RequestTimeout": 10, "cut at the other end: TunnelBroken": 10}
+    assert 5 < seen.longest < 10, "the openers gave up before the member held their node dead"
 
 
 def test_every_cut_of_a_tunnel_is_an_error_at_every_end_that_lives() -> None:

@@ -277,6 +277,26 @@ async def test_both_ends_of_a_cut_get_an_error(
     assert store.endings == ["TunnelBroken"]
 
 
+async def test_a_tunnel_whose_opener_never_hears_that_it_was_taken_is_an_error_at_the_handler_too(
+    autojump_clock: MockClock, network: Network, nodes: Nodes
+) -> None:
+    """The network is cut while the opening is on its way, and who asked has given up long before the verdict."""
+    shop, member, store = nodes
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises(iris.RequestTimeout):
+                await only_open(shop.open_tunnel("store", timeout=1))
+            assert member.statistics().tunnels.open == 1
+
+        nursery.start_soon(ask)
+        await trio.sleep(0.00005)  # less than anything takes to the other host
+        assert (member.statistics().tunnels.open, store.endings) == (0, [])
+        network.memory.partition(["shop"], ["store"])
+    await trio.sleep(20)
+    assert (member.statistics().tunnels.open, store.endings) == (0, ["TunnelBroken"])
+
+
 async def serve_until(member: iris.Node, service: iris.Service, leave: trio.Event) -> None:
     async with member.join("store", service):
         await leave.wait()
