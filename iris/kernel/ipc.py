@@ -43,7 +43,10 @@ async def open_ipc_connection(url: str) -> socket.socket:
         Refused: nobody listens there.
         NotSent: it cannot be connected to, or somebody else listens there.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is left
+        raise NotSent(f"cannot connect to {url}: {str(error.strerror).lower()}") from None
     try:
         connection.setblocking(False)
         path = url.removeprefix("ipc://")

@@ -35,7 +35,7 @@ from iris.kernel.exiting import close_at_exit
 from iris.kernel.ipc import open_ipc_connection, with_type_and_length
 from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Framing, Streams
-from iris.kernel.tcp import open_connection, with_length
+from iris.kernel.tcp import open_connection, prepare_to_send, with_length
 from iris.kernel.transport import ConnectionObserver, Outgoing
 from iris.kernel.wire import FRAME_OVERHEAD
 
@@ -196,6 +196,8 @@ class NngTransport:
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
         """See ``Transport.accept_reverse``."""
         connection, messages = await self._arrivals.wait_reverse(token)
+        with contextlib.suppress(OSError):  # it broke; whoever sends by it finds out
+            prepare_to_send(connection)
         return self._way_by(connection, "whoever dials a reverse connection", messages.encode, on_broken, messages)
 
     def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> ReverseIncoming:

@@ -102,8 +102,7 @@ async def _open_at(
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        prepare_to_send(connection)
         code = connection.connect_ex(address)
         if code == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(connection)
@@ -117,6 +116,16 @@ async def _open_at(
     except BaseException:
         connection.close()
         raise
+
+
+def prepare_to_send(connection: socket.socket) -> None:
+    """Have a connection by TCP send small frames at once, and take little more than what is on the way.
+
+    Raises:
+        OSError: it broke.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
 
 async def exchange_greetings(connection: socket.socket) -> None:

@@ -36,6 +36,9 @@ PUSH: Final = "push.sp.nanomsg.org"
 _REQUEST_LIMIT: Final = 8 * KIB
 """Bytes of an upgrade request.  Ours have 250; proxies add some."""
 
+_END: Final = b"\r\n\r\n"
+"""End of an upgrade request."""
+
 _RESPONSE_LIMIT: Final = 64 * KIB
 """Bytes of the answer to one, with the page that some add to say that there is nothing."""
 
@@ -44,6 +47,13 @@ _FRAGMENT: Final = MIB
 
 _CONTROL: Final = 125
 """Bytes of a ping, which the limit on messages must leave room for."""
+
+_SMALL: Final = KIB
+"""A frame of fewer bytes is dear for what it brings."""
+
+_IDLE: Final = 256
+"""So many of those in a row that end no message: pings, and parts of messages.  A stranger could else have this node do
+nothing but look at them; proxies that ping do so a few times a minute."""
 
 _SILENT: Final = logging.Logger("iris.kernel.web", logging.CRITICAL + 1)
 """What strangers say is counted and not logged."""
@@ -76,12 +86,14 @@ class Messages:
         is_over: the other end has said goodbye, or something that it must not.  Messages before that still count.
     """
 
-    __slots__ = ("_is_client", "_limit", "_part", "_protocol", "answer", "is_over", "waiting")
+    __slots__ = ("_idle", "_is_client", "_limit", "_part", "_protocol", "answer", "is_over", "waiting")
 
     def __init__(self, protocol: Protocol, limit: int, events: Sequence[Event] = ()) -> None:
         self._protocol = protocol
         self._is_client = protocol.side is CLIENT
         self._limit = limit
+        self._idle = 0
+        """Small frames that have come since the last message was whole, here or there."""
         self._part: bytearray | None = None
         """What has come of a message in several frames."""
         self.waiting: deque[bytes] = deque()
@@ -91,6 +103,7 @@ class Messages:
 
     def encode(self, frame: bytes) -> tuple[bytes, ...]:
         """Return what goes on the wire for a frame, in pieces."""
+        self._idle = 0  # to who only sends, pings are all that ever comes
         if len(frame) <= _FRAGMENT:
             return (Frame(Opcode.BINARY, frame).serialize(mask=self._is_client),)
         pieces: list[bytes] = []
@@ -112,7 +125,10 @@ class Messages:
             if self.is_over:
                 break
             assert isinstance(event, Frame)
-            if event.opcode is Opcode.BINARY and event.fin:
+            self._idle += len(event.data) < _SMALL
+            if self._idle > _IDLE:
+                self.is_over = True
+            elif event.opcode is Opcode.BINARY and event.fin:
                 self._complete(event.data)
             elif event.opcode is Opcode.BINARY:
                 self._part = bytearray(event.data)
@@ -126,10 +142,13 @@ class Messages:
                 self.is_over = True
         if self._protocol.parser_exc is not None:
             self.is_over = True
-        # A pong for each ping of a piece: less than that piece.  The empty one in the end is for half-closing.
-        self.answer += b"".join(self._protocol.data_to_send())
+        # A pong for each ping of a piece, each at most 4 bytes longer.  The empty one in the end is for half-closing.
+        answer = b"".join(self._protocol.data_to_send())
+        # In place of one that nobody could send: who asks and does not read would else have this node keep them all.
+        self.answer = answer or self.answer
 
     def _complete(self, message: bytes | bytearray | memoryview) -> None:
+        self._idle = 0
         if len(message) > self._limit:
             self.is_over = True
         else:
@@ -165,18 +184,18 @@ class Asked:
     def receive(self, data: bytes) -> None:
         """Take in what has come."""
         self._size += len(data)
-        self._end = (self._end + data)[-4:]
-        if self._size > _REQUEST_LIMIT:
+        seen = self._end + data
+        self._end = seen[1 - len(_END) :]
+        end = seen.find(_END)
+        # Nothing may follow a request that was not answered: the protocol would fail over it, and cannot answer then.
+        if self._size > _REQUEST_LIMIT or 0 <= end < len(seen) - len(_END):
             self.is_over = True
             return
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
-            # Nothing may follow a request that was not answered.
-            if isinstance(event, Request) and self._end == b"\r\n\r\n":
-                self._request = event
-                self.path = path_of(event.path)
-            else:
-                self.is_over = True
+            assert isinstance(event, Request)
+            self._request = event
+            self.path = path_of(event.path)
         if self._protocol.handshake_exc is not None:
             self._say()
             self.is_over = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -48,6 +49,17 @@ async def test_who_may_not_connect_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
     with pytest.raises(NotSent, match=r"cannot connect to ipc:.*/file"):
         await open_ipc_connection(f"ipc://{tmp_path}/file/{'x' * 300}")
+
+
+async def test_where_no_descriptor_is_left_it_is_an_error_of_that_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    with pytest.raises(NotSent, match=r"cannot connect to ipc:.*/x: too many open files"):
+        await open_ipc_connection(f"ipc://{tmp_path}/x")
 
 
 @pytest.mark.usefixtures("no_descriptor_is_left")

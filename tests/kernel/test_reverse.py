@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from iris.kernel.config import MIB
 from iris.kernel.errors import NotSent
 from iris.kernel.memory import MemoryNetwork
+from iris.kernel.sending import StreamOutgoing
 from iris.kernel.transport import Incoming, Outgoing, Transport
 from tests.support.transports import ignore, open_transports, receive, waiting
 
@@ -195,6 +198,17 @@ async def test_whoever_comes_second_is_turned_away() -> None:
                 assert await receive(home) == b"%d" % number
         assert told.names == []
         theirs.close()
+        outgoing.close()
+
+
+async def test_small_frames_go_at_once_and_little_is_left_to_the_system() -> None:
+    async with open_transports(2) as (office, home):
+        (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        (await home.dial(url, ignore)).close()
+        outgoing, _ = await Ends(office, home, url).join()
+        assert isinstance(outgoing, StreamOutgoing)
+        assert outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert 0 < outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < MIB
         outgoing.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.kernel.config import KIB, MIB
+from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.web import PULL, PUSH, Asked, Asking, Messages, NotUpgraded, path_of, split_url
 
@@ -163,12 +163,27 @@ GOOD = Asking(URL, PULL, LIMIT).request
         GOOD[:-2] + b"Content-Length: 5\r\n\r\nhello",
         GOOD[:-2] + b"Transfer-Encoding: chunked\r\n\r\n",
         GOOD + frame(BINARY, b"too early"),
+        GOOD + b"ends like a request\r\n\r\n",
+        GOOD + GOOD,
+        b"GET /x HTTP/1.1\r\n\r\n" * 2,
     ],
 )
 def test_nonsense_in_place_of_a_request_ends_at_once(request_bytes: bytes) -> None:
     asked = Asked(LIMIT)
     asked.receive(request_bytes)
     assert asked.is_over
+
+
+@given(st.binary(max_size=20) | st.sampled_from([b"\r\n", b"\x82\x80abcd"]), st.booleans(), st.integers(1, 300))
+def test_whatever_follows_a_request_is_too_early(more: bytes, as_request: bool, cut: int) -> None:
+    asked = Asked(LIMIT)
+    said = GOOD + more + b"\r\n\r\n" * as_request
+    cut = min(cut, len(GOOD) - 1)
+    asked.receive(said[:cut])
+    asked.receive(said[cut:])
+    assert asked.is_over == (said != GOOD)
+    if not asked.is_over:
+        assert asked.accept(PULL) is not None
 
 
 @pytest.mark.parametrize(
@@ -327,16 +342,47 @@ def test_what_is_announced_costs_no_memory_before_it_comes() -> None:
         tracemalloc.stop()
 
 
-def test_empty_parts_without_end_cost_nothing() -> None:
-    _, near = upgraded()
+@pytest.mark.parametrize("idle", [frame(CONT, b"", fin=False), frame(CONT, bytes(1023), fin=False), frame(PING, b"")])
+def test_small_frames_without_end_are_an_end(idle: bytes) -> None:
+    _, near = upgraded(MIB)
+    for _ in range(3):  # a message in between is worth as many again
+        near.receive(frame(BINARY, b"", fin=False) + idle * 255)
+        assert not near.is_over
+        near.receive(frame(CONT, bytes(1024)))
+        assert len(near.waiting.popleft()) >= 1024
+    near.receive(frame(BINARY, b"", fin=False) + idle * 256 + frame(CONT, bytes(1024)))
+    assert near.is_over
+    assert not near.waiting
+
+
+def test_who_sends_may_be_pinged_for_as_long_as_he_likes() -> None:
+    far, near = upgraded()
+    for _ in range(5):
+        far.receive(frame(PING, b"", masked=False) * 256)
+        assert not far.is_over
+        near.receive(b"".join(far.encode(b"x")))
+        assert near.waiting.popleft() == b"x"
+    far.receive(frame(PING, b"", masked=False) * 257)
+    assert far.is_over
+
+
+def test_large_parts_may_be_as_many_as_the_limit_has_room_for() -> None:
+    _, near = upgraded(MIB)
     near.receive(frame(BINARY, b"", fin=False))
-    tracemalloc.start()
-    try:
-        for _ in range(200):
-            near.receive(frame(CONT, b"", fin=False) * 100)
-        assert tracemalloc.get_traced_memory()[1] < 200 * KIB
-    finally:
-        tracemalloc.stop()
+    for _ in range(1023):
+        near.receive(frame(CONT, bytes(1024), fin=False))
+    near.receive(frame(CONT, bytes(1024)))
+    assert near.waiting.popleft() == bytes(MIB)
+
+
+def test_of_answers_that_nobody_can_send_the_newest_is_kept() -> None:
+    far, _ = upgraded()
+    for number in range(100):
+        far.receive(frame(PING, b"%d" % number, masked=False) * 2)
+        pong = far.answer[-6 - len(b"%d" % number) :]
+        assert pong[:2] == bytes((0x8A, 0x80 + len(b"%d" % number)))
+        assert bytes(byte ^ pong[2 + place % 4] for place, byte in enumerate(pong[6:])) == b"%d" % number
+        assert len(far.answer) == 2 * len(pong)
 
 
 @given(st.lists(st.binary(max_size=200) | st.builds(frame, st.integers(0, 15), st.binary(max_size=150))))

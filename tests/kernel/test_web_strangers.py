@@ -65,6 +65,8 @@ async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted(
         b"GET /iris HTTP/1.1\r\nX: " + b"x" * 20_000,
         Asking("ws://127.0.0.1:1/iris", PUSH, 1).request,
         Asking("ws://127.0.0.1:1/iris", PULL, 1).request + b"at once",
+        Asking("ws://127.0.0.1:1/iris", PULL, 1).request * 2,
+        b"GET / HTTP/1.1\r\n\r\n" * 2,
         Asking("ws://127.0.0.1:1/other", PULL, 1).request,
     ],
 )
@@ -118,8 +120,10 @@ async def test_of_those_that_are_upgraded_before_anybody_looks_the_newest_stay()
         frame(BINARY, bytes(700_000), fin=False) + frame(CONT, bytes(700_000)),
         b"\x00" * 100,
         b"\xff" * 100,
+        frame(PING, b"") * 300,
+        frame(BINARY, b"", fin=False) + frame(CONT, b"", fin=False) * 300,
     ],
-    ids=range(11),
+    ids=range(13),
 )
 async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: bytes) -> None:
     async with open_transports(2) as (near, far):
