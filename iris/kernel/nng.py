@@ -35,7 +35,7 @@ from iris.kernel.exiting import close_at_exit
 from iris.kernel.ipc import open_ipc_connection, with_type_and_length
 from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Framing, Streams
-from iris.kernel.tcp import open_connection, prepare_to_send, with_length
+from iris.kernel.tcp import Dials, open_connection, prepare_to_send, with_length
 from iris.kernel.transport import ConnectionObserver, Outgoing
 from iris.kernel.wire import FRAME_OVERHEAD
 
@@ -60,8 +60,8 @@ _AGAIN: Final = pynng.lib.NNG_EAGAIN
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
 _DIALS: Final = 256
-"""Dials at one time, each on a thread while it waits.  Apart from trio's own threads: members that have this node dial
-dead addresses in their handshakes must not keep it from reading its files."""
+"""Dials at one time, and look-ups of names, each of these on a thread.  Apart from trio's own threads: members that
+have this node dial dead names in their handshakes must not keep it from reading its files."""
 
 _REACHED: Final = 256
 """Addresses by ``ws`` of which it is remembered where they were found.  Reverse connections are dialled there: of a
@@ -114,7 +114,7 @@ class NngTransport:
         """The connections that were told of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_told = 0
-        self._dials = trio.CapacityLimiter(_DIALS)
+        self._dials = Dials(_DIALS)
         self._observer: ConnectionObserver | None = None
         # Before a connection is taken into use, so that it is known before its first frame.
         self._pull.add_pre_pipe_connect_cb(self._on_pipe_added)

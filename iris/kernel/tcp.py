@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, final
 
 import trio
 
@@ -36,7 +36,22 @@ def with_length(frame: bytes) -> tuple[bytes, bytes]:
     return _LENGTH(len(frame)), frame
 
 
-async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.socket:
+@final
+class Dials:
+    """How many connections may be made at the same time, and how many names be looked up.
+
+    Apart from each other: a look-up has its thread until the system's resolver gives up, also when nobody waits for it
+    any more.  Who is dialled by names that nobody answers for must not keep those with numbers from being dialled.
+    """
+
+    __slots__ = ("connections", "look_ups")
+
+    def __init__(self, at_once: int) -> None:
+        self.connections: Final = trio.CapacityLimiter(at_once)
+        self.look_ups: Final = trio.CapacityLimiter(at_once)
+
+
+async def open_connection(url: str, dials: Dials) -> socket.socket:
     """Connect to ``tcp://HOST:PORT``, and greet.
 
     A host with several addresses is tried at one after the other.  How long that takes is for the caller to limit: the
@@ -45,7 +60,7 @@ async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.soc
 
     Args:
         url: where to.
-        limiter: for those that are being made at the same time.
+        dials: limits those that are being made at the same time.
 
     Returns:
         A socket that does not block, by which nothing but the greetings has gone.
@@ -58,25 +73,25 @@ async def open_connection(url: str, limiter: trio.CapacityLimiter) -> socket.soc
     host, _, port = url.removeprefix("tcp://").rpartition(":")
     if not port.isdigit():
         raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
-    connection, _ = await open_greeted(url, host.strip("[]"), int(port), limiter, exchange_greetings)
+    connection, _ = await open_greeted(url, host.strip("[]"), int(port), dials, exchange_greetings)
     return connection
 
 
 async def open_greeted(
-    url: str, host: str, port: int, limiter: trio.CapacityLimiter, greet: Callable[[socket.socket], Awaitable[T]]
+    url: str, host: str, port: int, dials: Dials, greet: Callable[[socket.socket], Awaitable[T]]
 ) -> tuple[socket.socket, T]:
     """Connect to a port, greet as ``greet`` does, and return what that returns besides; see ``open_connection``.
 
     ``greet`` raises ``OSError`` if whoever listens there is not meant.
     """
     try:
-        addresses = await _look_up(host, port, limiter)
-    except (OSError, ValueError) as error:  # a name may be one that cannot even be asked for
+        addresses = await _look_up(host, port, dials.look_ups)
+    except (OSError, ValueError, RuntimeError) as error:  # a name beyond those that can be asked for; no thread is left
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
     failures: list[NotSent] = []
     for family, address in addresses:
         try:
-            async with limiter:
+            async with dials.connections:
                 return await _open_at(family, address, greet)
         except ConnectionRefusedError as error:
             failures.append(Refused(f"cannot connect to {url}: {_reason(error)}"))

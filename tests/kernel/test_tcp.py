@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.greetings import ANSWER, GREETING
-from iris.kernel.tcp import open_connection
+from iris.kernel.tcp import Dials, open_connection
 from iris.kernel.transport import Refused
 from tests.support.transports import fill, ignore, open_transports, receive
 
@@ -42,7 +43,7 @@ async def listening(host: str = "127.0.0.1") -> AsyncIterator[Listener]:
 
 
 async def dial(url: str) -> socket.socket:
-    return await open_connection(url, trio.CapacityLimiter(8))
+    return await open_connection(url, Dials(8))
 
 
 def descriptors() -> int:
@@ -207,16 +208,56 @@ async def test_little_waits_for_somebody_who_does_not_read() -> None:
 
 
 async def test_only_so_many_connect_at_one_time() -> None:
-    limiter = trio.CapacityLimiter(1)
+    dials = Dials(1)
     async with listening() as listener, trio.open_nursery() as nursery:
         for _ in range(2):
-            nursery.start_soon(open_connection, listener.url, limiter)
+            nursery.start_soon(open_connection, listener.url, dials)
         stream = await listener.accept()
         await wait_all_tasks_blocked(0.01)
-        assert limiter.statistics().tasks_waiting == 1
+        assert dials.connections.statistics().tasks_waiting == 1
         nursery.cancel_scope.cancel()
         await stream.aclose()
-    assert limiter.borrowed_tokens == 0
+    assert dials.connections.borrowed_tokens == 0
+
+
+async def test_where_no_thread_is_left_to_look_up_a_name_it_is_an_error_of_that_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def none_left(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", none_left)
+    with pytest.raises(NotSent, match=r"cannot connect to tcp://name.invalid:1: can't start new thread"):
+        await dial("tcp://name.invalid:1")
+
+
+async def test_names_that_nobody_answers_for_keep_no_number_from_being_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = trio.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+    look_up = socket.getaddrinfo
+
+    def wait_for_an_answer(host: str, port: int, *, type: int, flags: int) -> list[Any]:  # noqa: A002
+        if host == "slow" and not flags:
+            token.run_sync_soon(asked.set)
+            answered.wait(10)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, port, type=type, flags=flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait_for_an_answer)
+    dials = Dials(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_connection, "tcp://slow:1", dials)
+        await asked.wait()
+        nursery.cancel_scope.cancel()
+    assert dials.look_ups.borrowed_tokens == 1  # its thread goes on, although nobody waits for it
+    async with listening() as listener:
+        url = listener.url
+    with trio.fail_after(5), pytest.raises(Refused):
+        await open_connection(url, dials)
+    answered.set()
+    with pytest.raises(NotSent, match="no answer"):
+        await open_connection("tcp://slow:1", dials)
+    assert dials.look_ups.borrowed_tokens == 0
 
 
 def test_the_child_of_a_fork_touches_nothing_of_its_parents() -> None:
