@@ -114,6 +114,7 @@ class InterestTable:
         """What the last message has added."""
         self._matcher: Matcher[Wanted] = Matcher()
         self._known: dict[NodeId, dict[Terms, Wanted]] = {}
+        self._patient: Counter[tuple[NodeId, str]] = Counter()
         self._stale: dict[NodeId, set[Terms]] = {}
         """What nodes that are telling everything anew have not repeated so far; it goes with the last message."""
 
@@ -124,6 +125,10 @@ class InterestTable:
     def terms_of(self, node: NodeId) -> Collection[Terms]:
         """Return what a node subscribes to."""
         return self._known.get(node, {}).keys()
+
+    def is_patient(self, node: NodeId, pattern: str) -> bool:
+        """Tell whether a node subscribes to exactly this pattern and wants publishers to wait for it."""
+        return (node, pattern) in self._patient
 
     def receive_untrusted(
         self,
@@ -151,17 +156,20 @@ class InterestTable:
         known = self._known.setdefault(node, {})
         stale = set(known) if whole else self._stale.get(node, set())
         limit = MAX_FOREIGN_TERMS if foreign else MAX_TERMS
-        if len(known) - len(stale) + len(more) > limit:
+        # Who begins to tell everything again and again, and never ends, has all that was told before as stale.
+        if len(known) - len(stale) + len(more) > limit or len(known) + len(more) > 2 * limit:
             raise RemoteProtocolError(f"node {node} subscribes to more than {limit} patterns")
         stale.difference_update(more)
         for terms in less if version == 0 else (*less, *stale):
             wanted = known.pop(terms, None)
             if wanted is not None:
-                self._matcher.remove(terms.pattern, wanted)
+                self._remove(wanted)
         self.added = [terms for terms in dict.fromkeys(more) if terms not in known]
         for terms in self.added:
             known[terms] = wanted = Wanted(node, terms)
             self._matcher.add(terms.pattern, wanted)
+            if terms.patient:
+                self._patient[node, terms.pattern] += 1
         if version == 0 and stale:
             self._stale[node] = stale
         else:
@@ -174,7 +182,7 @@ class InterestTable:
         known = self._known.get(node, {})
         lost = [terms for terms in known if not permit(terms.pattern)]
         for terms in lost:
-            self._matcher.remove(terms.pattern, known.pop(terms))
+            self._remove(known.pop(terms))
         self.refused += len(lost)
         self.version += bool(lost)
         return bool(lost)
@@ -182,9 +190,17 @@ class InterestTable:
     def forget(self, node: NodeId) -> None:
         """Drop a node's interest."""
         self._stale.pop(node, None)
-        for terms, wanted in self._known.pop(node, {}).items():
-            self._matcher.remove(terms.pattern, wanted)
+        for wanted in self._known.pop(node, {}).values():
+            self._remove(wanted)
         self.version += 1
+
+    def _remove(self, wanted: Wanted) -> None:
+        node, terms = wanted
+        self._matcher.remove(terms.pattern, wanted)
+        if terms.patient:
+            self._patient[node, terms.pattern] -= 1
+            if not self._patient[node, terms.pattern]:
+                del self._patient[node, terms.pattern]
 
 
 def _terms_untrusted(field: object) -> list[Terms]:

@@ -433,6 +433,8 @@ class Publishing:
         if not is_pattern(pattern) or type(held) is not bool:
             raise RemoteProtocolError("a hold has a pattern and says whether it begins")
         entry = (peer.node, pattern)
+        if held and not self._interest.is_patient(*entry):
+            raise RemoteProtocolError("publishers pause for subscriptions that want them to wait, and for nobody else")
         if held and entry not in self._held:
             self._held[entry] = entry
             self._holds.add(pattern, entry)
@@ -451,6 +453,11 @@ class Publishing:
         """Wait until no subscriber of a topic asks for a pause."""
         while self.look_up(topic).held:
             await self._released.park()
+
+    def interest_ended(self, node: NodeId) -> None:
+        """A node no longer subscribes to something: its pauses for that are over, whether it says so or not."""
+        for entry in [entry for entry in self._held if entry[0] == node and not self._interest.is_patient(*entry)]:
+            self._release(entry)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 

@@ -291,6 +291,8 @@ class PubSub:
         self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
         self.publishing.ways_changed()
+        if message[2] or message[4]:
+            self.publishing.interest_ended(peer.node)
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
         self.retention.interest_added(peer, self._table.added)

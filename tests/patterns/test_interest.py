@@ -144,6 +144,30 @@ def test_the_terms_of_a_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     table.receive_untrusted(NODE, (kinds.INTEREST, 3, True, terms(20, 10), ()))  # instead of what was, not on top
     assert table.match("t.20")
     assert table.match("t.0") == ()
+    table.receive_untrusted(NODE, (kinds.INTEREST, 0, True, terms(30, 10), ()))
+    with pytest.raises(RemoteProtocolError, match="more than 10"):  # everything, begun anew and again, and never ended
+        table.receive_untrusted(NODE, (kinds.INTEREST, 0, True, terms(40, 10), ()))
+    assert len(table.terms_of(NODE)) == 20
+    table.receive_untrusted(NODE, (kinds.INTEREST, 4, True, (), ()))
+    assert not table.terms_of(NODE)
+
+
+def test_who_has_publishers_wait_is_known_by_the_pattern_for_as_long_as_it_does() -> None:
+    table = InterestTable()
+    patient, grouped = Terms("a.*", None, False, True), Terms("a.*", "workers", False, True)
+    table.receive_untrusted(NODE, (kinds.INTEREST, 1, True, (A, C, patient, grouped), ()))
+    assert table.is_patient(NODE, "a.*")
+    assert not any(table.is_patient(*other) for other in [(NODE, "a.>"), (NODE, "a.b"), (OTHER, "a.*")])
+    table.receive_untrusted(NODE, (kinds.INTEREST, 2, False, (), (patient,)))
+    assert table.is_patient(NODE, "a.*")
+    table.receive_untrusted(NODE, (kinds.INTEREST, 3, True, (A, C), ()))
+    assert not table.is_patient(NODE, "a.*")
+    table.receive_untrusted(NODE, (kinds.INTEREST, 4, False, (patient,), ()))
+    table.narrow(NODE, lambda pattern: pattern == "a.>")
+    assert not table.is_patient(NODE, "a.*")
+    table.receive_untrusted(NODE, (kinds.INTEREST, 5, False, (patient,), ()))
+    table.forget(NODE)
+    assert not table._patient
 
 
 @pytest.mark.parametrize(
