@@ -43,13 +43,12 @@ def targets_untrusted(field: object) -> dict[str, bytes]:
     fields = cast("tuple[object, ...]", field) if type(field) is tuple else ()
     if not fields or len(fields) % 2 or len(fields) > MAX_ARRAY:
         raise RemoteProtocolError("a copy goes to nodes of some sites")
-    targets: dict[str, bytes] = {}
+    targets: dict[str, dict[bytes, None]] = {}
     for site, nodes in zip(fields[::2], fields[1::2], strict=True):
         if not isinstance(site, str) or not is_site(site) or type(nodes) is not bytes or not nodes or len(nodes) % NODE:
             raise RemoteProtocolError("a copy names a site and nodes of 16 bytes")
-        known = targets.get(site, b"")
-        targets[site] = b"".join(dict.fromkeys(split_nodes(known + nodes)))
-    return targets
+        targets.setdefault(site, {}).update(dict.fromkeys(split_nodes(nodes)))
+    return {site: b"".join(nodes) for site, nodes in targets.items()}
 
 
 def split_nodes(nodes: bytes) -> Iterable[bytes]:

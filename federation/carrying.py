@@ -38,7 +38,7 @@ from iris.federation.checkpoint import Checkpoint
 from iris.federation.pressure import Flow, Pressure
 from iris.kernel import kinds, wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
+from iris.kernel.ids import NodeId, is_site, realm_of_site, realm_of_topic
 from iris.kernel.link import Link
 from iris.kernel.wire import Message
 
@@ -97,7 +97,7 @@ class Carrying:
         self._realm_id = near.identity.realm_id
         self._transit = transit
         self._slowed: dict[Flow, float] = {}
-        self._ways: dict[str, Way | None] = {}
+        self._ways: dict[str, Way] = {}
         self._ways_version = -1
         self.pressure: Final = Pressure(near.config.link_bytes, self._tell_pressure)
         self.checkpoint: Final = Checkpoint(is_exported, self._directory.offers, rate)
@@ -119,10 +119,9 @@ class Carrying:
 
     def _forward_near(self, peer: Peer, message: Message) -> None:
         """Carry what a node of this site has handed over, or another gateway of it."""
-        kind, hops, site, target, source_site, source, frame = message
+        _check_ends_untrusted(message)
+        kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
-        if type(hops) is not int or type(site) is not str or type(source_site) is not str:
-            raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
         if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1
@@ -137,10 +136,9 @@ class Carrying:
         """Carry what a gateway of another site has handed over."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
-        kind, hops, site, target, source_site, source, frame = message
+        _check_ends_untrusted(message)
+        kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
-        if type(hops) is not int or not isinstance(site, str) or not isinstance(source_site, str):
-            raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
         if kind == kinds.CARRY_REFUSED and type(frame) is not int:
             raise RemoteProtocolError("a refusal has a reason")
         self.received += 1
@@ -151,7 +149,7 @@ class Carrying:
             if type(frame) is not bytes:
                 raise RemoteProtocolError("a carried frame is bytes")
             if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
-                self._slow_down(Flow(source_site, message[5], site, message[3]))
+                self._slow_down(Flow(source_site, source, site, target))
                 return
             if site == own.site:
                 reason = self.checkpoint.refusal(node_untrusted(target), source_site, node_untrusted(source), frame)
@@ -271,7 +269,8 @@ class Carrying:
         _, _, source_site, source, targets, _ = message
         own = self._directory.own
         local = self._directory.is_local(peer.node)
-        if not local and (source_site, node_untrusted(source)) != (own.site, peer.node):
+        publisher = (source_site, node_untrusted(source))
+        if not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
             raise RemoteProtocolError("a node hands over events of its own only")
         self.received += 1
         wanted = targets_untrusted(targets)
@@ -285,7 +284,7 @@ class Carrying:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _, hops, source_site, source, targets, frame = message
         own = self._directory.own
-        if type(hops) is not int or type(source_site) is not str or type(frame) is not bytes:
+        if type(hops) is not int or not is_site(source_site) or type(frame) is not bytes:
             raise RemoteProtocolError("a copy says whose it is")
         node_untrusted(source)
         self.received += 1
@@ -320,7 +319,8 @@ class Carrying:
                 if realm_of_topic(pattern) == realm_id
                 for node in wanting
             }
-            self._hearing[1][site, realm_id] = known
+            if known:  # nodes name any number of sites that do not exist
+                self._hearing[1][site, realm_id] = known
         passed = b"".join(node for node in split_nodes(nodes) if node in known)
         if len(passed) != len(nodes):
             self.checkpoint.refused[checkpoint.NOT_EXPORTED] += 1
@@ -395,14 +395,16 @@ class Carrying:
         if self._ways_version != self._directory.version:
             self._ways_version = self._directory.version
             self._ways.clear()
-        if site not in self._ways:
-            self._ways[site] = self._directory.way(site) if site in self._directory.sites() else None
-        return self._ways[site]
+        way = self._ways.get(site)
+        if way is None:
+            way = self._directory.way(site)
+            if way is not None:  # neighbours name any number of sites that do not exist
+                self._ways[site] = way
+        return way
 
     def _slow_down(self, flow: Flow) -> None:
         """Count a frame that is beyond the rate, and have its sender pause: what it sends meanwhile would be lost."""
         self.refused[checkpoint.TOO_FAST] += 1
-        node_untrusted(flow.source)
         now = trio.current_time()
         if now - self._slowed.get(flow, -PAUSE) >= PAUSE / 2:
             if len(self._slowed) >= _MAX_SLOWED:
@@ -441,3 +443,16 @@ class Carrying:
     def _own_link_to(self, neighbour: NodeId) -> Link | None:
         """Frames of this very node take the same way as those of others, by way of its link to itself."""
         return None if self.link_to(neighbour) is None else self._near.own.link
+
+
+def _check_ends_untrusted(message: Message) -> None:
+    """Check the ends of a frame before anything is remembered of it, or said to them later, when nobody is to blame.
+
+    Raises:
+        RemoteProtocolError: it is not between two nodes, each at a site.
+    """
+    _, hops, site, target, source_site, source, _ = message
+    if type(hops) is not int or not (is_site(site) and is_site(source_site)):
+        raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
+    node_untrusted(target)
+    node_untrusted(source)

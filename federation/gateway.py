@@ -338,7 +338,7 @@ class Gateway:
         if peer.foreign:
             return
         if not near:
-            self._directory.add(peer.node, trio.current_time(), local=False)
+            self._listen_to(peer)
         self._advertising.add(peer.node, self._directory.own.site if near else peer.site)
         self._stale.add(peer.node)
         self.news()
@@ -347,10 +347,15 @@ class Gateway:
         """What it was told may be lost, and what it has told."""
         if not peer.foreign:
             if not near:
-                self._directory.add(peer.node, trio.current_time(), local=False)
+                self._listen_to(peer)
             self._advertising.repeat(peer.node)
             self._stale.add(peer.node)
             self.news()
+
+    def _listen_to(self, peer: Peer) -> None:
+        """Listen to a neighbour; one that floods the directory is not heard earlier for having said RESET."""
+        if peer.node not in self._flooded:
+            self._directory.add(peer.node, trio.current_time(), local=False)
 
     def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
         """Nothing leads through it for now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -368,6 +369,10 @@ def test_a_copy_says_to_whom_it_goes(field: object) -> None:
 def test_a_node_that_is_named_twice_gets_it_once() -> None:
     one, two = bytes(16), bytes(range(16))
     assert targets_untrusted(("eu", one + two + one, "us", two, "eu", two)) == {"eu": one + two, "us": two}
+    many = b"".join(number.to_bytes(16) for number in range(50_000))
+    began = time.thread_time()
+    assert targets_untrusted(("eu", many) + ("eu", one) * 511) == {"eu": many}
+    assert time.thread_time() - began < 1, "nodes that are named before cost nothing again"
 
 
 async def test_a_publisher_waits_while_a_gateway_has_it_pause_and_loses_nothing(autojump_clock: MockClock) -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from iris.cluster.site_directory import UPDATES
 from iris.cluster.site_messages import Hop, Route, wanted
 from iris.cluster.tokens import Tokens
 from iris.kernel import kinds
@@ -34,6 +35,24 @@ async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
         await trio.sleep(60)
         assert federation.gateways["us-gateway"].statistics().sites == ("ap", "eu")
         assert len(reports_of(caplog, "floods the directory")) == 1
+
+
+async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(autojump_clock: MockClock) -> None:
+    async with open_federation(seed=7) as federation:
+        await federation.mesh("us", "ap")
+        await federation.wait_for_sites("us", "ap")
+        us, own = federation.gateways["us-gateway"], federation.nodes["ap-gateway"]
+        link = federation.gateways["ap-gateway"]._between.peers[federation.nodes["us-gateway"].id].link
+        route = Route(Hop("ap", own.id), (Hop("ap", own.id),)).message()
+        for _ in range(2):
+            for _ in range(UPDATES + 100):
+                link.post(route, 50)
+            link.post((kinds.RESET,), 0)
+            await trio.sleep(1)
+            assert us.statistics().sites == ()
+        assert us._between.refusals[f"message of kind {kinds.ROUTE:#x}"] >= UPDATES
+        await trio.sleep(60)
+        assert us.statistics().sites == ("ap",)
 
 
 async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listened_to(

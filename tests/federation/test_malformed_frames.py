@@ -1,0 +1,87 @@
+"""Gateways of other sites and realms that say in frames what cannot be: refused, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from iris.federation.gateway import Gateway
+from iris.kernel import kinds, wire
+from iris.kernel.memory import MemoryTransport
+from tests.support.federations import echo, open_federation
+from tests.support.two_realms import open_realms
+
+FRAME = bytes((wire.DATA,)) + bytes(63)
+LONG = FRAME * 1000
+
+
+async def stand_still(gateway: Gateway, seconds: float) -> None:
+    """Have a gateway read nothing for some time, so that links to it are busy, and then be free again."""
+    transport = gateway._between._transport
+    assert isinstance(transport, MemoryTransport)
+    transport.pause()
+    await trio.sleep(seconds)
+    transport.resume()
+    await trio.sleep(2)
+
+
+@pytest.mark.parametrize("source", [b"short", bytes(100_000), 7, "node"])
+async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
+    autojump_clock: MockClock, source: object
+) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        hostile = await federation.gateway("ap", to=["us-gateway"])
+        await federation.member("eu", echo("store"))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        us, eu = federation.gateways["us-gateway"], federation.nodes["eu-gateway"]
+        link = hostile._between.peers[federation.nodes["us-gateway"].id].link
+        for _ in range(100):
+            link.post((kinds.CARRY, 5, "eu", bytes.fromhex(eu.id), "ap", source, LONG), len(LONG))
+        await stand_still(federation.gateways["eu-gateway"], 0.5)
+        assert us._between.refusals[f"message of kind {kinds.CARRY:#x}"] == 100
+        assert us.statistics().sites == ("ap", "eu")
+        assert await shop.request("store", 1) == 1
+
+
+async def test_nor_does_one_from_another_realm(autojump_clock: MockClock) -> None:
+    async with open_realms() as realms:
+        realms.introduce()
+        await realms.link()
+        ours, theirs = realms.ours.gateways["eu-gateway"], realms.theirs.gateways["acme-eu-gateway"]
+        await realms.ours.gateway("ap", to=["eu-gateway"])
+        shop = await realms.shop(echo("databases"))
+        await ours.wait_for_site("ap")
+        (ours_there,) = theirs._between.peers.values()
+        target = bytes.fromhex(realms.ours.nodes["ap-gateway"].id)
+        their_site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
+        for _ in range(100):
+            ours_there.link.post((kinds.CARRY, 5, f"{shop.realm}/ap", target, their_site, b"short", LONG), len(LONG))
+        await stand_still(realms.ours.gateways["ap-gateway"], 0.5)
+        assert ours._between.refusals[f"message of kind {kinds.CARRY:#x}"] == 100
+        assert await shop.request("acme/databases", 1) == 1
+
+
+async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("us", "ap")
+        hostile = federation.gateways["ap-gateway"]
+        us, node = federation.gateways["us-gateway"], await federation.node("us", "node")
+        link = hostile._between.peers[federation.nodes["us-gateway"].id].link
+        near = node.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        await federation.wait_for_sites("us", "ap")
+        own = bytes.fromhex(node.id)
+        for number in range(500):
+            link.post((kinds.CARRY, 5, f"x{number}", own, "ap", own, FRAME), 64)
+            near.post((kinds.COPY, 5, "us", own, (f"y{number}", own), FRAME), 64)
+        link.post((kinds.CARRY, 5, "ap", own, "long" * 1000, own, FRAME), 64)
+        await trio.sleep(2)
+        assert us.statistics().refused["no route"] == 500
+        assert us.statistics().refused["not exported"] == 500
+        assert us._between.refusals[f"message of kind {kinds.CARRY:#x}"] == 1
+        assert len(us._carrying._ways) <= 1
+        assert us._carrying._hearing[1] == {}
