@@ -47,7 +47,7 @@ class Broadcasts:
             self._trees.pop(cluster, None)
             raise nobody_serves(cluster, self._mesh.identity)
         message = (kinds.BROADCAST, cluster_of(cluster), flat, encoded)
-        size = wire.payload_size(encoded)
+        size = wire.payload_size(encoded) + wire.headers_size(flat)
         if len(members) <= self._config.relay_above:
             self._trees.pop(cluster, None)
             links = self._tell(members, message, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from typing import Final, cast
 
@@ -38,12 +39,15 @@ def failure_in(error: BaseException) -> BaseException | None:
     """Return what went wrong in a handler besides its being cancelled.
 
     It may be a group: what a nursery raises that was cancelled, when a task of it failed at that.  It may be no
-    ``Exception``: ``asyncio.CancelledError`` is none, and means nothing here.
+    ``Exception``: ``asyncio.CancelledError`` is none, and means nothing here.  Nor does a ``trio.Cancelled`` that was
+    kept from another task, or an ended scope, while nothing around this task is cancelled.
 
     Returns:
         None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
+    cancelled = trio.current_effective_deadline() == -math.inf
     if isinstance(error, BaseExceptionGroup):
-        rest = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        rest = group.split(trio.Cancelled)[1] if cancelled else group
         return None if rest is None or rest.subgroup(_ENDS) is not None else rest
-    return None if isinstance(error, (trio.Cancelled, *_ENDS)) else error
+    return None if isinstance(error, (trio.Cancelled, *_ENDS) if cancelled else _ENDS) else error

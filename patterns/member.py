@@ -25,7 +25,7 @@ from iris.patterns.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.failures import described, failure_in
 from iris.patterns.handlers import RequestHandler, encoded
 from iris.patterns.inheritance import served_priority
-from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OVERLOADED
+from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OF_HANDLER, OVERLOADED
 from iris.patterns.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
@@ -241,17 +241,25 @@ class Membership:
         size = wire.payload_size(job.payload)
         # Counted together, because requests whose worker has not begun yet are still in the queue.
         full = len(self._running) + self.queued >= self._concurrency + self._queue_limit
-        if full or self._bytes + size > self._queue_bytes:
-            if job.priority != Priority.HIGH or not self._queue:
-                self._refused += 1
-                return False
-            newest = self._queue.pop()
-            self._bytes -= newest.size
-            self._refuse(newest)
+        full = full or self._bytes + size > self._queue_bytes
+        if full and not (job.priority == Priority.HIGH and self._make_room(size)):
+            self._refused += 1
+            return False
         job.size = size
         self._bytes += size
         (self._queue if job.priority != Priority.HIGH else self._urgent).append(job)
         return True
+
+    def _make_room(self, size: int) -> bool:
+        """Refuse the newest of those that are not urgent until ``size`` bytes more may wait; tell whether they may."""
+        if not self._queue or self._bytes + size - sum(job.size for job in self._queue) > self._queue_bytes:
+            return False
+        while True:
+            newest = self._queue.pop()
+            self._bytes -= newest.size
+            self._refuse(newest)
+            if self._bytes + size <= self._queue_bytes:
+                return True
 
     def retry_after(self) -> float:
         """Return when a refused caller may try again, in seconds from now."""
@@ -393,7 +401,7 @@ class Membership:
     def _fail(self, job: Job, error: BaseException) -> tuple[wire.Message, int]:
         self._failed += 1
         code, text = described(error, tracebacks=self.service.tracebacks)
-        return (kinds.FAILURE, job.identifier, code, text, 0), len(text)
+        return (kinds.FAILURE, job.identifier, code, text, OF_HANDLER), len(text)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final, final
 
 import trio
@@ -66,6 +67,9 @@ NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+
+OF_HANDLER: Final = -1
+"""In a failure, where the time is after which to try again: the handler ran, and the code is its own."""
 
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Failures after which the handler certainly did not run, so that another member may be asked."""
@@ -278,6 +282,8 @@ class Requests:
                 kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
             )  # fmt: skip
             size = wire.payload_size(payload)
+            if headers is not None:
+                size += wire.headers_size(headers)
             waiter = _Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
             try:
                 self._mesh.post(member, message, waiter.size, eager=True)
@@ -292,6 +298,8 @@ class Requests:
                     return wire.decode_payload_untrusted(reply)
                 case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
                     failure = failure_of(cluster, member, code, text, retry_after)
+                    if retry_after < 0:
+                        raise failure
                     if code == MEMBER_LEFT and idempotent:
                         failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
                     elif code not in _ELSEWHERE:
@@ -365,7 +373,8 @@ class Requests:
         _, _, code, text, retry_after = message
         if type(code) is not str or type(text) is not str or type(retry_after) is not int:
             raise RemoteProtocolError("a failure carries a code, a text and a time")
-        if code != EXPIRED:  # that the time is over is seen here, by the caller's own clock
+        # That the time is over is seen here, by the caller's own clock.
+        if code != EXPIRED or retry_after < 0:
             self._end(peer, message)
 
     def _receive_running(self, peer: Peer, message: wire.Message) -> None:
@@ -407,6 +416,9 @@ class Requests:
                     peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
             except NotSent:
                 waiter.end(_BROKEN)
+        for identifier in self.gathering:  # who was not asked, or has answered, is not listened to
+            with suppress(NotSent):
+                peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
 
     def peer_refused(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
@@ -436,6 +448,8 @@ def budget_of(seconds: float) -> int:
 
 def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
     """Return the error that a member's answer stands for."""
+    if retry_after_ms < 0:
+        return RemoteError(code, text)
     match code:
         case "overloaded":
             return Overloaded(

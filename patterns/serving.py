@@ -27,6 +27,7 @@ from iris.patterns.requests import (
     NOT_A_MEMBER,
     NOT_ALLOWED,
     NOT_HERE,
+    OF_HANDLER,
     OVERLOADED,
     PRIORITY_SHIFT,
 )
@@ -107,12 +108,14 @@ class Serving:
         _, identifier, cluster, operation, budget, flags, headers, payload = message
         if (
             type(identifier) is not int
+            or type(cluster) is not str
+            or (operation is not None and type(operation) is not str)
             or type(budget) is not int
             or budget < 0
             or type(flags) is not int
             or not wire.is_payload(payload)
         ):
-            raise RemoteProtocolError("a request carries an id, a time, flags and a payload")
+            raise RemoteProtocolError("a request carries an id, names, a time, flags and a payload")
         membership = self.memberships.get(cluster)
         idempotent = bool(flags & IDEMPOTENT)
         if idempotent and self._answer_again(peer, identifier, membership, budget / 1000):
@@ -125,7 +128,7 @@ class Serving:
             return
         handler = membership.service.requests.get(operation)
         if handler is None:
-            wanted = "requests without an operation" if operation is None else f"the operation {operation!r}"
+            wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
             self._fail(peer, identifier, "no_such_operation", f"cluster {cluster!r} does not serve {wanted}")
             return
         now = trio.current_time()
@@ -203,7 +206,7 @@ class Serving:
 
     def _answer(self, job: Job, reply: wire.Message, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
-        if job.idempotent and (reply[0] == kinds.REPLY or reply[2] not in _DID_NOT_RUN):
+        if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
             key = (job.peer.node, job.identifier)
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
         self._post(job.peer, reply, size)

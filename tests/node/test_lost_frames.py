@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 import iris
 from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import MIB
+from iris.patterns.stop_rules import StopRules
+from iris.patterns.survey import Surveys
 from tests.support.meshes import MeshNode, open_meshes
 
 
@@ -322,3 +326,50 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
             assert len(member.serving._jobs) == 1
             assert shop.mesh.refusals == {f"message of kind {kinds.RUNNING:#x}": 1}
             nursery.cancel_scope.cancel()
+
+
+async def test_headers_count_where_messages_wait_for_a_link(autojump_clock: MockClock) -> None:
+    """Many small messages with large headers would else be one frame that nobody takes."""
+    store = Store()
+    headers = {"token": "x" * 8000}
+    async with open_meshes("shop", "store") as fleet, trio.open_nursery() as nursery:
+        shop, member = fleet["shop"], fleet["store"]
+        async with member.serve(store.service) as membership:
+            shop.break_connections()
+            for _ in range(500):
+                nursery.start_soon(partial(shop.requests.request, "store", b"", timeout=60, headers=headers))
+                nursery.start_soon(partial(shop.broadcasts.broadcast, "store", b"", headers=headers))
+            await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert shop.peer(member).link.statistics().bytes_waiting > 1000 * 8000
+            await trio.sleep(10)
+            statistics = membership.statistics()
+            assert (len(store.ran), statistics.broadcasts_received) == (500, 500)
+
+
+@pytest.mark.parametrize("lost", ["question", "answer"])
+async def test_a_survey_of_many_without_a_deadline_ends_when_frames_were_lost(
+    autojump_clock: MockClock, lost: str
+) -> None:
+    store = Store(1.0)
+    config = iris.Config(relay_above=2)
+    async with open_meshes("shop", "a", "b", "c", config=config) as fleet, AsyncExitStack() as stack:
+        shop, members = fleet["shop"], [fleet[name] for name in "abc"]
+        for member in members:
+            await stack.enter_async_context(member.serve(store.service))
+        surveys = Surveys(shop.mesh, shop.requests, fleet.directory, shop.relays, config)
+        rules = StopRules(timeout=math.inf)
+        if lost == "question":
+            fleet.network.loss = 1.0
+        async with surveys.open("store", b"", rules, None, None, None, timeout=math.inf) as answers:
+            await trio.sleep(0.5)
+            fleet.network.loss = 1.0
+            await trio.sleep(1)
+            fleet.network.loss = 0.0
+            for node in (shop, *members):
+                node.break_connections()
+            with trio.fail_after(10):
+                assert [answer async for answer in answers] == []
+        assert answers.ended_by == "all"
+        assert [type(error) for error in answers.errors.values()] == 3 * [iris.Unknown]
+        assert len(store.ran) == (0 if lost == "question" else 3)

@@ -152,6 +152,28 @@ async def test_what_waits_is_bounded_in_bytes_as_well(autojump_clock: MockClock)
         assert callers.outcomes["reply"] == 4, "nothing waits any more, so this one does not wait either"
 
 
+async def test_important_requests_keep_within_the_bytes_too(autojump_clock: MockClock) -> None:
+    """As many of the others make room as it takes; none does if that is not enough."""
+    store = Store(1.0)
+    async with open_stage() as stage:
+        await store.start(stage, 1, concurrency=1, queue_bytes=2500)
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        running, small = Callers(shop, timeout=60), Callers(shop, timeout=60)
+        high = Callers(shop, timeout=60, priority="high")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.ask)
+            await trio.sleep(0.001)
+            for _ in range(5):
+                nursery.start_soon(small.ask, bytes(500))
+                await trio.sleep(0.001)
+            for size in (2501, 1000, 1000, 1000):  # the last one would take the places of other important ones
+                nursery.start_soon(high.ask, bytes(size))
+                await trio.sleep(0.001)
+            assert (small.outcomes, high.outcomes) == ({"Overloaded": 4}, {"Overloaded": 2})
+        assert (small.outcomes, high.outcomes) == ({"Overloaded": 4, "reply": 1}, {"Overloaded": 2, "reply": 2})
+
+
 async def test_a_member_that_never_answers_is_asked_once_in_a_while_only(autojump_clock: MockClock) -> None:
     store = Store(0.001)
     store.seconds["store-0"] = 3600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from typing import Any
 
@@ -190,13 +191,15 @@ async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_
 # -- from callers that ask as they should not ----------------------------------------------------------------
 
 FIELDS: tuple[Any, ...] = (kinds.REQUEST, 1, "store", None, 1000, 0, None, b"payload")
+NESTED: tuple[Any, ...] = functools.reduce(lambda inner, _: (inner,), range(970), ())
+"""Deeper than repr() can follow."""
 
 
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (1, "one"), (1, None), (1, 1.5), (2, 5), (2, None), (3, 5), (4, "soon"), (4, -1), (4, 1.5), (4, None),
-        (5, None), (5, "x"), (7, "text"), (7, None), (7, 5),
+        (1, "one"), (1, None), (1, 1.5), (2, 5), (2, None), (3, 5), (3, NESTED), (4, "soon"), (4, -1), (4, 1.5),
+        (4, None), (5, None), (5, "x"), (7, "text"), (7, None), (7, 5),
     ],
 )  # fmt: skip
 async def test_a_malformed_request_is_refused_and_the_next_is_served(
@@ -212,6 +215,15 @@ async def test_a_malformed_request_is_refused_and_the_next_is_served(
             statistics = membership.statistics()
             assert (statistics.served, statistics.running) == (0, 0)
             assert await shop.requests.request("store", 9, timeout=5) == 9
+
+
+async def test_what_is_said_of_an_operation_that_is_not_served_is_short(autojump_clock: MockClock) -> None:
+    async with open_meshes("shop", "member") as fleet:
+        shop, member = fleet["shop"], fleet["member"]
+        async with member.serve(make_store()):
+            with pytest.raises(iris.RemoteError, match="no_such_operation") as caught:
+                await shop.requests.request("store", 1, timeout=5, operation="\0" * 2**20)
+            assert len(caught.value.message) < 200
 
 
 @pytest.mark.parametrize(
@@ -382,3 +394,71 @@ async def test_a_task_of_a_handler_that_fails_while_it_is_cancelled_ends_nothing
             await trio.sleep(0.1)
             assert await shop.request("store", 1) == 1
         assert member.statistics().services["store"].failed == 3
+
+
+async def kept_cancellation() -> BaseException:
+    """Return what a scope that has ended was cancelled with, as who waits for another's outcome may come by it."""
+    kept: BaseException | None = None
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as error:
+            kept = error
+            raise
+    assert kept is not None
+    return kept
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_handler_that_raises_a_cancellation_of_long_ago_ends_nothing_else(
+    autojump_clock: MockClock, grouped: bool
+) -> None:
+    """The nursery of the workers would take it for its own, and end without a word: nothing would be served again."""
+    store = make_store()
+    kept = await kept_cancellation()
+
+    @store.request("fail")
+    @store.broadcast
+    async def fail(_: Any) -> None:
+        raise BaseExceptionGroup("mine", [kept]) if grouped else kept
+
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        for _ in range(2):
+            with pytest.raises(iris.RemoteError, match="error: "):
+                await shop.request("store", operation="fail", timeout=60)
+            await shop.broadcast("store", 1)
+        assert await shop.request("store", 1) == 1
+        service = member.statistics().services["store"]
+        assert (service.failed, service.broadcasts_failed, service.cancelled) == (2, 2, 0)
+        assert store.requests["fail"] is fail
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize(
+    "code", ["overloaded", "draining", "not_a_member", "not_allowed", "expired", "member_left", "not_here"]
+)
+async def test_the_code_of_a_handler_is_never_taken_for_a_word_of_its_member(
+    autojump_clock: MockClock, code: str, idempotent: bool
+) -> None:
+    """It would be run again elsewhere, or be said not to have run, or its caller would wait for ever."""
+    store, ran = iris.Service("store"), 0
+
+    @store.request
+    async def fail(_: iris.Request) -> object:
+        nonlocal ran
+        ran += 1
+        raise iris.RemoteError(code, "mine")
+
+    assert store.requests[None] is fail
+    async with open_stage() as stage:
+        await stage.member(store, "another")
+        _, shop = await stage.pair(store)
+        await shop.wait_for("store", 2)
+        with pytest.raises(iris.RemoteError) as caught:
+            await shop.request("store", timeout=60, idempotent=idempotent)
+        assert (caught.value.code, caught.value.message, ran) == (code, "mine", 1)
+        async with shop.survey("store", b"") as answers:
+            assert [answer async for answer in answers] == []
+        assert [str(error) for error in answers.errors.values()] == 2 * [f"{code}: mine"]
