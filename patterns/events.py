@@ -23,7 +23,7 @@ class Run:
     Attributes:
         first: number of the first event on its topic.
         confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
-        size: bytes of the payloads.
+        size: bytes of the payloads, and of the headers and the key, which the whole run shares.
         plain: whether all payloads are bytes.
         next: how many of the events were thrown out.
         missed: how many events were lost just before the first one.

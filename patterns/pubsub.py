@@ -353,6 +353,8 @@ class PubSub:
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        if headers is not None or key is not None:
+            size += _labels_size(headers, key)
         if group is None:
             takers = [subscription for subscription in wanted if subscription.group is None]
         elif group == REPEATED:
@@ -386,6 +388,7 @@ class PubSub:
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         plain = type(payload) is bytes
+        size += _labels_size(headers, key)
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
                 run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain)
@@ -466,3 +469,8 @@ class PubSub:
         self.confirming.lost(node)
         self.confirming.interest_changed()
         self._known_news.unpark_all()
+
+
+def _labels_size(headers: wire.Headers, key: str | None) -> int:
+    """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
+    return wire.headers_size(headers) + (0 if key is None else len(key))

@@ -77,6 +77,7 @@ class SubscriptionStatistics:
     """From publishers that ``allow`` does not name; not counted in ``received``."""
     waiting: int
     waiting_bytes: int
+    """Of their payloads, headers and keys."""
 
 
 @final
@@ -262,7 +263,8 @@ class Subscription:
         """Take as much of a run as there is room for."""
         count = len(run.payloads)
         if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
-            room = max_bytes - self._waiting_bytes
+            labels = run.size - sum(map(payload_bytes, run.payloads))
+            room = max_bytes - self._waiting_bytes - labels
             size = kept = 0
             for payload in run.payloads[: max(0, max_events - self._waiting)]:
                 more = payload_bytes(payload)
@@ -274,7 +276,7 @@ class Subscription:
             self._report(run.sender.node, run.topic, count - kept, 0)
             if not kept:
                 return
-            run.payloads, run.size, count = run.payloads[:kept], size, kept
+            run.payloads, run.size, count = run.payloads[:kept], size + labels, kept
         self._runs.append(run)
         self._waiting += count
         self._waiting_bytes += run.size
@@ -288,7 +290,8 @@ class Subscription:
         while self._runs and (self._waiting > self._max_events or self._waiting_bytes > self._max_bytes):
             oldest = self._runs[0]
             left = oldest.left
-            if self._waiting - left >= self._max_events or self._waiting_bytes - oldest.size >= self._max_bytes:
+            whole = self._waiting - left >= self._max_events or self._waiting_bytes - oldest.size >= self._max_bytes
+            if whole or left == 1:  # with the last one go headers and key
                 count, size = left, oldest.size
             else:
                 count, size = 1, payload_bytes(oldest.payloads[oldest.next])

@@ -27,11 +27,13 @@ from tests.support.subscriptions import (
     overflow=st.sampled_from(["drop_oldest", "drop_newest", "wait"]),
     max_events=st.integers(1, 12),
     max_bytes=st.sampled_from([60, 100, 1000]),
+    labels=st.sampled_from([0, 0, 7, 50]),
 )
 def test_every_event_is_delivered_in_order_or_counted_where_it_is_missing(
-    steps: list[tuple[Any, ...]], overflow: Overflow, max_events: int, max_bytes: int
+    steps: list[tuple[Any, ...]], overflow: Overflow, max_events: int, max_bytes: int, labels: int
 ) -> None:
     desk = Desk(overflow, max_events=max_events, max_bytes=max_bytes)
+    desk.labels = labels
     subscription = desk.subscription
     numberings: dict[tuple[NodeId, str], Numbering] = {}
     received = lost = 0

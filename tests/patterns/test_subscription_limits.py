@@ -11,8 +11,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from iris.kernel import kinds, wire
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.patterns.events import check_run_untrusted
-from iris.patterns.subscription import SubscriptionLimits
+from iris.patterns.subscription import Overflow, SubscriptionLimits
 from iris.patterns.values import Sender
+from tests.support.events import collect
+from tests.support.meshes import open_meshes
 from tests.support.subscriptions import (
     GOOD,
     PUBLISHERS,
@@ -159,6 +161,24 @@ def test_limits_are_whole_numbers_above_zero(value: Any) -> None:
         with pytest.raises(ConfigError, match=f"limits: {name}"):
             SubscriptionLimits(**{name: value})
     assert SubscriptionLimits().events is None
+
+
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
+async def test_headers_and_keys_count_towards_what_may_wait(autojump_clock: MockClock, overflow: Overflow) -> None:
+    """Otherwise 65,536 events with 16 KiB of headers each would be nothing, and a gibibyte."""
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("t", max_bytes=50_000, overflow=overflow) as events:
+            for number in range(100):
+                headers = {"number": str(number), "long": "x" * 4000}
+                await a.pubsub.publish("t", b"", key="k" * 100, headers=headers, within=None, retain=False)
+                await trio.sleep(0.001)
+            await trio.sleep(1)
+            statistics = events.statistics()
+            assert (statistics.waiting, statistics.dropped) == (12, 88)
+            assert 12 * 4100 <= statistics.waiting_bytes <= 50_000
+            assert len(await collect(events)) == 12
+            assert events.statistics().waiting_bytes == 0
 
 
 def test_a_run_of_events() -> None:

@@ -39,6 +39,8 @@ class Desk:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
         self.delayed: list[tuple[NodeId, str]] = []
         self.holds: list[bool] = []
+        self.labels = 0
+        """Bytes of headers and key of each run."""
         self.reported: Counter[str] = Counter()
         self.beginnings = Beginnings()
         self.subscription = Subscription(
@@ -77,7 +79,7 @@ class Desk:
         confirm: int = 0,
         milestones: Milestones = (),
     ) -> None:
-        size = sum(wire.payload_size(payload) for payload in payloads)
+        size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
         self.subscription.deliver(
             Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
