@@ -91,8 +91,8 @@ class Sites:
         """Returns the link to the first gateway of a route; replaced by a gateway."""
         self.copies: Final = CopyWay((self._site, mesh.node), self._way, self._first_link)
         """Where events for several nodes of other sites leave."""
-        self.hear: Callable[[NodeId, bytes], None] = lambda _, __: None
-        """Takes such events from others, each frame with its publisher; set by the patterns."""
+        self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
+        """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
         self.divide: Callable[[Peer, Message], None] | None = None
         """Takes those for several nodes, to be handed on; set by a gateway."""
         self.border: Final = Border()
@@ -375,7 +375,7 @@ class Sites:
             self.divide(peer, message)
         elif targets_untrusted(targets) == {self._site: bytes.fromhex(self._mesh.node)}:
             peer.check_gateway()
-            self.hear(node_untrusted(source), frame)
+            self.hear(source_site, node_untrusted(source), frame)
         else:
             raise RemoteProtocolError("this node is no gateway")
 

@@ -358,7 +358,7 @@ class Carrying:
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:
                 self.carried += 1
-                self._sites.hear(node_untrusted(source), frame)
+                self._sites.hear(source_site, node_untrusted(source), frame)
                 continue
             peer = self._near.peers.get(NodeId(node.hex()))
             if peer is None or peer.foreign:

@@ -103,10 +103,14 @@ class HeardCopies:
 
     # -- frames ---------------------------------------------------------------------------------------------
 
-    def take(self, source: NodeId, frame: bytes) -> None:
-        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``."""
+    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``.
+
+        It may wait, and hold up what follows, before its publisher is verified: so it has to come from that one's site,
+        and gateways of another realm hold up nobody of this one.
+        """
         peer = self._mesh.peers.get(source)
-        if peer is None or not peer.foreign:
+        if peer is None or not peer.foreign or peer.site != site:
             self._mesh.refusals["copy from a node that is not linked"] += 1
             return
         try:

@@ -317,9 +317,9 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         frame = captured[-1][5]
         heard.clear()
         forged = frame[:-64] + bytes(64)
-        ears[0].parts.pubsub.heard.take(publisher.id, forged)
-        ears[0].parts.pubsub.heard.take(ears[1].id, frame)
-        ears[0].parts.pubsub.heard.take(publisher.id, b"short")
+        ears[0].parts.pubsub.heard.take("us", publisher.id, forged)
+        ears[0].parts.pubsub.heard.take("us", ears[1].id, frame)
+        ears[0].parts.pubsub.heard.take("us", publisher.id, b"short")
         await trio.sleep(1)
         assert heard == []
         refusals = ears[0].parts.mesh.refusals

@@ -15,7 +15,7 @@ from iris.cluster.site_messages import TOPIC
 from iris.cluster.slow_realms import SLOW, SlowRealms
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
-from iris.kernel import kinds
+from iris.kernel import kinds, wire
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.ids import NodeId
 from tests.support.federations import EVERYTHING, Heard, echo
@@ -361,3 +361,29 @@ def test_a_realm_is_not_waited_for_after_it_did_not_answer() -> None:
     assert not slow.is_slow("eu", 11.0)
     assert not slow.is_slow(f"{'0b' * 16}/eu", 11.0)
     assert not slow.is_slow(f"{realm}/eu", 10.0 + SLOW)
+
+
+async def test_a_gateway_of_another_realm_holds_up_no_events_of_our_own(autojump_clock: MockClock) -> None:
+    """Frames whose key has not come wait, and those that follow behind them: it sends such in the name of our node."""
+    heard: list[Heard] = []
+    async with open_realms() as realms:
+        realms.introduce(topics=ORDERS)
+        await realms.link()
+        await realms.ours.gateway("ap", to=["eu-gateway"])
+        ear = await realms.ours.listen("eu", "own.>", heard)
+        await publisher_of(realms, 0)
+        publisher = await realms.ours.node("ap", "publisher")
+        async with ear.subscribe("acme/orders.>"):
+            await trio.sleep(2)
+            await publisher.publish("own.news", 0)
+            await wait_until(lambda: len(heard) == 1)
+            theirs = realms.theirs.gateways["acme-eu-gateway"]
+            (ours_there,) = theirs._between.peers.values()
+            site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
+            frame = wire.HEADER.pack(wire.COPY, wire.VERSION, 0, 77, 1000) + bytes(200)
+            targets = (f"{ear.realm}/eu", bytes.fromhex(ear.id))
+            ours_there.link.post((kinds.COPY, 5, site, bytes.fromhex(publisher.id), targets, frame), len(frame))
+            await trio.sleep(0.5)
+            assert ear.statistics().refusals["copy from a node that is not linked"] == 1
+            await publisher.publish("own.news", 1)
+            await wait_until(lambda: len(heard) == 2, within=1)
