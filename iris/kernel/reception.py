@@ -203,7 +203,10 @@ class Reception:
         """See whether a connection has greeted."""
         if visitor.socket.fileno() < 0:
             return  # it was closed, for a newer one, since it became readable
-        heard = visitor.greeting.hear(visitor.socket)
+        try:
+            heard = visitor.greeting.hear(visitor.socket)
+        except Exception:  # noqa: BLE001 -- a library reads what strangers say; no surprise in it may end this thread
+            heard = Heard.WRONG
         if heard is Heard.WHOLE:
             self._admit_visitor(visitor)
         elif heard is not Heard.PART:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,16 @@ def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "home").iterdir()) == []
 
 
+@pytest.fixture
+def hangups_count() -> Iterator[None]:
+    """Tests that run under nohup ignore SIGHUP, and so would whatever they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.usefixtures("hangups_count")
 @pytest.mark.parametrize(
     ("stage", "number", "status"),
     [

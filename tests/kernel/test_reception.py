@@ -78,6 +78,25 @@ async def test_who_greets_in_another_way_is_sent_away_at_once() -> None:
                 assert await trio.to_thread.run_sync(is_closed, one, 4)
 
 
+async def test_a_surprise_in_what_reads_greetings_is_the_end_of_one_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_transports(2) as (near, far):
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+
+        def fail(*_: object) -> None:
+            raise AssertionError
+
+        with monkeypatch.context() as patch, crowd(url, 1) as (one,):
+            patch.setattr(NngGreeting, "hear", fail)
+            one.sendall(GREETING)
+            assert await trio.to_thread.run_sync(is_closed, one, 4)
+        way = await near.dial(url, ignore)
+        assert way.send_nowait(b"frame")
+        assert await receive(far) == b"frame"
+        way.close()
+
+
 async def test_who_ends_within_a_greeting_is_sent_away_at_once() -> None:
     """It is readable from then on: who waited for the rest would look all the time until the place ends."""
     async with open_transports() as (far,):
