@@ -75,7 +75,7 @@ class Advertising:
         """A neighbour asks for everything that an origin exports: it is told with what is told next.
 
         Raises:
-            Flooded: it has asked for more than anybody honest would.
+            Flooded, a RemoteProtocolError: it has asked for more than anybody honest would.
         """
         contents = self.exported if origin == self._own else self._directory.contents(origin)
         known = self._questions.get(neighbour)
