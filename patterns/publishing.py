@@ -419,12 +419,15 @@ class Publishing:
         state.version = self._ways_version
         return state
 
-    def shard_of(self, of: int, key: str | None, topic: str) -> int:
-        """Return the shard of this node's events with a key, or else on a topic, in a group that has ``of`` shards."""
+    def shard_of(self, of: int, key: str | None, topic: str, publisher: NodeId | None = None) -> int:
+        """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards.
+
+        Of this node's, if no other ``publisher`` is given.
+        """
         known = self._shards.get(of)
         if known is None:
             known = self._shards[of] = ShardMap(range(of))
-        return known.shard_of(key, self._mesh.node, topic)
+        return known.shard_of(key, publisher or self._mesh.node, topic)
 
     # -- subscribers that ask for a pause -------------------------------------------------------------------
 

@@ -361,6 +361,10 @@ class PubSub:
             takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
         else:
             takers = [subscription for subscription in wanted if subscription.group == group]
+            if len(takers) > 1:
+                takers = [one for one in takers if self._has_shard(one, peer.node, topic, key)]
+                if confirm:
+                    takers = [one for one in takers if one.durable] or takers
             if not takers:
                 self._mesh.refusals[_NO_MEMBERS] += len(payloads)
                 return
@@ -370,6 +374,11 @@ class PubSub:
             subscription.deliver(
                 Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
+
+    def _has_shard(self, subscription: Subscription, publisher: NodeId, topic: str, key: str | None) -> bool:
+        """Tell whether an event for its group may go to a subscription: it has the event's shard, or there are none."""
+        share = self._every[subscription].share
+        return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
 
     def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
         self.confirming.lost(peer.node)

@@ -377,3 +377,28 @@ async def test_nobody_confirms_what_another_was_asked(autojump_clock: MockClock)
             nursery.start_soon(forge)
             with pytest.raises(RequestTimeout):
                 await confirm(a, "t", timeout=2)
+
+
+async def test_what_is_to_be_confirmed_goes_to_those_of_a_group_who_can(autojump_clock: MockClock) -> None:
+    """Two subscriptions of a node in one group, of which one is not durable and so answers nothing."""
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with (
+            b.pubsub.subscribe("t", group="g") as passing,
+            b.pubsub.subscribe("t", group="g", durable=True) as lasting,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def store() -> None:
+                async for event in lasting:
+                    await lasting.confirm([event])
+
+            nursery.start_soon(store)
+            for number in range(4):
+                await confirm(a, "t", number)
+            await publish(a, "t", *range(4, 8))
+            await trio.sleep(0.1)
+            received = passing.statistics().received, lasting.statistics().received
+            assert sum(received) == 8
+            assert received[0] > 0
+            nursery.cancel_scope.cancel()

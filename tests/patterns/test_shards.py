@@ -106,6 +106,16 @@ async def test_a_member_with_several_patterns_gets_an_event_once(autojump_clock:
         assert sorted(stored) == sorted(key for key, _ in keys())  # type: ignore[type-var]  # text
 
 
+async def test_members_on_one_node_get_the_events_of_their_own_shards(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with open_member(b, 0, 2) as even, open_member(b, 1, 3) as odd:
+            for key, _ in keys():
+                await confirm(a, key)
+            assert [int(str(key)) for key in even] == [int(key) for key, shard in keys() if shard % 2 == 0]
+            assert [int(str(key)) for key in odd] == [int(key) for key, shard in keys() if shard % 2]
+
+
 async def test_while_a_member_is_away_its_events_wait_and_go_to_nobody_else(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b", "c", "d") as fleet, open_member(fleet["b"], 0, 1) as first:
         a = fleet["a"]
