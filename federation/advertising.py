@@ -1,7 +1,8 @@
 """What a gateway tells its neighbours of sites, as a machine.
 
 A neighbour is told of each origin by one route, the best that this gateway has, with itself put in front.  What was
-told is remembered, so a neighbour gets the difference and gets nothing twice.
+told is remembered, so a neighbour gets the difference and gets nothing twice.  It is told at half of the rate that it
+takes for a flood: what several others tell, each a little less than that, makes no flooder of who passes it on.
 
 Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
 site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
@@ -55,6 +56,9 @@ class Advertising:
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
         self._questions: dict[NodeId, Tokens] = {}
+        self._pace: dict[NodeId, Tokens] = {}
+        self._behind: dict[NodeId, tuple[Hop, ...]] = {}
+        """What changed and is to be told when it is its turn, the longest waiting first."""
         self._told: dict[NodeId, _Told] = {}
 
     def add(self, neighbour: NodeId, site: str) -> None:
@@ -69,6 +73,8 @@ class Advertising:
         """Tell it no more."""
         self._sites.pop(neighbour, None)
         self._questions.pop(neighbour, None)
+        self._pace.pop(neighbour, None)
+        self._behind.pop(neighbour, None)
         self._told.pop(neighbour, None)
 
     def answer_untrusted(self, neighbour: NodeId, origin: Hop, now: float) -> None:
@@ -108,27 +114,53 @@ class Advertising:
         self.exported.replace(self.exported.version + 1, wanted)
         return True
 
-    def messages(self, neighbour: NodeId, origins: Iterable[Hop] | None = None) -> Iterator[Message]:
-        """Yield what a neighbour has to be told now, of some origins or of all; it counts as told."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether some neighbour is to be told more as time goes on."""
+        return bool(self._behind)
+
+    def messages(
+        self, neighbour: NodeId, origins: Iterable[Hop] | None = None, now: float | None = None
+    ) -> Iterator[Message]:
+        """Yield what a neighbour has to be told now, of some origins or of all; it counts as told.
+
+        With the time, only as much as may be told by then; what is left comes first the next time.
+        """
         told = self._told[neighbour]
         site = self._sites[neighbour]
         realm = realm_of_site(site)
         everything = {*self._directory.origins(), *told, self._own}
-        for origin in sorted(everything if origins is None else everything.intersection(origins)):
+        behind = [origin for origin in self._behind.pop(neighbour, ()) if origin in everything]
+        fresh = everything if origins is None else everything.intersection(origins)
+        order = (*behind, *sorted(fresh.difference(behind)))
+        for at, origin in enumerate(order):
+            news: list[Message] = []
             path = self._path(origin, neighbour, site)
             known_path, known_version = told.get(origin, ((), 0))
             if path != known_path:
-                yield (outward_route(Route(origin, path), self._realm_id) if realm else Route(origin, path)).message()
-            if not path:
-                told.pop(origin, None)
-                continue
+                route = Route(origin, path)
+                news.append((outward_route(route, self._realm_id) if realm else route).message())
             contents = self.exported if origin == self._own else self._directory.contents(origin)
-            assert contents is not None, "an origin with a route has contents"
-            for part in contents.since(known_version):
-                if realm:
-                    part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
-                yield part.message()
-            told[origin] = (path, contents.version)
+            if path:
+                assert contents is not None, "an origin with a route has contents"
+                for part in contents.since(known_version):
+                    if realm:
+                        part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
+                    news.append(part.message())
+            if now is not None and not self._may_tell(neighbour, len(news), now):
+                self._behind[neighbour] = order[at:]
+                return
+            yield from news
+            if path and contents is not None:
+                told[origin] = (path, contents.version)
+            else:
+                told.pop(origin, None)
+
+    def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
+        pace = self._pace.get(neighbour)
+        if pace is None:
+            pace = self._pace[neighbour] = Tokens(UPDATES / 2, UPDATE_RATE / 2, now)
+        return pace.spend(now, min(messages, UPDATES / 2))
 
     def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
         """Return the path that a neighbour is told; empty for none."""

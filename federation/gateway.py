@@ -254,7 +254,8 @@ class Gateway:
             peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
             if peer is None:
                 continue
-            messages = self._advertising.messages(neighbour, None if neighbour in stale else changed)
+            wanted_now = None if neighbour in stale else changed
+            messages = self._advertising.messages(neighbour, wanted_now, trio.current_time())
             lists = [self._allowed.message()] if neighbour in stale and neighbour in self._near.peers else []
             for message in itertools.chain(lists, messages):
                 size = message_size(message)
@@ -266,7 +267,7 @@ class Gateway:
                     break
                 self._told += 1
                 self._told_bytes += size
-        if self._stale:
+        if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
         self._sites.changed()
 

@@ -6,10 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.site_directory import UPDATES
-from iris.cluster.site_messages import Hop, Route, wanted
+from iris.cluster.site_directory import UPDATES, Flooded, SiteDirectory
+from iris.cluster.site_messages import CLUSTER, Export, Hop, Route, wanted
 from iris.cluster.tokens import Tokens
+from iris.federation.advertising import Advertising
 from iris.kernel import kinds
+from iris.kernel.ids import NodeId
 from tests.support.federations import echo, open_federation, reports_of
 
 
@@ -91,3 +93,37 @@ def test_tokens_are_spent_at_once_and_come_back_with_time() -> None:
     assert tokens.spend(100.5)
     assert not tokens.spend(1_000.0, 11), "no more are kept than there were at first"
     assert tokens.spend(1_000.0, 10)
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced: bool) -> None:
+    eu, us, ap, sa, member = (NodeId(f"{number:032x}") for number in range(1, 6))
+    own = Hop("us", us)
+    directory, there = SiteDirectory(own), SiteDirectory(Hop("eu", eu))
+    directory.add(ap, 0.0, local=False)
+    directory.add(sa, 0.0, local=False)
+    there.add(us, 0.0, local=False)
+    advertising = Advertising(directory)
+    advertising.add(eu, "eu")
+    flooded = 0
+    for step in range(1200):
+        now = step * 0.05
+        for neighbour, site in ((ap, "ap"), (sa, "sa")):
+            for number in range(step * 9, step * 9 + 9):
+                false = Hop(f"{site}-{number % 200}", NodeId(f"{number % 200 + 100:030x}{site.encode().hex()[:2]}"))
+                path = (Hop(site, neighbour), false) if number // 200 % 2 else ()
+                directory.receive_route_untrusted(neighbour, Route(false, path).message(), now)
+        if step in (0, 600):
+            advertising.export([Export(CLUSTER, f"store-{step}", member)])
+        changed = {own, *directory.changed}
+        directory.changed.clear()
+        for message in advertising.messages(eu, changed, now if paced else None):
+            receive = there.receive_route_untrusted if message[0] == kinds.ROUTE else there.receive_exports_untrusted
+            try:
+                receive(us, message, now)
+            except Flooded:
+                flooded += 1
+        if step == 700 and paced:
+            assert there.clusters() == {"store-600"}, "who waits longest is told first"
+    assert bool(flooded) is not paced
+    assert advertising.is_behind is paced
