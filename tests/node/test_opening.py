@@ -484,5 +484,8 @@ async def test_however_the_block_ends_peers_hear_a_goodbye(world: World, autojum
                     assert how == "raises"
             assert scope.cancelled_caught == (how == "is cancelled")
             with trio.fail_after(1):
-                assert (await anext(changes)).kind == "left"
+                kinds = [(await anext(changes)).kind]
+                if kinds == ["draining"]:  # heard of if that comes before the goodbye
+                    kinds.append((await anext(changes)).kind)
+            assert kinds[-1] == "left"
         assert not stays.statistics().links
