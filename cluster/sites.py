@@ -55,6 +55,9 @@ _LINKING: Final = 32
 _AGAIN: Final = 1.0
 """Seconds before a member that could not be linked to is tried again."""
 
+_MAX_PUT_OFF: Final = 1024
+"""Such members that are remembered before those whose time has come are forgotten."""
+
 _RETRY: Final = 0.25
 """Seconds between attempts to reach a peer whose site cannot be reached."""
 
@@ -222,12 +225,19 @@ class Sites:
         try:
             await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
         except IrisError as error:
-            self._not_before[foreign.node] = trio.current_time() + _AGAIN
+            self._put_off(foreign.node)
             _log.debug("cannot link to node %s of site %s: %s", foreign.node, foreign.site, error)
         finally:
             del self._linking[foreign.node]
             done.set()
             self._news.unpark_all()
+
+    def _put_off(self, node: NodeId) -> None:
+        """Try a node that could not be linked to again later; gateways elsewhere may name ever new ones."""
+        now = trio.current_time()
+        if len(self._not_before) >= _MAX_PUT_OFF:
+            self._not_before = {known: until for known, until in self._not_before.items() if until > now}
+        self._not_before[node] = now + _AGAIN
 
     # -- ways: Carrier --------------------------------------------------------------------------------------
 
@@ -410,7 +420,7 @@ class Sites:
             way.break_off()
         peer = self._mesh.peers.get(node)
         if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
-            self._not_before[node] = trio.current_time() + _AGAIN
+            self._put_off(node)
             self._nursery.start_soon(self._drop, site, node, reason)
 
     async def _drop(self, site: str, node: NodeId, reason: int) -> None:

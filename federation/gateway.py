@@ -25,7 +25,7 @@ from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.site_directory import Flooded, exports_of
-from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wanted_untrusted
+from iris.cluster.site_messages import COMPANION, Export, message_size, wanted_untrusted
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertising
@@ -59,6 +59,9 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds in which gateways of one site have named each other at the latest."""
+
+_MAX_REPORTED: Final = 100
+"""Names of sites that are reported as used twice, each once: a neighbour can make up any number of both."""
 
 _FLOOD_PAUSE: Final = 30.0
 """Seconds for which a neighbour that floods the directory is not listened to."""
@@ -120,7 +123,7 @@ class Gateway:
         )
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
-        self._reported: set[Hop] = set()
+        self._reported: set[str] = set()
         self._doubted: set[str] = set()
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
@@ -307,8 +310,8 @@ class Gateway:
                         del self._flooded[node]
                         self._between.drop(node, "it had flooded the directory")
                 for rival in self._directory.rivals(now, _RIVAL_PATIENCE):
-                    if rival not in self._reported:
-                        self._reported.add(rival)
+                    if rival.site not in self._reported and len(self._reported) < _MAX_REPORTED:
+                        self._reported.add(rival.site)
                         _log.warning(
                             "gateway %s calls its site %r, and another site has that name: it is not believed",
                             rival.gateway,

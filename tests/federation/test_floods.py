@@ -57,6 +57,25 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
         assert us.statistics().sites == ("ap",)
 
 
+async def test_many_sites_of_one_name_are_reported_once_for_each_name_and_not_without_end(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.federation.gateway._MAX_REPORTED", 3)
+    async with open_federation(seed=7) as federation:
+        await federation.mesh("eu", "us", "ap")
+        await federation.wait_for_sites("eu", "us", "ap")
+        own = Hop("ap", federation.nodes["ap-gateway"].id)
+        link = federation.gateways["ap-gateway"]._between.peers[federation.nodes["us-gateway"].id].link
+        for site in ("eu", "x1", "x2", "x3", "x4"):
+            for number in range(10):
+                false = Hop(site, NodeId(f"{number:030x}{site.encode().hex()[-2:]}"))
+                link.post(Route(false, (own, false)).message(), 50)
+        await trio.sleep(20)
+        reports = reports_of(caplog, "another site has that name")
+        assert sum("'eu'" in report for report in reports) == 1
+        assert sorted(report.split("'")[1] for report in reports) == ["eu", "x1", "x2"]
+
+
 async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listened_to(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
