@@ -164,6 +164,11 @@ class PackedEvent(Event):
         return raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
 
 
+def labels_size(headers: wire.Headers, key: str | None) -> int:
+    """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
+    return wire.headers_size(headers) + (0 if key is None else len(key))
+
+
 def payload_bytes(payload: wire.Payload) -> int:
     """Return the bytes of a payload."""
     return len(payload) if type(payload) is bytes else wire.payload_size(payload)

@@ -468,18 +468,19 @@ class Publishing:
         """The end of a pause may be lost: a node that still needs one asks again.  So may a key."""
         if self.abroad is not None:
             self.abroad.peer_reset(node)
-        self._release_all(node)
+        self.release_all(node)
         self.trees.peer_reset(node)
 
     def peer_gone(self, node: NodeId) -> None:
         """A node gets nothing any more, and holds up nobody."""
         if self.abroad is not None:
             self.abroad.peer_gone(node)
-        self._release_all(node)
+        self.release_all(node)
         self.trees.peer_gone(node)
         self.ways_changed()
 
-    def _release_all(self, node: NodeId) -> None:
+    def release_all(self, node: NodeId) -> None:
+        """End every pause that a node has asked for."""
         for entry in [entry for entry in self._held if entry[0] == node]:
             self._release(entry)
 

@@ -25,7 +25,7 @@ from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_relays import EventRelays
-from iris.patterns.events import Run, check_run_untrusted
+from iris.patterns.events import Run, check_run_untrusted, labels_size
 from iris.patterns.foreign_subscribers import check_foreign, foreign_realm
 from iris.patterns.heard_copies import HeardCopies
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
@@ -36,6 +36,7 @@ from iris.patterns.service import callers
 from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
 from iris.patterns.topics import Matcher, check_pattern
+from iris.patterns.untold import Untold
 from iris.patterns.values import Sender
 from iris.security.foreign_realm import ForeignRealm
 
@@ -89,6 +90,7 @@ class PubSub:
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = Beginnings()
         self._known_news = trio.lowlevel.ParkingLot()
+        self._untold = Untold(mesh, self._tell_everything)
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
         mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
         mesh.on(kinds.EVENTS, 8, self._receive_events)
@@ -110,7 +112,7 @@ class PubSub:
     async def run(self) -> None:
         """Look after what needs the time, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for part in (self._reports, self._relays, self.publishing.trees):
+            for part in (self._reports, self._relays, self._untold, self.publishing.trees):
                 nursery.start_soon(part.run)
             if self.publishing.abroad is not None:
                 nursery.start_soon(self.heard.run)
@@ -249,7 +251,7 @@ class PubSub:
         try:
             peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
-            self._mesh.refusals["interest without room on the link"] += 1
+            self._untold.note(peer, "interest without room on the link")
 
     async def _wait_known(self, version: int) -> None:
         """Wait until this node and every peer publish accordingly, for at most ``Config.subscribe_timeout``."""
@@ -291,7 +293,9 @@ class PubSub:
         self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
         self.publishing.ways_changed()
-        if message[2] or message[4]:
+        if message[2]:
+            self.publishing.release_all(peer.node)  # what it still needs follows
+        elif message[4]:
             self.publishing.interest_ended(peer.node)
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
@@ -354,7 +358,7 @@ class PubSub:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
-            size += _labels_size(headers, key)
+            size += labels_size(headers, key)
         if group is None:
             takers = [subscription for subscription in wanted if subscription.group is None]
         elif group == REPEATED:
@@ -397,7 +401,7 @@ class PubSub:
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         plain = type(payload) is bytes
-        size += _labels_size(headers, key)
+        size += labels_size(headers, key)
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
                 run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain)
@@ -432,7 +436,7 @@ class PubSub:
         try:
             peer.link.post((kinds.HOLD, pattern, held), len(pattern), CONTROL_RESERVE)
         except NotSent:
-            self._mesh.refusals["hold without room on the link"] += 1
+            self._untold.note(peer, "hold without room on the link")
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -478,8 +482,3 @@ class PubSub:
         self.confirming.lost(node)
         self.confirming.interest_changed()
         self._known_news.unpark_all()
-
-
-def _labels_size(headers: wire.Headers, key: str | None) -> int:
-    """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
-    return wire.headers_size(headers) + (0 if key is None else len(key))

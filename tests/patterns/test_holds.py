@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import trio
 from trio.testing import MockClock
 
 from iris.kernel import kinds
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent
+from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.wire import Message
-from tests.support.events import publish
+from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
 
 HOLD_ALL: Message = (kinds.HOLD, ">", True)
@@ -46,3 +51,47 @@ async def test_a_pause_ends_with_the_subscription_that_it_was_for(autojump_clock
             assert not await publish_in_time(a, "t")
         assert await publish_in_time(a, "t")
         assert not a.mesh.refusals
+
+
+SMALL = Config(link_bytes=2_000_000, subscribe_timeout=1.0)
+
+
+def fill_link(node: MeshNode, to: MeshNode) -> None:
+    """Leave no room on a link, not even what is reserved."""
+    for size in (10_000, 0):
+        with contextlib.suppress(NotSent):
+            while True:
+                node.mesh.post(to.id, (kinds.EVENTS_LOST, ()), size, CONTROL_RESERVE)
+
+
+async def test_interest_that_finds_no_room_on_a_link_is_told_as_soon_as_there_is(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", config=SMALL) as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        nursery.start_soon(b.pubsub.run)
+        fill_link(b, a)
+        async with b.pubsub.subscribe("t") as events:
+            assert b.mesh.refusals["interest without room on the link"] == 1
+            await publish(a, "t", 1)
+            assert len(await collect(events)) == 1
+            assert not b.pubsub.unconfirmed_subscriptions
+            fill_link(b, a)
+        await trio.sleep(1)
+        assert a.pubsub._table.match("t") == ()
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_pause_that_finds_no_room_on_a_link_is_told_as_soon_as_there_is(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b", config=SMALL) as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        nursery.start_soon(b.pubsub.run)
+        async with b.pubsub.subscribe("t", overflow="wait", max_events=2) as events:
+            await publish(a, "t", 0, 1)
+            await trio.sleep(0.1)
+            assert not await publish_in_time(a, "t")
+            fill_link(b, a)
+            assert len(await events.receive_batch()) == 2
+            assert b.mesh.refusals["hold without room on the link"] == 1
+            assert await publish_in_time(a, "t")
+        nursery.cancel_scope.cancel()
