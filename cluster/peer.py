@@ -82,9 +82,8 @@ class Peer:
     def may_hear(self, pattern: str) -> bool:
         """Tell whether the peer may have the events of every topic that matches a pattern."""
         foreign = self.identity.foreign
-        rights = (
-            self.identity.certificate.rights
-        )  # of another realm's node, they are in that one's names, and its affair
+        # The rights of a node of another realm are in that one's names, and its affair.
+        rights = self.identity.certificate.rights
         permitted = rights.may_subscribe(pattern) if foreign is None else foreign.may_hear(pattern)
         return permitted and (self.border is None or self.border.may_leave(pattern))
 

@@ -10,7 +10,7 @@ from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.beginnings import Milestones, milestones_untrusted
-from iris.patterns.topics import MAX_TOPIC
+from iris.patterns.topics import is_topic
 from iris.patterns.values import Sender
 
 _BYTES: Final = {bytes}
@@ -182,8 +182,7 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
     """
     _, topic, sequence, confirm, group, _, key, payloads, milestones = message
     if (
-        type(topic) is not str
-        or len(topic) > MAX_TOPIC
+        not is_topic(topic)
         or type(sequence) is not int
         or sequence < 1
         or type(confirm) is not int

@@ -27,7 +27,7 @@ from iris.patterns.confirming import Confirming
 from iris.patterns.interest import InterestTable, Terms
 from iris.patterns.publishing import Publishing, envelope_size
 from iris.patterns.retained import RetainedEvent, RetainedEvents
-from iris.patterns.topics import MAX_TOPIC, is_pattern
+from iris.patterns.topics import is_pattern, is_topic
 
 
 @final
@@ -143,8 +143,7 @@ def check_retained_untrusted(message: wire.Message) -> int:
     """
     _, topic, last, sequence, _, key, payload = message
     if (
-        type(topic) is not str
-        or len(topic) > MAX_TOPIC
+        not is_topic(topic)
         or type(last) is not int
         or type(sequence) is not int
         or not 1 <= sequence <= last

@@ -69,7 +69,7 @@ name with several hosts only one knows the token."""
 
 
 def check_url(url: str) -> str:
-    """Return ``url`` if nng could use it.
+    """Return ``url`` if it can be dialled or listened at.
 
     Raises:
         ConfigError: another scheme than tcp, ipc or ws, no port, or an ipc path beyond the system's 107 bytes.

@@ -35,7 +35,6 @@ def no_descriptor_is_left(listener: socket.socket) -> Generator[None]:  # of thi
 
 
 @pytest.mark.usefixtures("no_descriptor_is_left")
-@pytest.mark.usefixtures("no_descriptor_is_left")
 @pytest.mark.parametrize("stale", [True, False])
 async def test_where_nobody_listens_it_is_refused(tmp_path: Path, stale: bool) -> None:
     if stale:
