@@ -78,8 +78,13 @@ class Network:
         """Return the date on this network, in seconds since 1970."""
         return _EPOCH + trio.current_time() - self._began
 
-    def credential(self, name: str) -> Credential:
-        """Return the portable credential of a cluster of this realm."""
+    def credential(self, name: str, rights: Rights | None = None) -> Credential:
+        """Return the portable credential of a cluster of this realm.
+
+        Args:
+            name: the cluster.
+            rights: in its certificate, if it is the first of this name; by default those of the realm.
+        """
         known = self._credentials.get(name)
         if known is None:
             key = SigningKey(self._random.randbytes(32))
@@ -90,7 +95,7 @@ class Network:
                 generation=1,
                 not_before=_EPOCH - _YEAR,
                 not_after=_EPOCH + _YEAR,
-                rights=self._rights,
+                rights=self._rights if rights is None else rights,
             )
             known = self._credentials[name] = Credential(
                 realm=self.root.public,

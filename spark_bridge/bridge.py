@@ -115,7 +115,7 @@ async def open_bridge(
             store,
             shards=shards,
             of=of,
-            node=node.id,
+            bridge=name,
             limits=group or GroupLimits(),
             retention=retention or Retention(),
             wall_clock=wall_clock,
@@ -124,11 +124,14 @@ async def open_bridge(
             store,
             Staging(Path(directory) / "staged"),
             Sharding(shards),  # a batch of Spark's is committed by one member, in one step
+            bridge=name,
             publish=node.publish,
-            refresh=bridge.refresh,
+            committed=bridge.take_note,
             wall_clock=wall_clock,
         )
-        operations = Operations(bridge, intake, bridge=name, address=address, readers=readers)
+        operations = Operations(
+            bridge, intake, bridge=name, address=address, readers=readers, find_peer=node.parts.mesh.peer
+        )
         subscriptions = [
             (
                 topic,

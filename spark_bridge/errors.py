@@ -31,6 +31,10 @@ class DataLost(BridgeError):
     """Events that were asked for are no longer there: trimmed by retention, or the log was wiped and begun anew."""
 
 
+class StaleBatch(BridgeError):
+    """A batch of a query that wrote a later one before: its checkpoint is older than the log.  Nothing was stored."""
+
+
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Final, final
 
 import pyarrow as pa
 import trio
 
-from iris.kernel.errors import RemoteError
+from iris.kernel.errors import IrisError, RemoteError
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.schema import HEADER_SINK, header_texts, key_text
+from iris.spark_bridge.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging
 from iris.spark_bridge.store import Store
+from iris.spark_bridge.writers import Writer
 
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a batch that was staged and neither committed nor given up is forgotten."""
@@ -29,8 +30,9 @@ class Intake:
     """Takes what Spark writes.
 
     Args:
+        bridge: its name.
         publish: tells the mesh of what was committed: those who listen at that time get it, at most once.
-        refresh: called when the log has grown.
+        committed: called when the log has grown, with the number of rows that could not be published.
     """
 
     def __init__(
@@ -39,15 +41,17 @@ class Intake:
         staging: Staging,
         sharding: Sharding,
         *,
+        bridge: str,
         publish: Publish,
-        refresh: Callable[[], None],
+        committed: Callable[[int], None],
         wall_clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._staging = staging
         self._sharding = sharding
+        self._bridge = bridge
         self._publish = publish
-        self._refresh = refresh
+        self._committed = committed
         self._wall_clock = wall_clock
         self._committing = trio.Lock()
 
@@ -68,12 +72,14 @@ class Intake:
             await trio.to_thread.run_sync(stack.pop_all().close)
         return size
 
-    async def commit(self, query: str, batch: int, parts: Sequence[StagedPart], *, sender: str) -> int | None:
+    async def commit(self, query: str, batch: int, parts: Sequence[StagedPart], *, writer: Writer) -> int | None:
         """Let the parts become part of the log and tell the mesh; None if they are part of it already.
 
         Raises:
             StoreFull: there is no room; nothing was committed.
+            StaleBatch: a later batch of the query was committed before; this one was not.
             LogDamaged: a part is missing or damaged; nothing was committed.
+            NotAllowed: the writer may not publish on a topic; nothing was committed.
         """
         ordered = sorted(parts, key=lambda part: part.partition)
         async with self._committing:
@@ -81,20 +87,31 @@ class Intake:
                 self._store.append_batch,
                 query,
                 batch,
-                self._staging.rows(ordered),
-                sender=sender,
+                writer.check(self._staging.rows(ordered)),
+                sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
                 now=int(self._wall_clock() * 1_000_000),
             )
             count = await trio.to_thread.run_sync(append)
             if count is not None:
-                self._refresh()
-                async for rows in self._rows(ordered):
-                    for row in rows.to_pylist():
-                        headers = {HEADER_SINK: query, **header_texts(row["headers"])}
-                        await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                self._committed(0)
+                self._committed(await self._tell(query, ordered))
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
+
+    async def _tell(self, query: str, parts: Sequence[StagedPart]) -> int:
+        """Publish what is in the log now; return how many rows could not be: that is no error of the one who wrote."""
+        own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
+        untold = 0
+        async with aclosing(self._rows(parts)) as batches:
+            async for rows in batches:
+                for row in rows.to_pylist():
+                    headers = {**own, **header_texts(row["headers"])}
+                    try:
+                        await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                    except IrisError:
+                        untold += 1
+        return untold
 
     async def _rows(self, parts: Sequence[StagedPart]) -> AsyncGenerator[pa.RecordBatch]:
         rows = self._staging.rows(parts)

@@ -21,7 +21,7 @@ from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM, FinishedSegment, Sha
 from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
 from iris.spark_bridge.chunks import read_places, take_places
 from iris.spark_bridge.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy, StoreFull
+from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch, StoreBusy, StoreFull
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.index import MAP_BYTES, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
@@ -144,8 +144,16 @@ class LmdbStore:
             count = 0
             with self._index.write() as view:
                 last = view.sink(query.encode())
-                if last is not None and batch <= last:
+                if last == batch:
                     return None
+                if last is not None and batch < last:
+                    # Spark repeats its last batch only.  Who repeats an earlier one was put back to an older state, and
+                    # its next batches hold other rows than those in the log: to leave them out would lose some.
+                    raise StaleBatch(
+                        f"batch {batch} of query {query} comes after batch {last}, which is in the log: the checkpoint "
+                        "is older than that, or not the only one. Begin with a new checkpoint, or name the batches of "
+                        "this query anew"
+                    )
                 appends: dict[int, ShardAppend] = {}
                 for part in rows:
                     for number, own in split(part).items():

@@ -21,6 +21,7 @@ from iris.spark_bridge.arrivals import Arrivals, count_events
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
 from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.store import Appended, ShardState, Store
 
@@ -59,6 +60,8 @@ class BridgeStatistics:
     """Groups written to the disk."""
     refusals: int
     """Attempts to write a group that failed because there was no room."""
+    untold: int
+    """Rows that Spark wrote which are stored, and could not be published to those who listen."""
 
 
 @final
@@ -86,7 +89,7 @@ class BridgeMember:
         *,
         shards: Sequence[int],
         of: int | None = None,
-        node: NodeId,
+        bridge: str,
         limits: GroupLimits,
         retention: Retention,
         wall_clock: Callable[[], float],
@@ -95,7 +98,7 @@ class BridgeMember:
         self.sharding: Final = Sharding(shards, of)
         self.of: Final = of
         """How many shards the bridge has, if its members divide the events."""
-        self._node = node
+        self._bridge = bridge
         self._own = frozenset(shards)
         self._retention = retention
         self._wall_clock = wall_clock
@@ -105,7 +108,7 @@ class BridgeMember:
         self._news = trio.Event()
         self._states: dict[str, ShardState] = {}
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
-        self._waiting = self._missed = self._commits = self._refusals = 0
+        self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self.refresh()
 
     def __repr__(self) -> str:
@@ -123,6 +126,7 @@ class BridgeMember:
             missed=self._missed,
             commits=self._commits,
             refusals=self._refusals,
+            untold=self._untold,
         )
 
     @property
@@ -133,6 +137,11 @@ class BridgeMember:
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
         return int(self._wall_clock() * 1_000_000)
+
+    def take_note(self, untold: int) -> None:
+        """Look at the store again, after rows of Spark's were added; ``untold`` could not be published."""
+        self._untold += untold
+        self.refresh()
 
     def refresh(self) -> None:
         """Look at the store again, after it was changed."""
@@ -173,12 +182,15 @@ class BridgeMember:
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
             runs = await subscription.receive_runs(_TAKEN_AT_ONCE)
-            # What this node publishes, it has stored before: Spark wrote it.
-            runs = [run for run in runs if run.publisher != self._node and (wanted is None or wanted(run.topic))]
+            runs = [run for run in runs if not self._is_own(run) and (wanted is None or wanted(run.topic))]
             if not runs:
                 continue
             self._missed += sum(run.missed for run in runs)
             await self._gather(_Batch(runs=runs, subscription=subscription))
+
+    def _is_own(self, run: Arrivals) -> bool:
+        """Tell whether Spark wrote these events: a member has stored them before it published them."""
+        return bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
 
     async def take(self, runs: Sequence[Arrivals], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was taken before.

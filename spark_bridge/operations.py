@@ -23,20 +23,24 @@ frames (``iris.spark_bridge.frame``) which hold at least the range, and then the
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
+
+What only reads is for readers; stage, commit and abort are for nodes that may also publish what is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast, final
 
 import trio
 
+from iris.cluster.peer import Peer
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import IrisError, NotAllowed, RemoteError, TunnelBroken
+from iris.kernel.ids import NodeId
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Request, Sender
@@ -44,6 +48,7 @@ from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.staging import StagedPart
 from iris.spark_bridge.store import ShardState
+from iris.spark_bridge.writers import Writer
 
 MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
@@ -65,16 +70,25 @@ class Operations:
         bridge: name of the bridge's cluster; its own nodes may trim.
         address: name of the cluster at which this member's shards are found.
         readers: clusters that may read; None: every node of the realm.
+        find_peer: returns what is known of a node that asks for something.
     """
 
     def __init__(
-        self, member: BridgeMember, intake: Intake, *, bridge: str, address: str, readers: Collection[str] | None
+        self,
+        member: BridgeMember,
+        intake: Intake,
+        *,
+        bridge: str,
+        address: str,
+        readers: Collection[str] | None,
+        find_peer: Callable[[NodeId], Peer | None],
     ) -> None:
         self._member = member
         self._intake = intake
         self._bridge = bridge
         self._address = address
         self._readers = None if readers is None else {bridge, *readers}
+        self._find_peer = find_peer
 
     def service(self, cluster: str) -> Service:
         """Return the service for one of the clusters that the member joins."""
@@ -100,6 +114,10 @@ class Operations:
     def _check_reader(self, sender: Sender) -> None:
         if self._readers is not None and sender.cluster not in self._readers:
             raise NotAllowed(f"nodes of cluster {sender.cluster!r} may not read from the bridge {self._bridge!r}")
+
+    def _writer(self, sender: Sender) -> Writer:
+        self._check_reader(sender)
+        return Writer(sender, self._find_peer)
 
     def _check_owner(self, sender: Sender) -> None:
         if sender.cluster != self._bridge:
@@ -208,11 +226,11 @@ class Operations:
 
     async def _stage(self, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
-            self._check_reader(tunnel.sender)
+            self._writer(tunnel.sender)
             await tunnel.send(await self._intake.stage(_part(_fields(await tunnel.receive())), tunnel))
 
     async def _commit(self, request: Request) -> int | None:
-        self._check_reader(request.sender)
+        writer = self._writer(request.sender)
         fields = _fields(request.payload)
         given = fields.get("parts")
         if not isinstance(given, list):
@@ -224,10 +242,10 @@ class Operations:
             partition, attempt = cast("list[object]", pair)
             parts.append(_part({**fields, "partition": partition, "attempt": attempt}))
         query, batch = _text(fields, "query"), _number(fields, "batch")
-        return await self._intake.commit(query, batch, parts, sender=request.sender.cluster)
+        return await self._intake.commit(query, batch, parts, writer=writer)
 
     async def _abort(self, request: Request) -> None:
-        self._check_reader(request.sender)
+        self._writer(request.sender)
         part = _part({**_fields(request.payload), "partition": 0, "attempt": 0})
         await self._intake.abort(part.query, part.batch)
 

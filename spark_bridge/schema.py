@@ -27,7 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iris.kernel.config import MIB
+from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError
 from iris.patterns.topics import check_topic
 from iris.spark_bridge.arrivals import Arrivals
@@ -37,12 +37,19 @@ HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
 HEADER_SINK: Final = "iris-sink"
 """On events that a bridge publishes for Spark: the query that wrote them."""
+HEADER_BRIDGE: Final = "iris-bridge"
+"""On the same: the bridge whose log they are in, so that none of its members stores them once more."""
 
 RESERVED: Final = "iris-"
 LOG_APPEND_TIME: Final = 1
 
 MAX_VALUE: Final = MIB
 """Largest value that Spark may publish: the payload that nodes take by default."""
+
+MAX_KEY: Final = 256
+MAX_HEADERS: Final = 7 * KIB
+"""Bytes of the headers that Spark may publish with a row: what nodes take by default, less what the bridge adds."""
+MAX_HEADER_COUNT: Final = 500
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -107,16 +114,31 @@ def check_rows(rows: pa.RecordBatch) -> None:
     """Make sure that rows of SINK_SCHEMA can be published.
 
     Raises:
-        ConfigError: a value or topic is null, a topic is malformed, or a value is too large for an event.
+        ConfigError: a value or topic is null, a topic is malformed, or something is too large for an event.
     """
     for name in ("value", "topic"):
         if rows.column(name).null_count:
             raise ConfigError(f"column {name} is null in {rows.column(name).null_count} rows: it must not be")
     for topic in set(rows.column("topic").to_pylist()):
         check_topic(topic)
-    largest = pc.max(pc.binary_length(rows.column("value"))).as_py() or 0
-    if largest > MAX_VALUE:
-        raise ConfigError(f"column value has {largest} bytes in a row: the limit of an event is {MAX_VALUE}")
+    for name, limit in (("value", MAX_VALUE), ("key", MAX_KEY)):
+        largest = pc.max(pc.binary_length(rows.column(name))).as_py() or 0
+        if largest > limit:
+            raise ConfigError(f"column {name} has {largest} bytes in a row: the limit of an event is {limit}")
+    _check_headers(rows.column("headers"))
+
+
+def _check_headers(headers: pa.Array[Any]) -> None:
+    if headers.null_count == len(headers):
+        return
+    for pairs in headers.to_pylist():
+        given = [pair for pair in pairs or () if pair is not None]
+        size = sum(len((pair["key"] or "").encode()) + len(pair["value"] or b"") for pair in given)
+        if len(given) > MAX_HEADER_COUNT or size > MAX_HEADERS:
+            raise ConfigError(
+                f"column headers has {len(given)} headers of {size} bytes in a row: the limit of an event is "
+                f"{MAX_HEADER_COUNT} headers of {MAX_HEADERS} bytes"
+            )
 
 
 def place_rows(rows: pa.RecordBatch, *, sender: str, shard: int, first: int, timestamp: int) -> pa.RecordBatch:

@@ -144,9 +144,10 @@ class Store(Protocol):
             now: microseconds since 1970.
 
         Returns:
-            How many rows were stored; None if this batch of the query, or a later one, was in the log already.
+            How many rows were stored; None if this batch of the query was the last one and is in the log already.
 
         Raises:
+            StaleBatch: a later batch of the query is in the log; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
         ...

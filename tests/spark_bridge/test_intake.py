@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import trio
 
-from iris.kernel.errors import RemoteError
+from iris.kernel.config import MIB
+from iris.kernel.errors import NotAllowed, RemoteError
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.errors import LogDamaged, StaleBatch
 from iris.spark_bridge.member import BridgeMember
-from iris.spark_bridge.schema import SINK_SCHEMA, decode_events
+from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.staging import StagedPart
-from iris.testing import Network, open_network
+from iris.testing import Network, Rights, open_network
 from tests.support.arrivals import stored
+from tests.support.staged import part, rows, written
 
 
 @asynccontextmanager
@@ -33,19 +35,6 @@ async def open_pair(
         network.open_node("spark") as other,
     ):
         yield bridge, BridgeClient(other, "bridge", patience=5)
-
-
-def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = None) -> io.BytesIO:
-    """What a task sends: rows with these values."""
-    file = io.BytesIO()
-    rows = [{"value": value.encode(), "topic": topic, "key": key and key.encode()} for value in values]
-    with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
-        stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA))
-    return file
-
-
-def part(partition: int, *, batch: int = 0, attempt: int = 0) -> StagedPart:
-    return StagedPart(query="q", batch=batch, partition=partition, attempt=attempt)
 
 
 def staged_files(directory: Path) -> list[str]:
@@ -74,8 +63,19 @@ async def test_a_batch_is_committed_once_whoever_asks_again(tmp_path: Path) -> N
         async with open_pair(network, tmp_path) as (bridge, client):
             await client.stage("bridge", part(0, batch=1), written(["b"]))
             assert await client.commit("bridge", "q", 1, [part(0, batch=1)]) == 1
-            assert await client.commit("bridge", "q", 0, [part(0)]) is None
+            assert await client.commit("bridge", "q", 1, [part(0, batch=1)]) is None
             assert stored(bridge.store) == [b"a", b"b"]
+
+
+async def test_a_query_whose_checkpoint_was_put_back_is_told_instead_of_losing_rows(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        for batch in (0, 1, 2):
+            await client.stage("bridge", part(0, batch=batch), written([str(batch)]))
+            await client.commit("bridge", "q", batch, [part(0, batch=batch)])
+        await client.stage("bridge", part(0, batch=1), written(["1", "3", "4"]))
+        with pytest.raises(StaleBatch, match=r"batch 1 of query q comes after batch 2, .* Begin with a new checkpoint"):
+            await client.commit("bridge", "q", 1, [part(0, batch=1)])
+        assert stored(bridge.store) == [b"0", b"1", b"2"]
 
 
 async def test_only_the_attempts_that_the_driver_names_are_committed(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_listeners_get_what_is_committed_and_see_that_spark_wrote_it(tmp_p
         with trio.fail_after(5):
             event = await anext(events)
         assert (event.topic, event.payload, event.key) == ("out.x", b"a", "k")
-        assert event.headers == {"iris-sink": "q"}
+        assert event.headers == {"iris-sink": "q", "iris-bridge": "bridge"}
         assert event.sender.cluster == "bridge"
 
 
@@ -170,6 +170,82 @@ async def test_rows_that_no_publisher_could_publish_are_refused(tmp_path: Path) 
         with pytest.raises(Exception, match="not a topic"):
             await client.commit("bridge", "q", 0, [part(0)])
         assert stored(bridge.store) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"key": b"k" * 257}, "column key has 257 bytes in a row: the limit of an event is 256"),
+        (
+            {"headers": [{"key": "h", "value": b"v" * 8000}]},
+            "column headers has 1 headers of 8001 bytes in a row: the limit",
+        ),
+        (
+            {"headers": [{"key": "h", "value": None}] * 501},
+            "column headers has 501 headers of 501 bytes in a row: the limit",
+        ),
+        ({"value": bytes(MIB + 1)}, "column value has 1048577 bytes in a row"),
+    ],
+)
+async def test_a_row_that_is_too_large_for_an_event_is_refused_before_anything_is_stored(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        await client.stage("bridge", part(0), rows({"value": b"good", "topic": "out.x"}))
+        await client.stage("bridge", part(1), rows({"value": b"x", "topic": "out.x"} | row))
+        with pytest.raises(RemoteError, match=message):
+            await client.commit("bridge", "q", 0, [part(0), part(1)])
+        assert stored(bridge.store) == []
+
+
+async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("spark") as other:
+        network.credential("bridge", Rights(publishes=("other",)))
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["in"], directory=tmp_path) as bridge,
+        ):
+            client = BridgeClient(other, "bridge", patience=5)
+            await client.stage("bridge", part(0), written(["a", "b"]))
+            assert await client.commit("bridge", "q", 0, [part(0)]) == 2
+            assert stored(bridge.store) == [b"a", b"b"]
+            assert bridge.statistics().untold == 2
+            assert staged_files(tmp_path) == []
+
+
+# -- who may write ---------------------------------------------------------------------------------------------
+
+
+async def test_who_may_publish_nothing_writes_nothing(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        network.credential("analysts", Rights(publishes=(), subscribes=()))
+        async with network.open_node("analysts") as node:
+            reader = BridgeClient(node, "bridge", patience=5)
+            assert await reader.shards(), "it may read"
+            await client.stage("bridge", part(0), written(["a"]))
+            for attempt in (
+                partial(reader.stage, "bridge", part(1), written(["forged"])),
+                partial(reader.commit, "bridge", "q", 0, [part(0)]),
+                partial(reader.commit, "bridge", "q", 2**60, []),
+                partial(reader.abort, "bridge", "q", 0),
+            ):
+                with pytest.raises(NotAllowed, match=r"'analysts' does not permit to publish.* needs a credential"):
+                    await attempt()
+        assert stored(bridge.store) == []
+        assert await client.commit("bridge", "q", 0, [part(0)]) == 1
+
+
+async def test_what_is_written_is_on_topics_that_its_writer_may_publish_on(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, _):
+        network.credential("reports", Rights(publishes=("out.>",)))
+        async with network.open_node("reports") as node:
+            writer = BridgeClient(node, "bridge", patience=5)
+            await writer.stage("bridge", part(0), written(["good"]))
+            await writer.stage("bridge", part(1), written(["forged"], topic="in"))
+            with pytest.raises(NotAllowed, match="'reports' does not permit to publish on 'in'"):
+                await writer.commit("bridge", "q", 0, [part(0), part(1)])
+            assert stored(bridge.store) == []
+            assert await writer.commit("bridge", "q", 0, [part(0)]) == 1
 
 
 @pytest.mark.parametrize("query", ["", "../escape", "a/b", "x" * 65])

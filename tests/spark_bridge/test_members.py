@@ -20,6 +20,7 @@ from iris.spark_bridge.schema import decode_events
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
 from tests.support.bridges import BridgeProcess
+from tests.support.staged import part, written
 
 
 @asynccontextmanager
@@ -135,6 +136,25 @@ async def test_while_a_member_is_away_its_events_wait_and_readers_do(tmp_path: P
                 if not good:
                     await publisher.publish("t", key.encode(), key=key, confirm=True)
             assert sorted(stored(second.store, 1) + stored(first.store)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+async def test_what_spark_writes_is_in_the_log_once_whoever_has_the_shard_of_its_key(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, directory=tmp_path / "0", topics=[">"], shards=[0], of=2) as first,
+        open_member(network, tmp_path / "1", topics=[">"], shards=[1], of=2) as second,
+        network.open_node("spark") as spark,
+    ):
+        client = BridgeClient(spark, "bridge", patience=5)
+        for number, key in enumerate("abcdefgh"):
+            await client.stage("bridge.0", part(number), written([f"row {key}"], key=key))
+        await client.commit("bridge.0", "q", 0, [part(number) for number in range(8)])
+        for key in "abcdefgh":  # links keep the order: when these are stored, what was told before has arrived
+            await node.publish("out.x", key.encode(), key=key, confirm=True, timeout=20)
+        logs = [stored(first.store), stored(second.store, 1)]
+        assert sorted(logs[0] + logs[1]) == sorted(f"{row}{key}".encode() for key in "abcdefgh" for row in ("", "row "))
+        assert logs[1], "what a member publishes for others than Spark goes where its key belongs"
 
 
 # -- nobody is in another's place ------------------------------------------------------------------------------
