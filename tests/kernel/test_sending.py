@@ -117,6 +117,23 @@ def test_the_rest_of_a_frame_follows_although_nobody_waits_for_that() -> None:
         assert ends.received.endswith(framed(b"next"))
 
 
+@pytest.mark.parametrize("tcp", [True, False])
+def test_whoever_reads_what_was_sent_does_not_wake_the_sender(tcp: bool) -> None:
+    with open_ends(tcp=tcp) as ends:
+        ends.look()
+        for turn in range(3):
+            if turn == 1:  # nor once there was something that was not taken at first
+                assert ends.way.send_nowait(bytes(8 * MIB))
+                ends.read_all(8 * MIB + 20)
+                ends.look()
+            assert ends.way.send_nowait(b"four")
+            before = len(ends.received)
+            while len(ends.received) == before:
+                select.select([ends.far], [], [], 5)
+                ends.read()
+            assert not select.select([ends.streams.descriptor], [], [], 0)[0]
+
+
 def test_a_length_may_be_cut_too() -> None:
     """Where the system takes three bytes only."""
     with open_ends() as ends:

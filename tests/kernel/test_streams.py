@@ -308,6 +308,24 @@ def test_whatever_a_stranger_says_he_is_read_to_the_letter_and_nobody_else_notic
         assert there.closed == ([1] if guilty or ends else [])
 
 
+def test_that_one_which_is_watched_takes_more_is_told_only_while_that_is_wanted() -> None:
+    with open_ends() as ends, contextlib.ExitStack() as stack:
+        near, far = (stack.enter_context(one) for one in socket.socketpair())
+        near.setblocking(False)
+        told: list[int] = []
+        ends.streams.watch(near, told.append, room=False)
+        for wanted in (False, True, False):
+            ends.streams.watch_room(near, wanted=wanted)
+            near.send(b"some")
+            far.recv(4)
+            ends.receive()
+            assert bool(told) == wanted
+            told.clear()
+        ends.streams.watch_room(near, wanted=True)
+        ends.receive()
+        assert told == [select.EPOLLOUT], "what there was room for before is told, too"
+
+
 def test_what_is_only_watched_is_told_of_when_it_takes_more_and_when_it_ends() -> None:
     with open_ends() as ends, contextlib.ExitStack() as stack:
         near, far = (stack.enter_context(one) for one in socket.socketpair())
@@ -335,5 +353,6 @@ def test_what_is_only_watched_is_told_of_when_it_takes_more_and_when_it_ends() -
         assert not ends.is_readable(), "an end is told once"
         ends.streams.unwatch(near)
         ends.streams.unwatch(near)
+        ends.streams.watch_room(near, wanted=True)
         ends.far[1].send(framed(b"goes on"))
         assert ends.receive() == [(1, b"goes on")]
