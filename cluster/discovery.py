@@ -99,6 +99,12 @@ class Discovery:
         self._announced: set[NodeId] = set()
         self._strangers: set[NodeId] = set()
         """Those that were announced at the last look, and that nobody had told of."""
+        self._tried: set[NodeId] = set()
+        """Of those that were announced when this node started, whom it has dialled."""
+        self._remains: set[NodeId] = set()
+        """Nodes that are gone, and whose entries in the registry cannot be removed."""
+        self._ended = trio.lowlevel.ParkingLot()
+        """Where it is waited for the next attempt to end."""
         self._warned: set[str] = set()
 
     async def look(self) -> None:
@@ -108,16 +114,14 @@ class Discovery:
         """
         async with trio.open_nursery() as nursery:
             self._dial(nursery, (Source.SEED,))
-            self._dial_announced(nursery)
+            nursery.start_soon(self._look_at_registry)
         if self._lan is not None and not self._mesh.peers:
             if not self._lan.urls():
                 await self._lan.wait_news(_LAN_PATIENCE)
             async with trio.open_nursery() as nursery:
                 self._dial(nursery, (Source.LAN,))
         if not self._mesh.peers:
-            # Most of these may be gone by now: the first one to answer is enough.
-            async with trio.open_nursery() as nursery:
-                self._dial(nursery, (Source.BOOK,), found=nursery.cancel_scope.cancel)
+            await self._look_at_book()
 
     async def run(self) -> None:
         """Go on looking, and keep the book."""
@@ -153,12 +157,34 @@ class Discovery:
             else:
                 nursery.start_soon(self._try, url, found)
 
-    def _dial_announced(self, nursery: trio.Nursery) -> None:
+    async def _look_at_registry(self) -> None:
+        """Link to a few of those that are announced, however many entries killed processes have left behind."""
         if self._registry is None:
             return
-        for node, addresses in self._registry.entries(self, _FIRST_ROUND).items():
-            self._announced.add(node)
-            nursery.start_soon(self._try_announced, node, addresses)
+        until = trio.current_time() + self._mesh.turns.patience()
+        async with trio.open_nursery() as nursery:
+            while trio.current_time() < until:
+                linked = sum(node in self._mesh.peers for node in self._tried)
+                room = max(0, _FIRST_ROUND - linked - len(nursery.child_tasks))
+                for node, addresses in self._registry.entries(self, room).items():
+                    self._tried.add(node)
+                    nursery.start_soon(self._try_announced, node, addresses)
+                if not nursery.child_tasks:
+                    break
+                with trio.move_on_at(until):
+                    await self._ended.park()
+        self._tried.clear()
+
+    async def _look_at_book(self) -> None:
+        """Go through the address book until one answers: most of those in it may be gone by now."""
+        until = trio.current_time() + self._mesh.turns.patience()
+        async with trio.open_nursery() as nursery:
+            while trio.current_time() < until:
+                self._dial(nursery, (Source.BOOK,), found=nursery.cancel_scope.cancel)
+                if not nursery.child_tasks:
+                    break
+                with trio.move_on_at(until):
+                    await self._ended.park()
 
     def _dial_strangers(self, nursery: trio.Nursery) -> None:
         """Dial who was announced before, too, and is not known still.
@@ -180,6 +206,8 @@ class Discovery:
             node == self._mesh.node
             or node in self._mesh.peers
             or node in self._announced
+            or node in self._tried
+            or node in self._remains
             or self._knows(cast("NodeId", node))
         )
 
@@ -188,23 +216,37 @@ class Discovery:
     async def _try_seed(self, url: str) -> None:
         """Try every address that a seed stands for, but those that are linked."""
         urls = await self._resolve(url)
-        if not urls:
-            self._warn(url, NotSent(f"the name in {url} is not known"))
+        failures: dict[str, IrisError] = {}
         nodes: list[NodeId] = []
         try:
             async with trio.open_nursery() as nursery:
                 for resolved in urls:
-                    nursery.start_soon(self._try_address, url, resolved, nodes)
+                    nursery.start_soon(self._try_address, url, resolved, nodes, failures)
         finally:
             now = trio.current_time()
             if nodes:
-                self._warned.discard(url)
                 until = now + _RESOLVE_AGAIN if names_a_host(url) else float("inf")
                 self._candidates.reached(url, nodes[0], now, until=until)
             else:
                 self._candidates.failed(url, now)
+        self._tell(url, urls, failures, reached=bool(nodes))
 
-    async def _try_address(self, seed: str, url: str, nodes: list[NodeId]) -> None:
+    def _tell(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
+        """Say what is wrong with a seed, or with some of the addresses that it stands for."""
+        if not urls:
+            self._warn(seed, NotSent(f"the name in {seed} is not known"))
+        elif reached:
+            self._warned.discard(seed)
+            for url, error in failures.items():
+                if isinstance(error, Refused):  # one of several hosts is down, or listens by IPv4 only
+                    _log.debug("%s", error)
+                else:
+                    self._warn(url, error)
+        elif failures:
+            errors = failures.values()
+            self._warn(seed, next((e for e in errors if isinstance(e, AuthenticationError)), next(iter(errors))))
+
+    async def _try_address(self, seed: str, url: str, nodes: list[NodeId], failures: dict[str, IrisError]) -> None:
         node = self._stood_for.get(url)
         if node is not None and node in self._mesh.peers:
             nodes.append(node)
@@ -215,8 +257,9 @@ class Discovery:
         try:
             peer = await self._mesh.connect([url])
         except (NotSent, AuthenticationError, ConfigError) as error:
-            self._warn(seed, error)
+            failures[url] = error
             return
+        self._warned.discard(url)
         if len(self._stood_for) >= _REMEMBERED:
             self._stood_for.clear()
         self._stood_for[url] = peer.node
@@ -237,6 +280,7 @@ class Discovery:
                 self._candidates.reached(url, node, trio.current_time())
             else:
                 self._candidates.failed(url, trio.current_time())
+            self._ended.unpark_all()
 
     async def _try_announced(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         assert self._registry is not None
@@ -244,11 +288,14 @@ class Discovery:
             peer = await self._mesh.connect(addresses, expected=node)
             await self._introduce(peer.node)
         except Refused:
-            self._registry.withdraw(node)  # its process was killed and could not do it itself
+            # Its process was killed and could not do it itself.
+            if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:
+                self._remains.add(node)
         except (NotSent, AuthenticationError, ConfigError) as error:
             self._warn(node, error)
         finally:
             self._announced.discard(node)
+            self._ended.unpark_all()
 
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""

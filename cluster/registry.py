@@ -52,10 +52,19 @@ class Registry:
         except OSError as error:
             raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None
 
-    def withdraw(self, node: NodeId) -> None:
-        """Remove a node's entry and its socket: this node leaves, or nobody listens at that one's address."""
+    def withdraw(self, node: NodeId) -> bool:
+        """Remove a node's entry and its socket: this node leaves, or nobody listens at that one's address.
+
+        Returns:
+            Whether that could be done.  What cannot be removed costs those that come later an attempt, and no more.
+        """
+        removed = True
         for name in (f"{node}{_SUFFIX}", node):
-            (self._directory / name).unlink(missing_ok=True)
+            try:
+                (self._directory / name).unlink(missing_ok=True)
+            except OSError:
+                removed = False
+        return removed
 
     def sweep(self) -> None:
         """Remove the directory if nothing is left in it.  Whoever comes later makes it again."""

@@ -267,3 +267,74 @@ async def test_a_partition_in_which_everybody_was_replaced_ends_without_a_seed(a
             await trio.sleep(PAUSES[Source.BOOK][-1] + 10)
             assert linked(fleet, "a") == {"b"}
             nursery.cancel_scope.cancel()
+
+
+async def test_what_killed_processes_left_behind_does_not_hide_who_is_there(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", linked=False) as fleet:
+        for number in range(100):
+            registry.announce(NodeId(f"{number:032x}"), (f"mem://gone-{number}",))
+        registry.announce(fleet["b"].id, (fleet["b"].url,))
+        await discovery(fleet["a"], registry=registry).look()
+        assert linked(fleet, "a") == {"b"}
+
+
+async def test_the_remains_of_a_killed_process_that_cannot_be_removed_harm_nobody(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", linked=False) as fleet:
+        (tmp_path / ("e" * 32)).mkdir()  # in the place of a socket
+        registry.announce(NodeId("e" * 32), ("mem://gone",))
+        registry.announce(fleet["b"].id, (fleet["b"].url,))
+        looking = discovery(fleet["a"], registry=registry)
+        await looking.look()
+        with trio.move_on_after(60):
+            await looking.run()
+        assert linked(fleet, "a") == {"b"}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_of_a_name_that_also_stands_for_a_host_that_is_down_nothing_is_said(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.cluster.discovery.names_a_host", bool)  # so that it is looked up now and then
+    names = Names(all=("mem://gone", "mem://b"))
+    async with open_meshes("a", "b", linked=False) as fleet:
+        looking = discovery(fleet["a"], "all", names=names)
+        await looking.look()
+        with trio.move_on_after(600):
+            await looking.run()
+        assert linked(fleet, "a") == {"b"}
+        assert len(names.asked) > 10
+        assert not warnings(caplog)
+
+
+async def test_an_address_of_another_realm_behind_a_name_is_told_once_however_often_it_is_tried(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.cluster.discovery.names_a_host", bool)
+    names = Names(all=("mem://foreign", "mem://b"))
+    async with open_meshes("a", "b", linked=False) as fleet, fleet.open_node("foreign", realm=TestRealm(99)):
+        looking = discovery(fleet["a"], "all", names=names)
+        await looking.look()
+        with trio.move_on_after(600):
+            await looking.run()
+        assert linked(fleet, "a") == {"b"}
+        assert len(names.asked) > 10
+        assert len(warnings(caplog)) == 1
+        assert "mem://foreign" in warnings(caplog)[0]
+
+
+async def test_all_of_the_address_book_is_tried_before_a_node_is_alone(autojump_clock: MockClock) -> None:
+    book = AddressBook()
+    book.saw([f"mem://gone-{number}" for number in range(100)], WALL)
+    book.saw(["mem://z"], WALL - 1000)
+    async with open_meshes("a", "z", linked=False) as fleet:
+        await discovery(fleet["a"], book=book).look()
+        assert linked(fleet, "a") == {"z"}
