@@ -90,6 +90,7 @@ class IndexView:
 
     def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
         tables = {name: Table(transaction, database, name) for name, database in databases.items()}
+        self._tables = tuple(tables.values())
         self._shards = tables["shards"]
         self._chunks = tables["chunks"]
         self._segments = tables["segments"]
@@ -162,6 +163,12 @@ class IndexView:
                 break
             found.append(_unpack_segment(first, value))
         return found
+
+    def check(self) -> None:
+        """Read every record of every table: what no reader of events comes across is what repeats are known by."""
+        for table in self._tables:
+            for _ in table.records():
+                pass
 
     def check_segments(self) -> None:
         """Read every segment's record: what the index leaves out is taken for the rest of a crash, and deleted."""

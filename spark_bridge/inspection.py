@@ -213,14 +213,14 @@ class Finding:
 def verify_log(directory: Path) -> Iterator[Finding]:
     """Read a log in full, while no bridge is running on it, and yield what is found, stretch by stretch.
 
+    Nothing is changed.
+
     Raises:
         ConfigError: there is no log.
         StoreBusy: a bridge is running on it.
-        LogDamaged: so much is wrong that it cannot be read at all.
+        LogDamaged: so much is wrong that it cannot be read at all; or, at the end, damage that is in no event.
     """
-    if not (directory / "index").is_dir():
-        raise ConfigError(f"there is no log in {directory}")
-    store = open_store(directory, shards=(), entropy=os.urandom)
+    store = open_store(directory, shards=(), entropy=os.urandom, look_only=True)
     try:
         for shard, offset, damage in store.verify():
             yield Finding(shard=shard, offset=offset, damage=damage)

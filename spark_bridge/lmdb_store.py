@@ -239,6 +239,8 @@ class LmdbStore:
                         except LogDamaged as error:
                             yield state.number, place.first, str(error)
                         at = place.end
+        with self._index.read() as view:
+            view.check()
 
     def offset_at(self, shard: int, timestamp: int) -> int:
         """See ``Store``."""
@@ -373,6 +375,7 @@ def open_store(
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     map_bytes: int = MAP_BYTES,
+    look_only: bool = False,
 ) -> LmdbStore:
     """Open the log in ``directory``, made if it is not there.
 
@@ -385,17 +388,28 @@ def open_store(
         disk: what segments are written to; the real one by default.
         segment_bytes: size of a segment file.
         map_bytes: how large the index may become.
+        look_only: make nothing, and leave alone what appends that never finished have left behind.
 
     Raises:
         StoreBusy: another process has it open.
         StoreFull: there is no room.
-        LogDamaged: what is there is not a log of this version, or files of it are missing.
-        ConfigError: the directory cannot be used.
+        LogDamaged: what is there is not a log of this version, or files of it are missing or of another log.
+        ConfigError: the directory cannot be used, or there is no log to look at.
     """
+    segments = directory / "segments"
+    if not (directory / "index" / "data.mdb").exists():
+        if look_only:
+            raise ConfigError(f"there is no log in {directory}")
+        if left := sorted(segments.glob("*.segment")):
+            raise LogDamaged(
+                f"the index of the log in {directory} is gone, and {len(left)} segment files are there, {left[0]} the "
+                "first: put the index back, or move them away to begin a new log"
+            )
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / "segments").mkdir(exist_ok=True, mode=0o700)
-        (directory / "index").mkdir(exist_ok=True, mode=0o700)
+        if not look_only:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            segments.mkdir(exist_ok=True, mode=0o700)
+            (directory / "index").mkdir(exist_ok=True, mode=0o700)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
@@ -406,16 +420,17 @@ def open_store(
             raise StoreBusy(f"the log in {directory} is open in another process") from None
         index = Index(directory / "index", map_bytes=map_bytes)
         try:
-            files = SegmentFiles(directory / "segments", disk or FileSystem(), segment_bytes)
-            with index.write() as view:
-                for number in shards:
-                    if view.shard(number) is None:
-                        epoch = entropy(8).hex()
-                        view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
-            _remove_strangers(directory / "segments", index, files)
-            for made in (directory / "segments", directory / "index", directory, directory.parent):
-                sync_directory(made)
-            _make_reserve(directory / "reserve")
+            files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
+            if not look_only:
+                _remove_strangers(segments, index, files)
+                with index.write() as view:
+                    for number in shards:
+                        if view.shard(number) is None:
+                            epoch = entropy(8).hex()
+                            view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
+                for made in (segments, directory / "index", directory, directory.parent):
+                    sync_directory(made)
+                _make_reserve(directory / "reserve")
         except BaseException:
             index.close()
             raise
@@ -429,12 +444,21 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
     """Delete the segment files of appends that never became part of the log."""
     with index.read() as view:
         view.check_segments()
+        shards = view.shards()
         named = {
             files.path(shard.number, shard.epoch, segment.first)
-            for shard in view.shards()
+            for shard in shards
             for segment in view.segments(shard.number)
         }
     present = set(directory.glob("*.segment"))
+    # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.
+    own = tuple(files.path(shard.number, shard.epoch, 0).name.rpartition("-")[0] for shard in shards)
+    foreign = [path for path in present - named if not path.name.startswith(own)]
+    if foreign:
+        raise LogDamaged(
+            f"{len(foreign)} segment files are of another log than the index beside them, {min(foreign)} the first: "
+            "put back the index that belongs to them, or move them away"
+        )
     missing = named - present
     if missing:
         raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")

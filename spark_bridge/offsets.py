@@ -132,7 +132,8 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str) -> 
 def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:
     """Return the end of the batch that begins at ``start``: all that is there, or about ``limit`` events of it.
 
-    A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits.
+    A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits and it need
+    not go back.
 
     Raises:
         DataLost: a log was wiped, or events that were not read yet were trimmed, and that is to be an error.
@@ -158,13 +159,22 @@ def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None,
                     "them for longer, or set failOnDataLoss to false to go on without them"
                 )
             begins[shard] = began[shard] = extent.earliest
+        elif extent is not None and offset > extent.next:
+            # Its next events would get offsets that were read before, and be passed over.
+            if fail_on_data_loss:
+                raise DataLost(
+                    f"shard {shard} ends at {extent.next}, and was read up to {offset}: the log was put back to an "
+                    "older state.  Begin with a new checkpoint, or set failOnDataLoss to false to go on at its end"
+                )
+            begins[shard] = began[shard] = extent.next
     for shard, extent in extents.items():
         if shard not in begins:
             begins[shard] = began[shard] = extent.earliest
     waiting = {
         shard: max(0, extents[shard].next - offset) if shard in extents else 0 for shard, offset in begins.items()
     }
-    if not any(waiting.values()):
+    behind = any(began[shard] < offset for shard, offset in start.next.items() if shard in began)
+    if not any(waiting.values()) and not behind:
         return start
     shares = waiting if limit is None else divide(waiting, limit)
     return Offsets(next={shard: offset + shares[shard] for shard, offset in begins.items()}, began=began)

@@ -167,6 +167,9 @@ class Store(Protocol):
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
 
         Damage ends nothing: verifying goes on behind the chunk that has it.
+
+        Raises:
+            LogDamaged: at the end, if what the log knows besides events, such as its publishers, is damaged.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.appending import CHUNK_EVENTS
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy
 from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
+from iris.spark_bridge.inspection import verify_log
 from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.retention import Retention
 from tests.support.arrivals import PUBLISHER, FakeEvent, make_store, numbered, payloads, stored
@@ -211,11 +213,91 @@ def test_a_missing_segment_is_noticed_at_once(tmp_path: Path) -> None:
 
 
 def test_files_of_appends_that_never_finished_are_removed(tmp_path: Path) -> None:
-    make_store(tmp_path).close()
-    stranger = tmp_path / "segments" / "00000-0011223344556677-00000000000000000000.segment"
+    store = make_store(tmp_path)
+    epoch = store.shards()[0].epoch
+    store.close()
+    stranger = tmp_path / "segments" / f"00000-{epoch}-00000000000000000000.segment"
     stranger.write_bytes(b"half a chunk")
     make_store(tmp_path).close()
     assert not stranger.exists()
+
+
+def test_segments_whose_index_is_gone_are_not_removed(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    expected = fill(store, 3)
+    store.close()
+    (tmp_path / "index").rename(tmp_path / "elsewhere")
+    with pytest.raises(LogDamaged, match=r"the index of the log .* is gone, and 1 segment files are there"):
+        make_store(tmp_path, seed=1)
+    (tmp_path / "elsewhere").rename(tmp_path / "index")
+    store = make_store(tmp_path, seed=1)
+    assert stored(store) == expected
+    store.close()
+
+
+def test_segments_of_another_log_are_not_removed(tmp_path: Path) -> None:
+    for seed, name in enumerate("ab"):
+        store = make_store(tmp_path / name, seed=seed)
+        fill(store, 3)
+        store.close()
+    (tmp_path / "a" / "index").rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "b" / "index", tmp_path / "a" / "index")
+    with pytest.raises(LogDamaged, match="1 segment files are of another log than the index beside them"):
+        make_store(tmp_path / "a")
+    assert len(list((tmp_path / "a" / "segments").iterdir())) == 1
+
+
+# -- verifying -----------------------------------------------------------------------------------------------
+
+
+def tree(directory: Path) -> list[tuple[str, int]]:
+    return sorted((str(path.relative_to(directory)), path.stat().st_size) for path in directory.rglob("*"))
+
+
+def test_verifying_changes_nothing_and_goes_on_where_a_segment_is_missing(tmp_path: Path) -> None:
+    store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
+    fill(store, 12)
+    epoch = store.shards()[0].epoch
+    store.close()
+    (tmp_path / "segments" / f"00000-{epoch}-{9999:020d}.segment").write_bytes(b"the rest of a crash")
+    first, second, last, _ = sorted((tmp_path / "segments").iterdir())
+    first.unlink()
+    with last.open("r+b") as file:
+        file.write(b"damage")
+    left = int(second.stem.rpartition("-")[2])
+    before = tree(tmp_path)
+    findings = list(verify_log(tmp_path))
+    assert [finding.offset for finding in findings if finding.damage] == [
+        *range(0, left, 10),
+        int(last.stem.rpartition("-")[2]),
+    ]
+    assert ["is missing" in finding.damage for finding in findings if finding.damage] == [True] * (left // 10) + [False]
+    assert tree(tmp_path) == before
+
+
+def test_verifying_finds_damage_in_what_repeats_are_known_by(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.append({0: numbered(1, 5)}, now=0)
+    store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
+    store.close()
+    assert [finding.damage for finding in verify_log(tmp_path)] == [None]
+    path = tmp_path / "index" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"query")
+    data[at + len(b"query")] ^= 1  # the number of its last batch
+    path.write_bytes(data)
+    with pytest.raises(LogDamaged, match="table 'sinks'"):
+        list(verify_log(tmp_path))
+
+
+@pytest.mark.parametrize("there", [(), ("index",), ("index", "index/HEAD")])
+def test_a_directory_without_a_log_is_not_made_one_by_looking_at_it(tmp_path: Path, there: tuple[str, ...]) -> None:
+    for name in there:
+        (tmp_path / name).mkdir()
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match="there is no log in"):
+        list(verify_log(tmp_path))
+    assert tree(tmp_path) == before
 
 
 def test_a_log_of_100_million_events_opens_at_once(tmp_path: Path) -> None:

@@ -154,6 +154,20 @@ def test_trimmed_events_are_passed_over_if_that_is_allowed() -> None:
     assert ranges_between(start, end) == [Range(shard=A, start=5, end=10)]
 
 
+def test_a_log_that_was_put_back_to_an_older_state_is_an_error() -> None:
+    with pytest.raises(DataLost, match=r"ends at 8, and was read up to 10.*new checkpoint"):
+        step(Offsets(next={A: 10, B: 1}), extents(a=8, b=5))
+
+
+def test_a_log_that_was_put_back_is_gone_on_with_if_that_is_allowed() -> None:
+    start = Offsets(next={A: 10})
+    back = through_spark(step(start, extents(a=8), strict=False))
+    assert ranges_between(start, back) == []
+    assert ranges_between(back, step(back, extents(a=11))) == [Range(shard=A, start=8, end=11)]
+    at_once = through_spark(step(start, extents(a=9), strict=False))
+    assert ranges_between(at_once, step(at_once, extents(a=10))) == [Range(shard=A, start=9, end=10)]
+
+
 # -- arithmetic ----------------------------------------------------------------------------------------------
 
 sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10_000), min_size=1)
