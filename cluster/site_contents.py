@@ -3,65 +3,84 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, KeysView
 from typing import Final, final
 
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, split_exports
-from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 
-MAX_EXPORTS: Final = 65_536
-"""Entries of one origin.  At 100 bytes they are 6 MiB here."""
-
 _HISTORY: Final = 64
-"""Changes that are remembered.  Whoever is further behind is told everything."""
+"""Changes that are remembered, and entries in them, or as many as there are now: whoever is further behind is told
+everything, which is no more."""
 
 
 @final
 class Contents:
     """The exports of one origin at one version; version 0 is empty."""
 
-    __slots__ = ("_history", "clusters", "companions", "entries", "origin", "topics", "version")
+    __slots__ = (
+        "_entries",
+        "_history",
+        "_remembered",
+        "clusters",
+        "companions",
+        "origin",
+        "topics",
+        "version",
+        "weight",
+    )
 
     def __init__(self, origin: Hop) -> None:
         self.origin: Final = origin
         self.version = 0
-        self.entries: set[Export] = set()
+        self.weight = 0
+        """Of all entries."""
+        self._entries: dict[Export, Export] = {}
         self.clusters: dict[str, dict[NodeId, bytes]] = {}
         """For each cluster its members, each with its proof."""
         self.companions: set[NodeId] = set()
         self.topics: dict[str, set[NodeId]] = {}
         """For each pattern of topics who wants it."""
-        self._history: deque[tuple[int, int, tuple[Export, ...], tuple[Export, ...]]] = deque(maxlen=_HISTORY)
+        self._history: deque[tuple[int, int, tuple[Export, ...], tuple[Export, ...]]] = deque()
+        self._remembered = 0
 
     def __repr__(self) -> str:
         return f"<Contents of {self.origin.site} version {self.version}: {len(self.entries)} entries>"
 
-    def change(self, version: int, added: Iterable[Export], removed: Iterable[Export]) -> None:
-        """Go to another version.
+    @property
+    def entries(self) -> KeysView[Export]:
+        """All that is exported."""
+        return self._entries.keys()
 
-        Raises:
-            RemoteProtocolError: there are more than ``MAX_EXPORTS`` then; nothing has changed.
-        """
-        less = tuple(export for export in removed if export in self.entries)
-        more = tuple(export for export in dict.fromkeys(added) if export not in self.entries)
-        if len(self.entries) - len(less) + len(more) > MAX_EXPORTS:
-            raise RemoteProtocolError(f"site {self.origin.site} exports more than {MAX_EXPORTS} entries")
-        self._history.append((self.version, version, more, less))
+    def same(self, export: Export) -> Export:
+        """Return the entry that equals an export if there is one, else the export: it need not be kept twice."""
+        return self._entries.get(export, export)
+
+    def change(self, version: int, added: Iterable[Export], removed: Iterable[Export]) -> None:
+        """Go to another version."""
+        less = tuple(export for export in removed if export in self._entries)
+        more = tuple(export for export in dict.fromkeys(added) if export not in self._entries)
+        self._remember(version, more, less)
         self.version = version
         for export in less:
             self._remove(export)
         for export in more:
             self._add(export)
+        self.weight += sum(export.weight for export in more) - sum(export.weight for export in less)
 
     def replace(self, version: int, entries: Iterable[Export]) -> None:
-        """Go to another version, of which all entries are known.
-
-        Raises:
-            RemoteProtocolError: they are more than ``MAX_EXPORTS``; nothing has changed.
-        """
+        """Go to another version, of which all entries are known."""
         wanted = set(entries)
         self.change(version, wanted - self.entries, self.entries - wanted)
+
+    def _remember(self, version: int, more: tuple[Export, ...], less: tuple[Export, ...]) -> None:
+        history = self._history
+        history.append((self.version, version, more, less))
+        self._remembered += len(more) + len(less)
+        most = max(_HISTORY, len(self._entries) + len(more) - len(less))
+        while len(history) > _HISTORY or self._remembered > most:
+            _, _, former_more, former_less = history.popleft()
+            self._remembered -= len(former_more) + len(former_less)
 
     def since(self, version: int) -> Iterator[Exports]:
         """Yield what somebody at ``version`` has to be told."""
@@ -87,7 +106,7 @@ class Contents:
             yield from split_exports(self.origin, 0, self.version, self.entries, ())
 
     def _add(self, export: Export) -> None:
-        self.entries.add(export)
+        self._entries[export] = export
         if export.kind == CLUSTER:
             self.clusters.setdefault(export.name, {})[NodeId(export.node)] = export.proof
         elif export.kind == COMPANION:
@@ -96,7 +115,7 @@ class Contents:
             self.topics.setdefault(export.name, set()).add(NodeId(export.node))
 
     def _remove(self, export: Export) -> None:
-        self.entries.discard(export)
+        del self._entries[export]
         if export.kind == CLUSTER:
             members = self.clusters.get(export.name, {})
             if members.get(NodeId(export.node)) == export.proof:

@@ -6,8 +6,9 @@ path twice does not take it, so rings and meshes of sites need no tree.
 
 Rules of this file:
 
-- Routes are kept for each neighbour, exports once for each origin: they carry a version of the origin's own, so
-  it does not matter through whom they came.
+- What neighbours tell is kept for each of them (``site_teller``).  Of what an origin exports, whoever tells the best
+  route to it is believed: whoever lies about it can hide it from those who are no nearer to it otherwise, for as long
+  as he is there, and no longer.
 - Several gateways of one site name each other as companions.  An origin that calls itself by the name of a known site
   and is no companion of it is not believed as long as that one can be reached.
 - What a neighbour tells beyond its share of places or of messages is an error of that neighbour alone.
@@ -16,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from iris.cluster.site_contents import Contents
@@ -23,23 +25,15 @@ from iris.cluster.site_messages import (
     CLUSTER,
     TOPIC,
     Export,
-    Exports,
     Hop,
     exports_untrusted,
     route_untrusted,
     wanted,
 )
-from iris.cluster.tokens import Tokens
+from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, UPDATES, Teller, Unfitting
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
-
-MAX_ORIGINS: Final = 512
-"""Gateways of all sites together that one neighbour may tell of."""
-
-UPDATES: Final = 2_000
-UPDATE_RATE: Final = 200.0
-"""Messages that one neighbour may send at once, and for each second in the long run.  Honest ones gather changes."""
 
 
 class Way(NamedTuple):
@@ -72,35 +66,28 @@ class Flooded(RemoteProtocolError):
 
 
 @final
-class _Neighbour:
-    __slots__ = ("local", "partial", "routes", "tokens")
-
-    def __init__(self, now: float, *, local: bool) -> None:
-        self.local = local
-        self.routes: dict[Hop, tuple[Hop, ...]] = {}
-        self.partial: dict[Hop, tuple[int, list[Export], list[Export]]] = {}
-        self.tokens = Tokens(UPDATES, UPDATE_RATE, now)
-
-
-@final
 class SiteDirectory:
     """The sites as one node sees them.
 
     Args:
         own: this node, and the site it is in.
         max_origins: gateways of all sites together that one neighbour may tell of.
+        max_weight: bytes of memory that the exports which one neighbour tells of may take.
     """
 
-    def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS) -> None:
+    def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT) -> None:
         self.own: Final = own
         self.version = 0
         """Grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
-        self._max_origins = max_origins
-        self._neighbours: dict[NodeId, _Neighbour] = {}
+        self._teller = partial(Teller, max_origins=max_origins, max_weight=max_weight)
+        self._neighbours: dict[NodeId, Teller] = {}
         self._contents: dict[Hop, Contents] = {}
+        """What is believed.  Their versions are counted here: no neighbour can get ahead of what others will tell."""
+        self._sources: dict[Hop, NodeId] = {}
+        """For each origin the neighbour that is believed."""
         self._since: dict[Hop, float] = {}
         self._accepted: dict[str, list[Hop]] = {}
 
@@ -116,16 +103,13 @@ class SiteDirectory:
     def add(self, neighbour: NodeId, now: float, *, local: bool) -> None:
         """Listen to a neighbour from now on.  A local one is a gateway of this very site."""
         if neighbour not in self._neighbours:
-            self._neighbours[neighbour] = _Neighbour(now, local=local)
+            self._neighbours[neighbour] = self._teller(now, local=local)
 
     def forget(self, neighbour: NodeId) -> None:
         """A neighbour cannot be reached: nothing leads through it any more."""
         known = self._neighbours.pop(neighbour, None)
-        if known is not None:
-            for origin in known.routes:
-                self._touch(origin)
-            for origin in known.routes:
-                self._settle(origin)
+        for origin in () if known is None else known.told:
+            self._follow(origin)
 
     @property
     def neighbours(self) -> tuple[NodeId, ...]:
@@ -156,57 +140,44 @@ class SiteDirectory:
             hop.site == self.own.site or hop.gateway == self.own.gateway for hop in path[known.local :]
         )
         if not path or looped:
-            if known.routes.pop(origin, None) is not None:
-                self._touch(origin)
-                self._settle(origin)
-            return
-        if origin not in known.routes and len(known.routes) >= self._max_origins:
-            raise RemoteProtocolError(f"a neighbour tells of more than {self._max_origins} gateways")
-        if known.routes.get(origin) != path:
-            known.routes[origin] = path
+            if known.withdraw(origin):
+                self._follow(origin)
+        elif known.route(origin, path):
             self._since.setdefault(origin, now)
             self._contents.setdefault(origin, Contents(origin))
-            self._touch(origin)
-            self._settle(origin)
+            self._follow(origin)
 
     def receive_exports_untrusted(self, neighbour: NodeId, message: Message, now: float) -> Message | None:
         """Take an EXPORTS; return what to ask the neighbour if it does not fit to what is known.
 
         Raises:
-            RemoteProtocolError: malformed, beyond the limits, or of an origin that the neighbour has no route to.
+            RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.
             Flooded: too many messages.
         """
         known = self._known(neighbour, now)
         told = exports_untrusted(message)
-        if told.origin not in known.routes:
+        origin = told.origin
+        if origin not in known.told:
             return None  # its route was not taken, or the message crossed with a withdrawal
-        contents = self._contents[told.origin]
-        base, added, removed = known.partial.pop(told.origin, (told.base, [], []))
-        if base != told.base:
-            added, removed = [], []
-        added += (export for export in told.added if self._permits(told.origin.site, export))
-        removed += told.removed
-        if told.more:
-            if len(added) + len(removed) > 2 * 65_536:
-                raise RemoteProtocolError("a change of exports without end")
-            known.partial[told.origin] = (told.base, added, removed)
+        contents = self._contents[origin]
+        try:
+            change = known.take(told, partial(self._permits, origin.site), contents.same)
+        except Unfitting:
+            return None if told.more else wanted(origin)
+        except RemoteProtocolError:
+            self._follow(origin)
+            raise
+        if change is None:
             return None
-        return self._apply(contents, told, added, removed)
-
-    def _apply(self, contents: Contents, told: Exports, added: list[Export], removed: list[Export]) -> Message | None:
-        if told.version <= contents.version:
-            return None
-        if told.base == 0:
-            contents.replace(told.version, added)
-        elif told.base <= contents.version:
-            contents.change(told.version, added, removed)
-        else:
-            return wanted(told.origin)
-        self._touch(told.origin)
-        self._settle(told.origin)
+        if self._sources.get(origin) != neighbour:
+            self._believe(origin)
+        elif any(change):
+            self._touch(origin)
+            contents.change(self.version, *change)
+        self._settle(origin)
         return None
 
-    def _known(self, neighbour: NodeId, now: float) -> _Neighbour:
+    def _known(self, neighbour: NodeId, now: float) -> Teller:
         known = self._neighbours.get(neighbour)
         if known is None:
             raise RemoteProtocolError("this node is not asked about sites")
@@ -220,11 +191,34 @@ class SiteDirectory:
 
     # -- whom to believe ------------------------------------------------------------------------------------
 
+    def _follow(self, origin: Hop) -> None:
+        """The routes to an origin have changed."""
+        self._touch(origin)
+        self._believe(origin)
+        self._settle(origin)
+
+    def _believe(self, origin: Hop) -> None:
+        """Choose whom to believe about an origin: of those who have told its exports, who tells the best route.
+
+        While none has told them, what was known stays: routes come before exports.
+        """
+        ways = [way for way in self.ways_to(origin) if self._neighbours[way.neighbour].told[origin].version]
+        best = min(ways, key=_cost, default=None)
+        if best is None:
+            self._sources.pop(origin, None)
+        elif self._sources.get(origin) != best.neighbour:
+            self._sources[origin] = best.neighbour
+            contents, entries = self._contents[origin], self._neighbours[best.neighbour].told[origin].entries
+            if contents.entries != entries or not contents.version:
+                self._touch(origin)
+                contents.replace(self.version, entries)
+
     def _settle(self, origin: Hop) -> None:
         """Work out again which gateways speak for a site."""
         site = origin.site
         if not self._has_route(origin):
             self._contents.pop(origin, None)
+            self._sources.pop(origin, None)
             self._since.pop(origin, None)
         present = [other for other in self._contents if other.site == site]
         accepted = [other for other in self._accepted.get(site, ()) if other in self._contents] or present[:1]
@@ -245,7 +239,7 @@ class SiteDirectory:
         )
 
     def _has_route(self, origin: Hop) -> bool:
-        return any(origin in neighbour.routes for neighbour in self._neighbours.values())
+        return any(origin in neighbour.told for neighbour in self._neighbours.values())
 
     def rivals(self, now: float, patience: float) -> list[Hop]:
         """Return the origins that use the name of another site, for ``patience`` seconds or longer."""
@@ -276,9 +270,9 @@ class SiteDirectory:
     def ways_to(self, origin: Hop) -> Iterator[Way]:
         """Yield every route to an origin."""
         for neighbour, known in self._neighbours.items():
-            path = known.routes.get(origin)
-            if path is not None:
-                yield Way(neighbour, path)
+            told = known.told.get(origin)
+            if told is not None:
+                yield Way(neighbour, told.path)
 
     def way(self, site: str, *, salt: str = "") -> Way | None:
         """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""

@@ -56,6 +56,15 @@ class Export(NamedTuple):
         """Bytes on the wire, rounded up."""
         return 32 + len(self.name) + len(self.proof)
 
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that it takes in a directory, at most.
+
+        Besides its name 690 were measured, with its places in what one neighbour tells and in what is believed, and 105
+        in a list of what is to go.
+        """
+        return 800 + len(self.name) + len(self.proof)
+
 
 class Route(NamedTuple):
     """A message ROUTE: how ``origin`` is reached through the sender; an empty path: not at all any more."""

@@ -6,7 +6,8 @@ takes for a flood: what several others tell, each a little less than that, makes
 
 Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
 site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
-``transit``s; to a gateway of another realm, all but what this realm lets that one reach.
+``transit``s; to a gateway of another realm, all but what this realm lets that one reach; and what is beyond half of
+what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from functools import partial
 from typing import Final, final
 
 from iris.cluster.site_contents import Contents
-from iris.cluster.site_directory import UPDATE_RATE, UPDATES, Flooded, SiteDirectory
+from iris.cluster.site_directory import Flooded, SiteDirectory
 from iris.cluster.site_messages import IN_ONE_MESSAGE, MAX_HOPS, Export, Hop, Route
+from iris.cluster.site_teller import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATE_RATE, UPDATES
 from iris.cluster.tokens import Tokens
 from iris.federation.borders import outward_exports, outward_route
+from iris.federation.fair_share import fair_share
 from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.wire import Message
 
@@ -37,6 +40,8 @@ class Advertising:
         realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
         outward: returns something that a site exports as neighbours of a realm, by its fingerprint, are told it; None
             if they may not know of it.
+        max_origins: gateways, this one among them, that each neighbour is told of.
+        max_weight: what all that they export may weigh.
     """
 
     def __init__(
@@ -46,12 +51,23 @@ class Advertising:
         transit: bool = True,
         realm_id: str = "",
         outward: Callable[[str, Export], Export | None] = lambda _, __: None,
+        max_origins: int = MAX_ORIGINS // 2,
+        max_weight: int = MAX_WEIGHT // 2,
     ) -> None:
+        self.left_out = 0
+        """Gateways of other sites that neighbours are not told of, for there are too many or they export too much."""
+        self.cut = 0
+        """Entries of this site that are not exported, for there are too many."""
         self._directory = directory
         self._own = directory.own
         self._transit = transit
         self._realm_id = realm_id
         self._outward = outward
+        self._max_origins = max_origins
+        self._max_weight = max_weight
+        self._chosen: set[Hop] | None = None
+        """Origins that neighbours may be told of; None: all, as nearly always."""
+        self._chosen_version = (-1, -1)
         self.exported: Final = Contents(self._own)
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
@@ -107,12 +123,51 @@ class Advertising:
         return tuple(self._told)
 
     def export(self, entries: Iterable[Export]) -> bool:
-        """Set what this gateway exports of its own site; tell whether that is a change."""
-        wanted = set(entries)
+        """Set what this gateway exports of its own site; tell whether that is a change.
+
+        Should it be too much, the nodes of the site share what there may be.
+        """
+        wanted = self._within_bounds(set(entries))
         if wanted == self.exported.entries and self.exported.version:
             return False
         self.exported.replace(self.exported.version + 1, wanted)
         return True
+
+    def _within_bounds(self, entries: set[Export]) -> set[Export]:
+        fitting = entries
+        if len(entries) > MAX_EXPORTS or sum(export.weight for export in entries) > self._max_weight:
+            by_node: dict[str, list[tuple[Export, int]]] = {}
+            for export in sorted(entries):
+                by_node.setdefault(export.node, []).append((export, export.weight))
+            fitting = fair_share(by_node, places=MAX_EXPORTS, weight=self._max_weight)
+        self.cut = len(entries) - len(fitting)
+        return fitting
+
+    def _choose(self) -> None:
+        """Choose the origins that neighbours may be told of; if these are others than before, all are looked at."""
+        version = (self._directory.version, self.exported.version)
+        if version == self._chosen_version:
+            return
+        self._chosen_version = version
+        weights = {origin: self._weight(origin) for origin in self._directory.origins()}
+        room = self._max_weight - self.exported.weight
+        chosen = None
+        if len(weights) >= self._max_origins or sum(weights.values()) > room:
+            learned: dict[NodeId, list[tuple[Hop, int]]] = {}
+            for origin, weight in sorted(weights.items()):
+                way = self._directory.best(origin)
+                assert way is not None, "what is believed can be reached"
+                learned.setdefault(way.neighbour, []).append((origin, weight))
+            chosen = fair_share(learned, places=self._max_origins - 1, weight=max(room, 1))
+        self.left_out = 0 if chosen is None else len(weights) - len(chosen)
+        if chosen != self._chosen:
+            self._chosen = chosen
+            for neighbour, told in self._told.items():
+                self._behind[neighbour] = tuple(dict.fromkeys((*self._behind.get(neighbour, ()), *told, *weights)))
+
+    def _weight(self, origin: Hop) -> int:
+        contents = self._directory.contents(origin)
+        return 0 if contents is None else contents.weight
 
     @property
     def is_behind(self) -> bool:
@@ -126,6 +181,7 @@ class Advertising:
 
         With the time, only as much as may be told by then; what is left comes first the next time.
         """
+        self._choose()
         told = self._told[neighbour]
         site = self._sites[neighbour]
         realm = realm_of_site(site)
@@ -167,6 +223,8 @@ class Advertising:
         local = site == self._own.site
         if origin == self._own:
             return () if local else (self._own,)
+        if self._chosen is not None and origin not in self._chosen:
+            return ()
         if not (local or self._transit) or not self._directory.is_accepted(origin):
             return ()
         way = self._directory.best(origin)

@@ -33,6 +33,7 @@ from iris.federation.borders import inward_untrusted, split_peer, trusted_id
 from iris.federation.carrying import Carrying
 from iris.federation.lists import Lists
 from iris.federation.policy import Policy
+from iris.federation.reports import Reports
 from iris.kernel import kinds
 from iris.kernel.background import open_background
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
@@ -60,9 +61,6 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds in which gateways of one site have named each other at the latest."""
 
-_MAX_REPORTED: Final = 100
-"""Names of sites that are reported as used twice, each once: a neighbour can make up any number of both."""
-
 _FLOOD_PAUSE: Final = 30.0
 """Seconds for which a neighbour that floods the directory is not listened to."""
 
@@ -89,6 +87,8 @@ class GatewayStatistics:
     told: int
     told_bytes: int
     """Messages about sites that went to neighbours, nodes of this site included, and about how large they were."""
+    untold: int
+    """Gateways of other sites that neighbours are not told of, and exports of this one, for there are too many."""
 
 
 @final
@@ -123,8 +123,7 @@ class Gateway:
         )
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
-        self._reported: set[str] = set()
-        self._doubted: set[str] = set()
+        self._reports = Reports()
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
@@ -158,6 +157,7 @@ class Gateway:
             ),
             told=self._told,
             told_bytes=self._told_bytes,
+            untold=self._advertising.left_out + self._advertising.cut,
         )
 
     async def wait_for_site(self, site: str) -> None:
@@ -174,7 +174,7 @@ class Gateway:
         except Flooded:
             self._flood(peer)
         except RemoteProtocolError as error:
-            self._report(peer, error)
+            self._reports.impossible(peer, error)
             raise
         self.news()
 
@@ -187,15 +187,9 @@ class Gateway:
         except Flooded:
             self._flood(peer)
         except RemoteProtocolError as error:
-            self._report(peer, error)
+            self._reports.impossible(peer, error)
             raise
         self.news()
-
-    def _report(self, peer: Peer, error: RemoteProtocolError) -> None:
-        """Report a neighbour that tells what cannot be, once for each certificate; the mesh counts each message."""
-        if peer.identity.cluster not in self._doubted:
-            self._doubted.add(peer.identity.cluster)
-            _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)
 
     def _receive_wanted(self, peer: Peer, message: Message) -> None:
         origin = wanted_untrusted(self._inward_untrusted(peer, message))
@@ -205,7 +199,8 @@ class Gateway:
             self._advertising.answer_untrusted(peer.node, origin, trio.current_time())
         except Flooded as error:
             if self._between.peers.get(peer.node) is not peer:
-                self._report(peer, error)  # a node of this site: nothing leads through it that could be given up
+                # A node of this site: nothing leads through it that could be given up.
+                self._reports.impossible(peer, error)
                 raise
             self._flood(peer)
             return
@@ -272,6 +267,7 @@ class Gateway:
                 self._told_bytes += size
         if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
+        self._reports.untold(self._advertising.left_out, self._advertising.cut)
         self._sites.changed()
 
     async def _look_after_neighbours(self) -> None:
@@ -309,14 +305,7 @@ class Gateway:
                     if now - since > _FLOOD_PAUSE:
                         del self._flooded[node]
                         self._between.drop(node, "it had flooded the directory")
-                for rival in self._directory.rivals(now, _RIVAL_PATIENCE):
-                    if rival.site not in self._reported and len(self._reported) < _MAX_REPORTED:
-                        self._reported.add(rival.site)
-                        _log.warning(
-                            "gateway %s calls its site %r, and another site has that name: it is not believed",
-                            rival.gateway,
-                            rival.site,
-                        )
+                self._reports.rivals(self._directory.rivals(now, _RIVAL_PATIENCE))
 
     async def keep_dialling(self, url: str, alias: str = "") -> None:
         """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""

@@ -35,6 +35,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     neighbours=MappingProxyType({}),
     told=0,
     told_bytes=0,
+    untold=0,
 )
 """What a gateway tells before it is up: it finds out then whether the file can be written."""
 

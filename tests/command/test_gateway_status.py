@@ -27,6 +27,7 @@ COUNTERS = GatewayStatistics(
     neighbours=MappingProxyType({}),
     told=0,
     told_bytes=0,
+    untold=0,
 )
 
 

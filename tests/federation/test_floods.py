@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.site_directory import UPDATES, Flooded, SiteDirectory
+from iris.cluster.site_directory import Flooded, SiteDirectory
 from iris.cluster.site_messages import CLUSTER, Export, Hop, Route, wanted
+from iris.cluster.site_teller import UPDATES
 from iris.cluster.tokens import Tokens
 from iris.federation.advertising import Advertising
 from iris.kernel import kinds
@@ -60,7 +61,7 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
 async def test_many_sites_of_one_name_are_reported_once_for_each_name_and_not_without_end(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iris.federation.gateway._MAX_REPORTED", 3)
+    monkeypatch.setattr("iris.federation.reports._MAX_REPORTED", 3)
     async with open_federation(seed=7) as federation:
         await federation.mesh("eu", "us", "ap")
         await federation.wait_for_sites("eu", "us", "ap")
