@@ -19,6 +19,7 @@ Rules of this file:
 - However few requests there are, a member that failed gets one after a second, and after pauses that double up to half
   a minute while it fails; if that one is answered, its failures are forgotten.  So they are when its route opens
   again: what a process left unanswered while it stood still says nothing about it.
+- Of a large cluster a caller asks a part (``iris.cluster.aperture``).
 - A key goes to the same member as long as that one lives and can be reached, whatever its load: moving a key because
   of load would move it back a moment later.
 """
@@ -32,6 +33,7 @@ from random import Random
 from typing import Final, final
 
 from iris.cluster.allowance import Allowance
+from iris.cluster.aperture import MIN_APERTURE, Aperture
 from iris.cluster.circuit import Circuit, CircuitState
 from iris.cluster.site_order import AtSite, SiteOrder
 from iris.kernel.ids import NodeId
@@ -84,6 +86,7 @@ class _Score:
         "node",
         "outstanding",
         "pause",
+        "place",
         "site",
         "suspended",
         "trial_at",
@@ -91,8 +94,10 @@ class _Score:
         "usual",
     )
 
-    def __init__(self, node: NodeId, site: str, distance: int) -> None:
+    def __init__(self, node: NodeId, site: str, distance: int, place: float) -> None:
         self.node = node
+        self.place = place
+        """Where it stands in this caller's order of the members."""
         self.site = site
         self.distance = distance
         self.latency = _UNKNOWN
@@ -133,11 +138,19 @@ class Balancer:
     Args:
         random: draws the two candidates.
         order: of sites, for the asking node.
+        processor_time: see ``Aperture``.
     """
 
-    def __init__(self, random: Random, *, order: SiteOrder = _NO_ORDER) -> None:
+    def __init__(
+        self,
+        random: Random,
+        *,
+        order: SiteOrder = _NO_ORDER,
+        processor_time: Callable[[], float] | None = None,
+    ) -> None:
         self._draw = random.random
         self._order = order
+        self._aperture = Aperture(processor_time)
         self._scores: dict[NodeId, _Score] = {}
         self._asked: list[_Score] = []
         self._keys: dict[str, NodeId] = {}
@@ -165,7 +178,7 @@ class Balancer:
 
     def add(self, node: NodeId, site: str = "", distance: int = 1) -> None:
         """Add a member; ``distance`` orders sites of the same priority that are not the own one."""
-        self._scores[node] = _Score(node, site, self._order.rank(site, distance))
+        self._scores[node] = _Score(node, site, self._order.rank(site, distance), self._draw())
         self._arrange()
 
     def remove(self, node: NodeId) -> None:
@@ -208,7 +221,10 @@ class Balancer:
         ] or at_work
         lively = [score for score in at_work if score.delay < _GRAY_DELAY] or at_work
         near = min((score.distance for score in lively if score.delay < _SPILL_DELAY), default=None)
-        self._asked = lively if near is None else [score for score in lively if score.distance <= near]
+        if near is not None:
+            lively = [score for score in lively if score.distance <= near]
+        lively.sort(key=_place)
+        self._asked = lively
 
     # -- for each request -----------------------------------------------------------------------------------
 
@@ -224,7 +240,8 @@ class Balancer:
 
         ``prefer`` is taken as long as it is reachable and not gray, at whatever site; of a site, one of those at which
         work does not wait.  With ``key`` it is the same member for every asker, at whatever site, as long as that one
-        is reachable (rendezvous hashing).  Without ``now`` no open circuit is tried.
+        is reachable (rendezvous hashing).  Without ``now`` no open circuit is tried, and it is drawn from all members:
+        for what stays at its member.
         """
         preferred_site: list[_Score] = []
         if isinstance(prefer, AtSite):
@@ -255,6 +272,8 @@ class Balancer:
         count = len(asked)
         if count < 2:
             return asked[0].node if count else None
+        if count > MIN_APERTURE and asked is self._asked and now > -math.inf:
+            count = min(count, self._aperture.width(self._outstanding))
         draw = self._draw
         first = int(draw() * count)
         second = int(draw() * (count - 1))
@@ -340,7 +359,10 @@ class Balancer:
             if score.outstanding:
                 score.outstanding -= 1
                 self._outstanding -= 1
+            if now > -math.inf:
+                self._aperture.finished(now)
             if not ok:
+                self._aperture.failed(len(self._asked))
                 score.fail(latency, now)
                 self._trial_at = min(self._trial_at, score.trial_at)
             elif score.tried:
@@ -363,6 +385,10 @@ class Balancer:
             score.circuit = None
         if changed:
             self._arrange()
+
+
+def _place(score: _Score) -> float:
+    return score.place
 
 
 def _weight(key: str, node: NodeId) -> bytes:

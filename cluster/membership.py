@@ -50,6 +50,7 @@ class Membership:
     Args:
         papers: say which clusters each member may serve now.
         queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
+        processor_time: see ``Aperture``.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Membership:
         config: Config,
         random: Random,
         queue_delay: Callable[[], float] = lambda: 0.0,
+        processor_time: Callable[[], float] | None = None,
     ) -> None:
         self.rejected: Counter[str] = Counter()
         """Gossip that was refused, by reason."""
@@ -75,6 +77,7 @@ class Membership:
         self._nursery = nursery
         self._config = config
         self._random = random
+        self._processor_time = processor_time
         self._roster = Roster()
         self._balancers: dict[str, Balancer] = {}
         self._records: dict[NodeId, NodeRecord] = {}
@@ -136,12 +139,15 @@ class Membership:
         members = [node for node in self.member_ids(name) if self.site_of(node) == site]
         if not members:
             return None
-        balancer = self._balancers[address] = Balancer(self._random, order=SiteOrder(site))
+        balancer = self._balancers[address] = self._balancer(SiteOrder(site))
         for node in members:
             balancer.add(node, site)
             if node in self._closed_routes:
                 balancer.suspend(node)
         return balancer
+
+    def _balancer(self, order: SiteOrder) -> Balancer:
+        return Balancer(self._random, order=order, processor_time=self._processor_time)
 
     def site_of(self, node: NodeId) -> str:
         """Return the site that a node is at; of another realm's, with that one's alias before it."""
@@ -419,7 +425,7 @@ class Membership:
         for name in addresses.union(serves):
             balancer = self._balancers.get(name)
             if balancer is None:
-                balancer = self._balancers[name] = Balancer(self._random, order=self.order)
+                balancer = self._balancers[name] = self._balancer(self.order)
                 balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)

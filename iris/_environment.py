@@ -37,4 +37,6 @@ class Environment:
     """Announces this node on the local network and finds others; None: nobody does."""
     entropy: Entropy = os.urandom
     wall_clock: Callable[[], float] = time.time  # noqa: TID251 -- certificates are valid by date
+    processor_time: Callable[[], float] | None = time.thread_time
+    """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
     random: random.Random = dataclasses.field(default_factory=random.Random)

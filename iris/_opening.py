@@ -360,7 +360,15 @@ def _membership(
         addresses=mesh.advertised,
     )
     swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
-    return Membership(mesh, swim, papers, nursery, config=config, random=environment.random)
+    return Membership(
+        mesh,
+        swim,
+        papers,
+        nursery,
+        config=config,
+        random=environment.random,
+        processor_time=environment.processor_time,
+    )
 
 
 async def _keep_identity_fresh(

@@ -190,6 +190,7 @@ class Network:
             lan=None,
             entropy=self._random.randbytes,
             wall_clock=self.wall_clock,
+            processor_time=None,  # what is decided by it would differ from run to run
             random=random.Random(self._random.random()),
         )
         credential = self.credential(name)

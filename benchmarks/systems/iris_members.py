@@ -20,7 +20,7 @@ import random
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from time import perf_counter, time
+from time import perf_counter, thread_time, time
 from typing import Final, final
 
 import trio
@@ -56,7 +56,7 @@ class _Members:
     """The members of the one cluster that there is."""
 
     def __init__(self) -> None:
-        self._balancer = Balancer(random.Random(1))
+        self._balancer = Balancer(random.Random(1), processor_time=thread_time)
 
     def add(self, node: NodeId) -> None:
         self._balancer.add(node)

@@ -1,0 +1,135 @@
+"""A caller asks a part of a large cluster."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from iris.cluster.aperture import MIN_APERTURE, Aperture
+from iris.cluster.balancer import Balancer
+from iris.kernel.ids import NodeId
+
+
+class Processor:
+    """Processor time that passes as fast as is said."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.used = 0.0
+
+    def work(self, aperture: Aperture, *, busy: float, seconds: float) -> None:
+        """Answer 1,000 requests per second."""
+        for _ in range(int(seconds * 1000)):
+            self.now += 0.001
+            self.used += 0.001 * busy
+            aperture.finished(self.now)
+
+
+@pytest.mark.parametrize(("outstanding", "width"), [(0, MIN_APERTURE), (1, MIN_APERTURE), (5, 12), (6, 13), (64, 129)])
+def test_two_members_for_each_request_outstanding_and_a_dozen_at_least(outstanding: int, width: int) -> None:
+    assert Aperture().width(outstanding) == width
+
+
+def test_it_narrows_while_the_callers_processor_is_the_limit_and_widens_when_it_waits() -> None:
+    processor = Processor()
+    aperture = Aperture(lambda: processor.used)
+    processor.work(aperture, busy=0.99, seconds=2.0)
+    assert aperture.width(64) == 17
+    assert aperture.width(1) == MIN_APERTURE
+    processor.work(aperture, busy=0.7, seconds=2.0)
+    assert aperture.width(64) == 17, "neither"
+    processor.work(aperture, busy=0.3, seconds=0.2)
+    assert 17 < aperture.width(64) < 129, "by steps"
+    processor.work(aperture, busy=0.3, seconds=2.0)
+    assert aperture.width(64) == 129
+
+
+def test_without_a_look_at_the_processor_nothing_is_narrowed() -> None:
+    aperture = Aperture()
+    Processor().work(aperture, busy=1.0, seconds=2.0)
+    assert aperture.width(64) == 129
+
+
+def test_each_failure_lets_one_more_in_and_these_are_taken_back() -> None:
+    aperture = Aperture()
+    for _ in range(100):
+        aperture.failed(40)
+    assert aperture.width(0) == MIN_APERTURE + 40, "no more than there are"
+    Processor().work(aperture, busy=0.0, seconds=2.0)
+    assert aperture.width(0) == MIN_APERTURE
+
+
+# -- in the balancer ----------------------------------------------------------------------------------------
+
+
+def node(number: int) -> NodeId:
+    return NodeId(f"{number:032x}")
+
+
+def balancer(members: int, seed: int = 1) -> Balancer:
+    made = Balancer(Random(seed))
+    for number in range(members):
+        made.add(node(number))
+    return made
+
+
+def ask(of: Balancer, count: int, *, failing: frozenset[NodeId] = frozenset()) -> Counter[NodeId]:
+    """Ask one after the other, each answered after a millisecond."""
+    seen: Counter[NodeId] = Counter()
+    for number in range(count):
+        member = of.pick(now=0.001 * number)
+        assert member is not None
+        seen[member] += 1
+        of.started(member)
+        of.finished(member, 0.001, ok=member not in failing, now=0.001 * number)
+    return seen
+
+
+def test_one_at_a_time_goes_to_a_dozen_of_a_thousand_evenly() -> None:
+    seen = ask(balancer(1000), 6000)
+    assert len(seen) == MIN_APERTURE
+    assert all(400 < count < 600 for count in seen.values())
+
+
+def test_callers_together_ask_all_of_them() -> None:
+    together: Counter[NodeId] = Counter()
+    for caller in range(1000):
+        together.update(ask(balancer(100, seed=caller), 100))
+    assert len(together) == 100
+    assert all(650 < count < 1350 for count in together.values())
+
+
+def test_those_that_are_asked_stay_the_same_while_others_come_and_go() -> None:
+    large = balancer(1000)
+    before = set(ask(large, 1000))
+    for number in range(1000, 1010):
+        large.add(node(number))
+    for gone in [member for member in large.nodes if member not in before][:10]:
+        large.remove(gone)
+    assert len(before & set(ask(large, 1000))) >= MIN_APERTURE - 1
+
+
+def test_many_outstanding_have_members_of_their_own() -> None:
+    large = balancer(1000)
+    at = Counter[NodeId]()
+    for _ in range(200):
+        member = large.pick(now=0.0)
+        assert member is not None
+        large.started(member)
+        at[member] += 1
+    assert max(at.values()) <= 3
+    assert len(at) > 150
+
+
+def test_a_dozen_that_fail_together_are_left_behind() -> None:
+    large = balancer(1000)
+    first = frozenset(ask(large, 1000))
+    seen = ask(large, 1000, failing=first)
+    assert sum(seen[member] for member in first) < 150
+    assert len(seen) > MIN_APERTURE
+
+
+def test_what_stays_at_its_member_is_drawn_from_all() -> None:
+    large = balancer(1000)
+    assert len({large.pick() for _ in range(2000)}) > 700
+    assert large.pick(exclude=[node(0)], now=0.0) != node(0)
