@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable
 
-import trio
+from iris.cluster.look_ups import look_up
 
 _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
@@ -80,14 +81,13 @@ async def source_url(dialled: str) -> str | None:
 
 async def _source_address(host: str) -> str | None:
     try:
-        found = await trio.socket.getaddrinfo(host, 9, type=trio.socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
-        with trio.socket.socket(family, kind, protocol) as probe:
-            await probe.connect(address)
+        family, address = (await look_up(host, socket.SOCK_DGRAM))[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # which sends nothing
             source = str(probe.getsockname()[0])
-    except (OSError, UnicodeError):  # the host comes from a peer: it may be no name at all
+    except (OSError, UnicodeError, RuntimeError):  # the host comes from a peer: it may be no name at all
         return None
-    return f"[{source}]" if family == trio.socket.AF_INET6 else source
+    return f"[{source}]" if family == socket.AF_INET6 else source
 
 
 def is_loopback(url: str) -> bool:

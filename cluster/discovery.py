@@ -234,7 +234,7 @@ class Discovery:
     def _tell(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
         """Say what is wrong with a seed, or with some of the addresses that it stands for."""
         if not urls:
-            self._warn(seed, NotSent(f"the name in {seed} is not known"))
+            self._warn(seed, NotSent(f"the name in {seed} is not known, or no name server answers"))
         elif reached:
             self._warned.discard(seed)
             for url, error in failures.items():

@@ -34,11 +34,11 @@ from iris.cluster.site_ways import Carrier, is_site_url, realm_of_url, site_url
 from iris.cluster.trust import check_identity, follow_trust
 from iris.cluster.turns import Turns
 from iris.cluster.via_ways import is_via_url, via_url
-from iris.cluster.ways import Ways
+from iris.cluster.ways import Ways, worst
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
 from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, qualified
 from iris.kernel.link import CONTROL_RESERVE, BulkSource
 from iris.kernel.transport import Outgoing, Transport
@@ -178,11 +178,11 @@ class Mesh:
         A node already linked is returned as it is.  Cancelling leaves no half-open handshake.
 
         Raises:
-            NotSent: none of them could be reached, or none finished the handshake in time.
+            NotSent: none could be reached, or finished the handshake in time; ``Refused``: nobody listens at any.
             AuthenticationError: somebody answered that is not of this realm, or not ``expected``.
             ConfigError: a URL is malformed, and no other one answered.
         """
-        failures: list[IrisError] = []
+        failures: list[NotSent | AuthenticationError | ConfigError] = []
         for url in list(urls)[:MAX_ADDRESSES]:
             if expected is not None and expected in self._peers:
                 return self._peers[expected]
@@ -190,8 +190,7 @@ class Mesh:
                 return await self._shake_hands((url,), expected, realm_id)
             except (NotSent, AuthenticationError, ConfigError) as error:
                 failures.append(error)
-        worst = [failure for failure in failures if isinstance(failure, AuthenticationError)] or failures[-1:]
-        raise worst[0] if worst else NotSent("there is no address to connect to")
+        raise worst(failures)
 
     async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None, realm_id: str) -> Peer:
         """Dial a node and shake hands with it, when it is this one's turn."""

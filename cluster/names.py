@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
 from iris.cluster.addresses import split_url
+from iris.cluster.look_ups import look_up
 
 Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
 """Returns the URLs that one URL stands for at the moment; empty if its name is not known."""
@@ -43,12 +45,12 @@ async def resolve_url(url: str) -> tuple[str, ...]:
     found: list[str] = []
     with trio.move_on_after(_PATIENCE):
         try:
-            for family, _, _, _, address in await trio.socket.getaddrinfo(host, None, type=trio.socket.SOCK_STREAM):
+            for family, address in await look_up(host, socket.SOCK_STREAM):
                 text = str(address[0])
-                if family == trio.socket.AF_INET:
+                if family == socket.AF_INET:
                     found.append(f"{scheme}://{text}{rest}")
-                elif family == trio.socket.AF_INET6 and "%" not in text:
+                elif family == socket.AF_INET6 and "%" not in text:
                     found.append(f"{scheme}://[{text}]{rest}")
-        except (OSError, UnicodeError):  # not known, or no name at all
+        except (OSError, UnicodeError, RuntimeError):  # not known, no name at all, or there is no thread to ask
             return ()
     return tuple(dict.fromkeys(found))[:_MAX_ADDRESSES]

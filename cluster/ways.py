@@ -9,9 +9,26 @@ from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import ReverseWay, is_reverse_url, is_two_way, token_untrusted
 from iris.cluster.site_ways import Carrier, is_site_url
 from iris.cluster.via_ways import is_via_url
-from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import Entropy
 from iris.kernel.transport import Outgoing, Refused, Transport
+
+
+def worst(
+    failures: Sequence[NotSent | AuthenticationError | ConfigError],
+) -> NotSent | AuthenticationError | ConfigError:
+    """Return what speaks for all the addresses of a node that cannot be reached.
+
+    Somebody else who answers comes first.  That nobody listens is evidence against the node, so it has to be so at each
+    address.  One alone may well be another host's: two machines with containers have the same one for the bridge
+    between these.
+    """
+    strangers = [failure for failure in failures if isinstance(failure, AuthenticationError)]
+    silent = [failure for failure in failures if isinstance(failure, NotSent) and not isinstance(failure, Refused)]
+    refused = [failure for failure in failures if isinstance(failure, Refused)]
+    if strangers:
+        return strangers[0]
+    return (silent or refused or failures or [NotSent("there is no address to connect to")])[-1]
 
 
 @final
@@ -114,15 +131,16 @@ class Ways:
         """Connect to the first of ``urls`` that can be reached.
 
         Raises:
-            NotSent, Refused, ConfigError: what the last one said.
+            Refused: nobody listens at any of them.
+            NotSent, ConfigError: what ``worst`` chooses.
         """
-        failure: NotSent | ConfigError = NotSent("there is no address to connect to")
+        failures: list[NotSent | ConfigError] = []
         for url in urls:
             try:
                 return await self.dial(url)
             except (NotSent, ConfigError) as error:
-                failure = error
-        raise failure
+                failures.append(error)
+        raise worst(failures)
 
     def give(self, outgoing: Outgoing, peer: Peer) -> None:
         """Note whose connection it is."""

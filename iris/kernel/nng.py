@@ -77,7 +77,9 @@ def check_url(url: str) -> str:
     if not isinstance(url, str) or not url.startswith(_SCHEMES):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{url!r} is not an address: use tcp://HOST:PORT, ws://HOST:PORT/PATH or ipc:///PATH")
     if url.startswith("ipc://"):
-        if len(url.encode("utf-8", "replace")) - len("ipc://") > _IPC_PATH_LIMIT:
+        if not url.isprintable():
+            raise ConfigError(f"{url!r}: the path of an ipc address has printable characters only")
+        if len(url.encode()) - len("ipc://") > _IPC_PATH_LIMIT:
             raise ConfigError(f"{url!r}: the path of an ipc address has at most {_IPC_PATH_LIMIT} bytes")
         return url
     port = re.search(r":(\d{1,5})(?:/|\Z)", url[len("ws://") :])

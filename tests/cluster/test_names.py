@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 
+from iris.cluster import look_ups
+from iris.cluster.addresses import return_urls
 from iris.cluster.names import names_a_host, resolve_url
 
 ANSWER = [
@@ -18,24 +22,32 @@ ANSWER = [
 ]
 
 
-class Resolver(trio.abc.HostnameResolver):
+class Resolver:
     """The system's resolver, as the test says."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.asked: list[str] = []
+        self.released = threading.Event()
 
-    async def getaddrinfo(self, host: Any, *_: Any, **__: Any) -> Any:
-        self.asked.append(host if isinstance(host, str) else host.decode())
-        await trio.lowlevel.checkpoint()
+    def getaddrinfo(self, host: str, *_: object, flags: int = 0, **__: object) -> Any:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "a name")
+        self.asked.append(host)
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer is None:
-            await trio.sleep_forever()
+            self.released.wait(10)
+            raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
         return self.answer
 
-    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
-        raise AssertionError("nobody asks for the name of an address")
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    resolver = Resolver(ANSWER)
+    monkeypatch.setattr(socket, "getaddrinfo", resolver.getaddrinfo)
+    yield resolver
+    resolver.released.set()
 
 
 @pytest.mark.parametrize(
@@ -54,9 +66,7 @@ def test_which_urls_are_looked_up(url: str, named: bool) -> None:
     assert names_a_host(url) is named
 
 
-async def test_a_name_stands_for_all_its_addresses() -> None:
-    resolver = Resolver(ANSWER)
-    trio.socket.set_custom_hostname_resolver(resolver)
+async def test_a_name_stands_for_all_its_addresses(resolver: Resolver) -> None:
     assert await resolve_url("tcp://iris.example:7000") == ("tcp://10.0.0.1:7000", "tcp://[2001:db8::1]:7000")
     resolver.answer = ANSWER[:1]
     assert await resolve_url("tcp://iris.example:7000") == ("tcp://10.0.0.1:7000",), "asked anew each time"
@@ -64,23 +74,38 @@ async def test_a_name_stands_for_all_its_addresses() -> None:
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:1", "tcp://[::1]:2", "ipc:///x", "ws://iris.example:80/x", "mem://x"])
-async def test_what_needs_no_resolver_stands_for_itself(url: str) -> None:
-    resolver = Resolver(OSError())
-    trio.socket.set_custom_hostname_resolver(resolver)
+async def test_what_needs_no_resolver_stands_for_itself(url: str, resolver: Resolver) -> None:
     assert await resolve_url(url) == (url,)
     assert not resolver.asked
 
 
-@pytest.mark.parametrize("answer", [socket.gaierror(-2, "unknown"), UnicodeError("no name"), []])
-async def test_a_name_that_is_not_known_stands_for_nothing(answer: object) -> None:
-    trio.socket.set_custom_hostname_resolver(Resolver(answer))
+@pytest.mark.parametrize(
+    "answer", [socket.gaierror(-2, "unknown"), UnicodeError("no name"), RuntimeError("can't start new thread"), []]
+)
+async def test_a_name_that_is_not_known_stands_for_nothing(answer: object, resolver: Resolver) -> None:
+    resolver.answer = answer
     assert await resolve_url("tcp://iris.example:1") == ()
 
 
-async def test_a_resolver_that_does_not_answer_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
-    trio.socket.set_custom_hostname_resolver(Resolver(None))
+async def test_a_resolver_that_does_not_answer_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock, resolver: Resolver
+) -> None:
+    resolver.answer = None
     with trio.fail_after(5):
         assert await resolve_url("tcp://iris.example:1") == ()
+
+
+async def test_names_that_nobody_answers_for_take_no_thread_from_anybody_else(resolver: Resolver) -> None:
+    resolver.answer = None
+    threads = trio.to_thread.current_default_thread_limiter()
+    async with trio.open_nursery() as nursery:
+        for number in range(int(threads.total_tokens) + 10):
+            nursery.start_soon(resolve_url, f"tcp://{number}.example:1")
+            nursery.start_soon(return_urls, ["tcp://0.0.0.0:1"], f"tcp://{number}.example:1")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(resolver.asked) == look_ups.AT_ONCE
+        assert threads.borrowed_tokens == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_real_resolver_knows_this_machine() -> None:

@@ -115,10 +115,22 @@ async def test_the_first_address_that_can_be_reached_is_taken() -> None:
 
 @pytest.mark.parametrize(
     ("urls", "error"),
-    [(["one"], Refused), (["one", "two"], ConfigError), (["two", "one"], Refused), ([], NotSent)],
+    [
+        (["refuses"], Refused),
+        (["malformed"], ConfigError),
+        (["refuses", "malformed"], Refused),
+        (["malformed", "refuses"], Refused),
+        (["silent", "refuses"], NotSent),
+        (["refuses", "silent", "refuses"], NotSent),
+        ([], NotSent),
+    ],
 )
-async def test_if_none_can_be_reached_the_last_one_says_why(urls: list[str], error: type[Exception]) -> None:
-    watched = Watched(one=Refused("nobody listens"), two=ConfigError("no such scheme"))
+async def test_a_node_refuses_only_if_nobody_listens_at_any_of_its_addresses(
+    urls: list[str], error: type[Exception]
+) -> None:
+    watched = Watched(
+        refuses=Refused("nobody listens"), malformed=ConfigError("no such scheme"), silent=NotSent("no route")
+    )
     with pytest.raises((NotSent, ConfigError)) as caught:
         await watched.ways.dial_any(urls)
     assert type(caught.value) is error

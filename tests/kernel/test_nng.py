@@ -46,6 +46,8 @@ def test_addresses(good: str) -> None:
         "ws://host/path",
         "ipc:///" + "x" * 107,
         "ipc:///" + "ä" * 60,
+        "ipc:///\ud800",
+        "ipc:///a\0b",
     ],
 )
 async def test_what_is_no_address_is_refused_before_anything_is_done(bad: str) -> None:
