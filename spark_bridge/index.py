@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import os
 import struct
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -21,12 +23,16 @@ from typing import Final, final
 import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.segment import is_full
+from iris.spark_bridge.segment import has_room, is_full
 from iris.spark_bridge.table import Table
 from iris.spark_bridge.witness import Witness
 
 MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 """Address space, not memory: room for the index of about 100 million chunks."""
+
+_READERS: Final = 512
+_LOCK_BYTES: Final = 64 * (_READERS + 4)
+"""A line of cache for each reader, and the table's head."""
 
 _FORMAT: Final = b"iris log 1"
 _PLACE: Final = struct.Struct(">IQ")
@@ -282,19 +288,21 @@ class Index:
 
     def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
         self._witness: Witness | None = None
-        with _translated():
+        self._path = path
+        _allocate_locks(path / "lock.mdb")
+        with self._translated():
             self._environment = lmdb.open(
                 str(path),
                 map_size=map_bytes,
                 max_dbs=16,
-                max_readers=512,
+                max_readers=_READERS,
                 mode=0o600,
             )
         try:
-            with _translated():
+            with self._translated():
                 self._witness = Witness(path, self._environment.stat()["psize"])
                 self._databases = self._open_tables()
-            self._witness.note()
+                self._witness.note()
         except BaseException:
             self.close()
             raise
@@ -323,7 +331,7 @@ class Index:
     @contextlib.contextmanager
     def read(self) -> Generator[IndexView]:
         """See the index as it is now; later changes do not show."""
-        with _translated(), self._environment.begin() as transaction:
+        with self._translated(), self._environment.begin() as transaction:
             yield IndexView(transaction, self._databases)
 
     @contextlib.contextmanager
@@ -334,10 +342,31 @@ class Index:
             StoreFull: there is no room; nothing was changed.
         """
         assert self._witness is not None
-        with _translated():
+        with self._translated():
             with self._environment.begin(write=True) as transaction:
                 yield IndexView(transaction, self._databases)
-            self._witness.note()
+            with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves, too
+                self._witness.note()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Generator[None]:
+        """Turn LMDB's errors into the store's."""
+        try:
+            yield
+        except struct.error as error:
+            raise LogDamaged(f"the index is damaged: a record has the wrong length: {error}") from error
+        except lmdb.MapFullError as error:
+            raise StoreFull(
+                "the index has reached the size that was set for it: open the log with a larger one"
+            ) from error
+        except (lmdb.Error, OSError) as error:
+            number = getattr(error, "errno", None) or getattr(error, "code", 0)
+            # Of a write that was cut short LMDB says EIO, whatever the reason.
+            if is_full(OSError(number, "")) or (number == errno.EIO and not has_room(self._path)):
+                raise StoreFull(f"no room on the disk for the index: {error}") from error
+            if isinstance(error, OSError):
+                raise
+            raise LogDamaged(f"the index cannot be used: {error}") from error
 
     def close(self) -> None:
         """Close the index.  No transaction may be open."""
@@ -370,16 +399,19 @@ def _unpack_segment(first: int, value: bytes) -> SegmentRecord:
     )
 
 
-@contextlib.contextmanager
-def _translated() -> Generator[None]:
-    """Turn LMDB's errors into the store's."""
+def _allocate_locks(path: Path) -> None:
+    """Give LMDB's table of readers all its room at once.
+
+    LMDB makes it a file with holes and writes to it through memory: on a full disk that ends the process (SIGBUS).
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        yield
-    except struct.error as error:
-        raise LogDamaged(f"the index is damaged: a record has the wrong length: {error}") from error
-    except lmdb.MapFullError as error:
-        raise StoreFull("the index has reached the size that was set for it: open the log with a larger one") from error
-    except lmdb.Error as error:
-        if is_full(OSError(getattr(error, "code", 0), "")):
-            raise StoreFull(f"no room on the disk for the index: {error}") from error
-        raise LogDamaged(f"the index cannot be used: {error}") from error
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+    except OSError as error:
+        if is_full(error):
+            raise StoreFull(f"no room on the disk for the index: {error.strerror}") from None
+        raise
+    finally:
+        os.close(descriptor)

@@ -302,21 +302,25 @@ class LmdbStore:
     def trim(self, shard: int, before: int) -> int:
         """See ``Store``."""
         reserve = self._directory / "reserve"
-        try:
-            with self._writing:
-                return self._trim(shard, before)
-        except StoreFull:
-            reserve.unlink(missing_ok=True)
-            with self._writing:
-                return self._trim(shard, before)
-        finally:
-            _make_reserve(reserve)
+        with self._writing:
+            with self._index.read() as view:
+                record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            try:
+                try:
+                    earliest = self._trim(shard, before)
+                except StoreFull:
+                    reserve.unlink(missing_ok=True)
+                    earliest = self._trim(shard, before)
+            finally:
+                _make_reserve(reserve)
+            return earliest - record.earliest
 
     def _trim(self, number: int, before: int) -> int:
         with self._index.write() as view:
             shard = view.shard(number)
-            if shard is None:
-                raise ValueError(f"there is no shard {number}")
+            assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
@@ -331,7 +335,7 @@ class LmdbStore:
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
             self._files.remove(number, shard.epoch, segment.first)
-        return earliest - shard.earliest
+        return earliest
 
     def retain(self, retention: Retention, *, now: int) -> int:
         """See ``Store``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
@@ -270,11 +271,13 @@ class BridgeMember:
         while True:
             await self._retain()
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
-            await trio.to_thread.run_sync(self.store.forget_publishers, before)
+            with suppress(StoreFull):  # next time
+                await trio.to_thread.run_sync(self.store.forget_publishers, before)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:
-        await trio.to_thread.run_sync(partial(self.store.retain, self._retention, now=self.now()))
+        with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
+            await trio.to_thread.run_sync(partial(self.store.retain, self._retention, now=self.now()))
         self.refresh()
 
 

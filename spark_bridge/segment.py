@@ -23,6 +23,8 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Retention removes whole segments, and reading opens few of them."""
 
+_PROBE: Final = 4 * 1024 * 1024
+
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -107,6 +109,23 @@ def sync_directory(path: Path) -> None:
 def is_full(error: OSError) -> bool:
     """Tell whether an error of the operating system means that there is no room."""
     return error.errno in _NO_SPACE
+
+
+def has_room(directory: Path) -> bool:
+    """Tell whether a file of 4 MiB can be made, by making one; quotas are found so, too."""
+    path = directory / "room"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return not is_full(error)
+    try:
+        os.posix_fallocate(descriptor, 0, _PROBE)
+    except (OSError, AttributeError) as error:
+        return not (isinstance(error, OSError) and is_full(error))
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return True
 
 
 @final

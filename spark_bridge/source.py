@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import BridgeUnreachable, DataLost
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.inline import InlineStreamReader
 from iris.spark_bridge.offsets import (
     Extent,
@@ -293,7 +293,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
             try:
                 self._portal.call(partial(_move, address=address, group=group, offsets=own))
-            except BridgeUnreachable:
+            except (BridgeUnreachable, StoreFull):
                 continue  # Spark's checkpoint is what counts; the next commit tells the bridge
 
     # -- in the executors -----------------------------------------------------------------------------------

@@ -120,7 +120,11 @@ class Store(Protocol):
         ...
 
     def trim(self, shard: int, before: int) -> int:
-        """Remove the events of a shard below offset ``before``; return how many are gone now."""
+        """Remove the events of a shard below offset ``before``; return how many are gone now.
+
+        Raises:
+            StoreFull: there is no room even to write that down; some of it may be done.
+        """
         ...
 
     def append_batch(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -119,6 +120,97 @@ def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tm
     store.append({0: [FakeEvent(b"more")]}, now=0)
     assert stored(store) == [*taken, b"more"]
     store.close()
+
+
+# -- a disk that is really small -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", directory], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+def fill(directory: Path, leave: int) -> Path:
+    """Leave so many bytes of a disk."""
+    room = os.statvfs(directory)
+    ballast = directory / f"ballast-{leave}"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail * room.f_frsize - leave))
+    return ballast
+
+
+def until_full(act: Callable[[int], object]) -> int:
+    """Do something until there is no room for it; return how often there was."""
+    for turn in range(100_000):
+        try:
+            act(turn)
+        except StoreFull:
+            return turn
+    raise AssertionError("the disk is never full")
+
+
+def open_small(directory: Path) -> LmdbStore:
+    return make_store(directory / "log", segment_bytes=256 * 1024)
+
+
+@pytest.mark.parametrize("leave", [0, 8192, 49152])
+def test_a_log_is_not_begun_on_a_full_disk_and_is_with_room(small_disk: Path, leave: int) -> None:
+    ballast = fill(small_disk, leave)
+    with pytest.raises(StoreFull):
+        open_small(small_disk)
+    ballast.unlink()
+    store = open_small(small_disk)
+    store.append({0: numbered(1, 9)}, now=1)
+    assert len(stored(store)) == 9
+    store.close()
+
+
+def test_trimming_makes_room_also_when_the_index_has_none_left(small_disk: Path) -> None:
+    store = open_small(small_disk)
+    events = [FakeEvent(bytes(1000))] * 100
+    taken = 100 * until_full(lambda _: store.append({0: events}, now=1))
+    assert taken == store.shards()[0].next
+    fill(small_disk, 0)
+    cursors = until_full(lambda turn: store.pin_cursor(f"group-{turn}", {"0@x": 1}, now=1))
+    assert len(store.cursors()) == cursors
+    with pytest.raises(StoreFull):  # LMDB calls it an input/output error from now on
+        store.pin_cursor("another", {"0@x": 1}, now=1)
+    assert store.trim(0, taken // 2) == taken // 2
+    assert store.append({0: events}, now=1).count == 100
+    assert store.pin_cursor("another", {"0@x": 1}, now=1).group == "another"
+    assert len(stored(store)) == taken - taken // 2 + 100
+    assert [damage for *_, damage in store.verify() if damage] == []
+    store.close()
+
+
+@pytest.mark.parametrize("work", ["retain", "forget_publishers"])
+async def test_what_finds_no_room_in_the_background_ends_no_bridge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    tried = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def refuse(*_: object, **__: object) -> int:
+        token.run_sync_soon(tried.set)
+        raise StoreFull("no room for that")
+
+    monkeypatch.setattr(LmdbStore, work, refuse)
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as member,
+        open_bridge(member, topics=[">"], directory=tmp_path) as bridge,
+        network.open_node("publisher") as node,
+    ):
+        await tried.wait()
+        await node.publish("t", b"x", confirm=True, timeout=20)
+        assert stored(bridge.store) == [b"x"]
 
 
 async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
