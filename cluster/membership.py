@@ -278,10 +278,11 @@ class Membership:
             self._swim.queue_delay = self.queue_delay()
             if now >= self._swim.deadline:
                 self._perform(self._swim.expire(now))
-                await trio.lowlevel.checkpoint()
-            else:
-                with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
-                    await self._wakeup.wait()
+                if self._swim.deadline <= now:
+                    await trio.lowlevel.checkpoint()
+                    continue
+            with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
+                await self._wakeup.wait()
 
     # -- papers ---------------------------------------------------------------------------------------------
 

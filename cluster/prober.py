@@ -85,7 +85,7 @@ class Prober:
         self.queue_delay = 0.0
         suspects.ask = self.nudge
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
-        ground.timers.at(ground.now + (0.5 + ground.random.random()) * ground.config.lost_interval, self._try_lost)
+        self._trying_lost = False
 
     # -- what the shell tells -------------------------------------------------------------------------------
 
@@ -179,6 +179,9 @@ class Prober:
             self._start(member)
         self._try_again(self._broken, 1)
         self._try_again(self._busy, 1)
+        if ground.view.gone and not self._trying_lost:  # while all are there, nothing is woken up for the dead
+            self._trying_lost = True
+            self._try_lost_later()
 
     def _try_again(self, nodes: dict[NodeId, None], count: int) -> None:
         """Ping some of ``nodes``, the one tried longest ago first."""
@@ -373,12 +376,17 @@ class Prober:
             member.nudged = ground.now
             self._start(member, alone=True)
 
-    def _try_lost(self) -> None:
+    def _try_lost_later(self) -> None:
         ground = self._ground
         pause = ground.config.lost_interval * max(1.0, ground.view.size / _LOST_TRIES)
         ground.timers.at(ground.now + (0.5 + ground.random.random()) * pause, self._try_lost)
+
+    def _try_lost(self) -> None:
+        ground = self._ground
         node = ground.view.random_gone(ground.random)
+        self._trying_lost = node is not None
         if node is not None:
+            self._try_lost_later()
             member = ground.view.find(node)
             if member is not None and member.state is MemberState.DEAD and node not in self._probing:
                 self._start(member, alone=True)

@@ -34,8 +34,12 @@ from iris.security.revocation_file import load_revocations, save_revocations
 
 _log: Final = logging.getLogger("iris")
 
-_LOOK: Final = 1.0
+LOOK: Final = 1.0
 """Seconds between looks whether the file was replaced."""
+
+LOCAL_LOOK: Final = 10.0
+"""The same in the local realm, all of which belongs to one user.  A look takes a thread, as the file may be on another
+machine: of what a node costs that idles, a tenth was for one look a second."""
 
 
 @final
@@ -44,18 +48,22 @@ class Revoking:
 
     Args:
         path: where the newest list is kept; None: in memory only.
+        look: seconds between looks whether the file was replaced.
 
     Raises:
         ConfigError: the file is there and cannot be used.
     """
 
-    def __init__(self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery, *, look: float = LOOK
+    ) -> None:
         self._mesh = mesh
         self._meshes: list[Mesh] = []
         self._turns = ListTurns()
         self._later: set[NodeId] = set()
         self._listeners: list[Callable[[], None]] = []
         self._path = path
+        self._pause = look
         self._realm = realm
         self._nursery = nursery
         self._saving = trio.Lock()
@@ -106,7 +114,7 @@ class Revoking:
     async def run(self) -> None:
         """Look at the file now and then; run it in one task."""
         while self._path is not None:
-            await trio.sleep(_LOOK)
+            await trio.sleep(self._pause)
             await self.look()
 
     async def look(self) -> None:

@@ -26,7 +26,7 @@ from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.papers import Papers, proof_of
 from iris.cluster.records import NodeRecord
 from iris.cluster.registry import Registry
-from iris.cluster.revoking import Revoking
+from iris.cluster.revoking import LOCAL_LOOK, LOOK, Revoking
 from iris.cluster.site_order import SiteOrder
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.sites import Sites
@@ -170,7 +170,7 @@ async def open_node(
     ):
         path = await _revocations_file(revocations, credential.realm_id, environment)
         Forwarding(mesh)
-        revoking = Revoking(mesh, credential.realm, path, nursery)
+        revoking = Revoking(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
         check_peer = revoking.revocations.check
         papers = Papers(identity, environment.wall_clock, check_peer)
         membership = _membership(papers, identity, mesh, nursery, config, environment)

@@ -50,6 +50,9 @@ from setuptools import setup
 setup(name="compiled", packages=[], ext_modules=mypycify(["--config-file", "mypy.ini", *{modules!r}]))
 """
 
+_VALUES: Final = "from iris.kernel.values import dataclass\n"
+_DATACLASSES: Final = "from dataclasses import dataclass\n"
+
 _CHECKING: Final = "[mypy]\nmypy_path = typings\nexplicit_package_bases = True\n"
 
 _TRACE: Final = """
@@ -67,8 +70,8 @@ print(realm.digest, realm.events)
 
 
 def compilable(source: str) -> str:
-    """Return a module's source as mypyc takes it: its classes have slots without being told."""
-    return source.replace(", slots=True", "")
+    """Return a module's source as mypyc takes it: it knows the dataclasses of Python, and gives all classes slots."""
+    return source.replace(", slots=True", "").replace(_VALUES, _DATACLASSES)
 
 
 def build(directory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 
 from iris.cluster.list_turns import ListTurns
 from iris.cluster.peer import Peer
-from iris.cluster.revoking import Revoking
+from iris.cluster.revoking import LOCAL_LOOK, LOOK, Revoking
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
 from iris.kernel.errors import AuthenticationError
@@ -155,3 +156,22 @@ async def test_who_is_revoked_while_the_handshake_goes_on_is_not_linked(autojump
         assert a.mesh.peers == {}
         assert a.mesh._sessions == {}
         await trio.sleep(200)
+
+
+@pytest.mark.parametrize("pause", [LOOK, LOCAL_LOOK])
+async def test_the_file_is_looked_at_as_often_as_was_said(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    async with open_meshes("a") as fleet, open_background() as nursery:
+        revoking = Revoking(fleet["a"].mesh, fleet.realm.root.public, tmp_path / "list", nursery, look=pause)
+        looked: list[float] = []
+
+        async def note() -> None:
+            looked.append(round(trio.current_time() - since, 3))
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(revoking, "look", note)  # which takes a thread, during which virtual time runs on
+        since = trio.current_time()
+        nursery.start_soon(revoking.run)
+        await trio.sleep(3.5 * pause)
+        assert looked == [pause, 2 * pause, 3 * pause]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
-from iris.cluster.gossip import Evidence
+from iris.cluster.gossip import Evidence, encode_update
 from iris.cluster.records import MemberState
 from iris.kernel import kinds
 from iris.kernel.config import Config
@@ -292,3 +292,30 @@ def test_who_has_come_back_from_the_dead_has_just_come() -> None:
     seen = [effect for _, effect in run(swim, back + 4.9)]
     assert swim.state(node(1)) is MemberState.ALIVE
     assert not any(state is MemberState.SUSPECT for _, state, _ in changes(seen))
+
+
+def test_while_nobody_is_gone_a_node_is_woken_up_for_its_probes_alone() -> None:
+    swim, config = knowing(1, 2), Config()
+    run(swim, 2.0, deaf=False)
+    woken, since = 0, 2.0
+    while swim.deadline <= since + 60 * config.probe_interval:
+        now = swim.deadline
+        effects = swim.expire(now)
+        woken += not sends(effects, kinds.SYNC)
+        for probe in sends(effects, kinds.PROBE):
+            swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), probe.node, now + 0.001)
+    assert 59 <= woken <= 61
+
+
+def test_the_dead_are_tried_for_as_long_as_somebody_is_gone() -> None:
+    swim, config = knowing(1), Config()
+    seen = run(swim, 60.0)
+    died = next(t for t, e in seen if isinstance(e, Changed) and e.state is MemberState.DEAD)
+    tried = [t for t, e in seen if isinstance(e, Send) and e.message[0] == kinds.PROBE and t > died]
+    assert tried[0] < died + 0.5 + 2.1 * config.lost_interval
+    assert 10 <= len(tried) <= (60 - died) / config.lost_interval
+    swim.receive((kinds.STATE, False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    assert swim.state(node(1)) is MemberState.ALIVE
+    back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and e.message[0] == kinds.PROBE]
+    assert 6 <= len(back) <= 11, "an ordinary member again"
+    assert swim.state(node(1)) is MemberState.ALIVE

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.cluster.peer import Peer
-from iris.cluster.redialling import PAUSES, Redialling, pauses_of
+from iris.cluster.redialling import PAUSES, Redialling, head_start, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
@@ -19,8 +19,8 @@ from iris.kernel.transport import Refused
 from tests.support.realms import TestRealm
 
 
-def make_peer() -> Peer:
-    return Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
+def make_peer(*addresses: str) -> Peer:
+    return Peer(TestRealm().identity("store").public(), None, addresses or ("mem://store",), Config())
 
 
 class Line:
@@ -188,3 +188,29 @@ async def test_only_an_address_where_nobody_or_another_listens_speaks_against_a_
         line.redialling.begin(line.peer)
         await trio.sleep(10)
         assert refused == [line.peer.node] * evidence
+
+
+@pytest.mark.parametrize(("peers", "seconds"), [(1, 0.001), (10, 0.01), (99, 0.099), (5000, 0.1)])
+def test_the_more_nodes_there_are_on_a_machine_the_longer_they_leave_its_processors_to_route_a_dead_one_out(
+    peers: int, seconds: float
+) -> None:
+    assert head_start(make_peer("ipc:///store", "tcp://127.0.0.1:7"), peers) == pytest.approx(seconds)
+    for elsewhere in ("tcp://10.0.0.1:7", "ws://store:7/iris", "via://node", "mem://store"):
+        assert head_start(make_peer(elsewhere, "ipc:///store"), peers) == 0
+    nowhere = make_peer()
+    nowhere.addresses = ()
+    assert head_start(nowhere, peers) == 0
+
+
+@pytest.mark.parametrize("peers", [1, 40])
+async def test_a_peer_on_this_machine_is_dialled_when_all_have_had_time_to_route_it_out(
+    autojump_clock: MockClock, peers: int
+) -> None:
+    async with open_line(*[Refused("nobody")] * len(PAUSES)) as line:
+        line.peer.addresses = ("ipc:///store",)
+        line.peers.update({NodeId(f"{number:032x}"): make_peer() for number in range(1, peers)})
+        assert line.redialling.begin(line.peer)
+        assert not line.redialling.begin(line.peer)
+        await trio.sleep(10)
+        assert line.attempts == [pytest.approx(0.001 * peers + moment) for moment in moments(len(PAUSES))]
+        assert line.dropped
