@@ -21,6 +21,8 @@ from iris.spark_bridge.writers import Writer
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a batch that was staged and neither committed nor given up is forgotten."""
 
+_LOOKED_FOR: Final = 3600.0
+
 Publish = Callable[..., Awaitable[None]]
 """``node.publish``."""
 
@@ -123,8 +125,10 @@ class Intake:
         await trio.to_thread.run_sync(self._staging.discard, query, batch)
 
     async def discard_abandoned(self) -> None:
-        """Forget batches that nobody comes back to."""
-        await trio.to_thread.run_sync(self._staging.discard_older, self._wall_clock() - _ABANDONED)
+        """Forget batches that nobody comes back to, now and every hour, until cancelled."""
+        while True:
+            await trio.to_thread.run_sync(self._staging.discard_older, self._wall_clock() - _ABANDONED)
+            await trio.sleep(_LOOKED_FOR)
 
 
 def split_rows(sharding: Sharding, publisher: str, rows: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:

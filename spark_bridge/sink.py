@@ -28,7 +28,7 @@ from iris.spark_bridge.lmdb_store import JOB_PREFIX
 from iris.spark_bridge.options import SinkOptions
 from iris.spark_bridge.portal import portal_to
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
-from iris.spark_bridge.staging import StagedPart
+from iris.spark_bridge.staging import StagedPart, new_part
 from iris.spark_bridge.worker_process import settle_in
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
@@ -102,7 +102,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
         return WriterCommitMessage()
     task = TaskContext.get()
     assert task is not None
-    part = StagedPart(query=query, batch=batch, partition=task.partitionId(), attempt=task.taskAttemptId())
+    part = new_part(query=query, batch=batch, partition=task.partitionId())
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
         with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
             for found in rows:

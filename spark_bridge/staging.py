@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, final
@@ -55,12 +57,22 @@ class StagedPart:
                 raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number, 0 or more")
 
 
+def new_part(*, query: str, batch: int, partition: int) -> StagedPart:
+    """Return the part of a new attempt.
+
+    Spark numbers attempts from 0 again in each application.  A task that outlives its driver must not be taken for
+    one of the next driver, which may have divided the rows in another way.
+    """
+    return StagedPart(query=query, batch=batch, partition=partition, attempt=uuid.uuid4().int >> 65)
+
+
 @final
 class Staging:
     """The staged files of one member.  Calls block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._turn = itertools.count()
 
     def _batch(self, query: str, batch: int) -> Path:
         return self._directory / query / str(batch)
@@ -77,7 +89,8 @@ class Staging:
             StoreFull: there is no room for it.
         """
         path = self.path(part)
-        aside = path.with_suffix(".writing")
+        # A task that lost its tunnel sends again, perhaps before this end has noticed: each has a file of its own.
+        aside = path.with_name(f"{path.stem}-{next(self._turn)}.writing")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             checksum = 0
@@ -158,7 +171,12 @@ def _verify(file: BinaryIO) -> None:
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if not batch.num_rows:
         return
-    each = batch.nbytes // batch.num_rows + EVENT_OVERHEAD
-    rows = max(1, min(CHUNK_EVENTS, ROOM // each))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+    if batch.num_rows == 1 or (
+        batch.num_rows <= CHUNK_EVENTS and batch.nbytes + EVENT_OVERHEAD * batch.num_rows <= ROOM
+    ):
+        yield batch
+        return
+    # Rows differ in size, so none is taken for the mean: a chunk beyond its limit could not be read again.
+    middle = batch.num_rows // 2
+    yield from _cut(batch.slice(0, middle))
+    yield from _cut(batch.slice(middle))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -104,6 +105,20 @@ async def test_a_batch_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="missing"):
             await client.commit("bridge", "q", 0, [part(0)])
         assert stored(bridge.store) == []
+
+
+async def test_what_nobody_comes_back_to_is_forgotten_while_the_bridge_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.spark_bridge.intake._LOOKED_FOR", 0.01)
+    async with open_network() as network, open_pair(network, tmp_path) as (_, client):
+        for batch in (0, 1):
+            await client.stage("bridge", part(0, batch=batch), written(["a"]))
+        os.utime(tmp_path / "staged" / "q" / "0", (0, 0))
+        with trio.fail_after(20):
+            while (tmp_path / "staged" / "q" / "0").exists():  # noqa: ASYNC110 -- no event says so
+                await trio.sleep(0.001)
+        assert staged_files(tmp_path) == ["0-0.arrow"]
 
 
 async def test_listeners_get_what_is_committed_and_see_that_spark_wrote_it(tmp_path: Path) -> None:

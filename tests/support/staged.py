@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = No
     return file
 
 
-def rows(*rows: dict[str, object]) -> io.BytesIO:
+def rows(*rows: Mapping[str, object]) -> io.BytesIO:
     """What a task sends that does not look at its rows."""
     file = io.BytesIO()
     with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
