@@ -27,12 +27,22 @@ LITTLE: Final = 1
 MUCH: Final = 3
 """How much is in the queue while the limit stays as it is.  At 300 MB/s three frames are 0.6 ms."""
 
+QUICK: Final = 0.003
+"""Seconds for which data may stand in the queue while no requests share the link: on a fast one that is more than three
+frames, with which two processes of one machine wait for each other a third of the time."""
+
+_MARKS: Final = 8
+"""Marks on the way, if the limit allows for steps of ``STEP`` and more: each is a message back, 40 us at both ends."""
+
 SHARE: Final = 4
 """While requests share the link, all of these are so many times smaller."""
 
 FAR: Final = 8
 """To nodes of other sites the queue may be this many times as long: with several gateways on the way, each at work on a
 frame, three frames are none; and over 40 ms, 1 ms of jitter looks like 1.6 frames at 100 MB/s."""
+
+_FARTHEST: Final = 4 * STEP
+"""Bytes between two marks at most: one frame of bulk."""
 
 _MEMORY: Final = 10.0
 """Seconds after which the shortest time may be forgotten: the route may have become longer."""
@@ -65,6 +75,7 @@ class Flight:
         "_round_shortest",
         "_sent",
         "_sent_at_mark",
+        "_shared",
         "_shortest",
         "_since",
         "_slack",
@@ -77,6 +88,7 @@ class Flight:
         """Bytes that may be on the way."""
         self._slack = slack
         self._unit = STEP
+        self._shared = False
         self._sent = 0  # bytes, since ever
         self._sent_at_mark = 0  # bytes sent when a mark last became due
         self._marked = 0  # bytes that have arrived
@@ -103,11 +115,13 @@ class Flight:
     def add(self, size: int) -> bool:
         """Count data that leaves now; tell whether it has to carry a mark."""
         self._sent += size
-        return self._sent - self._sent_at_mark >= self._unit
+        step = self._unit if self._shared else max(self._unit, min(self.limit // _MARKS, _FARTHEST))
+        return self._sent - self._sent_at_mark >= step
 
     def share(self, shared: bool) -> None:
         """Learn whether requests share the link.  To far nodes they take so long that it makes no difference."""
-        unit = STEP // SHARE if shared and self._slack == 1 else STEP
+        self._shared = shared and self._slack == 1
+        unit = STEP // SHARE if self._shared else STEP
         if unit != self._unit:
             self._unit = unit
             self.limit = max(self.limit, LEAST * unit)
@@ -150,14 +164,18 @@ class Flight:
         if number < self._round_end:
             return
         queued = flight * (1 - min(self._shortest, self._former) / self._round_shortest)
-        self._round_end = self._number
-        self._round_shortest = float("inf")
         unit = self._unit
         much = self._slack * MUCH * unit
+        little = self._slack * LITTLE * unit
+        if not self._shared:
+            much = max(much, int(QUICK * flight / self._round_shortest))
+            little = max(little, much * LITTLE // MUCH)
+        self._round_end = self._number
+        self._round_shortest = float("inf")
         if queued > much:
             self._fast = False
             self.limit = max(LEAST * unit, self.limit - max(unit, int(queued - much) // 2))
-        elif queued < self._slack * LITTLE * unit and flight * 2 > self.limit:
+        elif queued < little and flight * 2 > self.limit:
             self.limit = min(MOST * unit, self.limit * 2 if self._fast else self.limit + unit)
 
     # -- those who wait -------------------------------------------------------------------------------------

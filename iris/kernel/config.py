@@ -165,7 +165,7 @@ class Config:
     site_tunnel_window: int = 8 * MIB
     """The same for tunnels to other sites: over a round trip of 40 ms it is 200 MiB/s, where 1 MiB is 25."""
 
-    tunnel_chunk: int = 32 * KIB
+    tunnel_chunk: int = 64 * KIB
     """Tunnel payloads travel in pieces of this size, so that other messages find gaps between them."""
 
     tunnel_retry: float = 1.0

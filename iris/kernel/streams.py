@@ -24,8 +24,9 @@ from iris.kernel.config import KIB
 
 _LENGTH: Final = struct.Struct(">Q")
 
-_CHUNK: Final = 256 * KIB
-"""Bytes read at once, which is four full batches.  Only what was ever filled is really memory."""
+_CHUNK: Final = 512 * KIB
+"""Bytes read at once, in which one frame of bulk is with what came behind it.  Only what was ever filled is really
+memory."""
 
 _PIECE: Final = 8 * KIB
 """Bytes of it that another framing looks at in one go: there may be 1,400 empty frames in them, for 7 ms."""
@@ -115,6 +116,9 @@ class Streams:
         self._at = self._end = 0
         self._current: _Stream | None = None
         """Whose bytes are in the chunk."""
+        self._left: _Stream | None = None
+        """Whose incomplete frame is still there, from ``_at`` to ``_end``, with its length.  It stays until another
+        connection is read, so that two copies less are made of a large frame that comes in parts."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -182,6 +186,8 @@ class Streams:
         stream.socket.close()
         if stream is self._current:
             self._current = None
+        if stream is self._left:
+            self._left = None
         self._closed(number)
 
     def close(self) -> None:
@@ -193,7 +199,7 @@ class Streams:
         self._by_descriptor.clear()
         self._watched.clear()
         self._ready.clear()
-        self._current = None
+        self._current = self._left = None
         self._poll.close()
 
     def receive_nowait(self) -> bytes | None:
@@ -228,8 +234,12 @@ class Streams:
         """Read what a connection has; return a frame if it is complete now, and leave others to ``_cut``."""
         framing = stream.framing
         if framing is not None and (framing.waiting or framing.is_over):  # since before it was ours
+            self._clear()
             self._at, self._end, self._current = 0, 0, stream
             return None
+        if self._left is stream:
+            return self._read_on(stream)
+        self._clear()
         began = len(stream.began)
         if stream.frame is not None:
             target = self._chunk[: stream.size - len(stream.frame)]
@@ -257,6 +267,33 @@ class Streams:
         frame, stream.frame = bytes(stream.frame), None
         self.source = stream.number
         return frame
+
+    def _read_on(self, stream: _Stream) -> bytes | None:
+        """Read behind what the chunk has of a frame of this connection."""
+        there = self._end - self._at
+        if self._at:
+            self._chunk[:there] = self._chunk[self._at : self._end]
+            self._at, self._end = 0, there
+        try:
+            size = stream.socket.recv_into(self._chunk[there:])
+        except BlockingIOError:
+            return None
+        except OSError:
+            size = 0
+        if not size:
+            self.hang_up(stream.number)
+            return None
+        self._end += size
+        self._left, self._current = None, stream
+        return None
+
+    def _clear(self) -> None:
+        """Have the connection whose frame is still in the chunk keep it itself."""
+        stream, self._left = self._left, None
+        if stream is not None:
+            begin = self._at + _LENGTH.size
+            (stream.size,) = _LENGTH.unpack_from(self._chunk, self._at)
+            stream.frame = bytearray(self._chunk[begin : self._end])
 
     def _fetch(self, stream: _Stream) -> bytes | None:
         """Return the next frame that another framing finds in the chunk, a piece of which it looks at in one call."""
@@ -300,9 +337,9 @@ class Streams:
             self.hang_up(stream.number)
             return None
         if begin + size > end:
-            stream.frame = bytearray(self._chunk[begin:end])
-            stream.size = size
-            self._current = None
+            self._left, self._current = stream, None
+            if _LENGTH.size + size > _CHUNK:
+                self._clear()
             return None
         self._at = begin + size
         if self._at == end:

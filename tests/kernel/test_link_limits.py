@@ -210,7 +210,7 @@ async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autoj
         way.make_room(1)
         await wait_all_tasks_blocked()
         assert set(source.shared[asked:]) == {True}
-        assert [len(batch) for batch in way.batches[1:]] == [8]
+        assert [len(batch) for batch in way.batches[1:]] == [31], "four batches of 64 KiB in one frame"
         way.make_room(1)
         await wait_all_tasks_blocked()
         assert way.batches[2][0] == (1, "somebody waits")
@@ -220,6 +220,52 @@ async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autoj
         way.make_room(1)
         await wait_all_tasks_blocked()
         assert set(source.shared[asked:]) == {False}
+
+
+@pytest.mark.parametrize("size", [0, 100, 16 * KIB, 64 * KIB])
+async def test_a_frame_of_bulk_is_bounded_by_its_bytes_and_by_its_pieces(size: int, autojump_clock: MockClock) -> None:
+    config = Config()
+    way = Way(room=3)
+    async with open_link(config, way) as link:
+        link.ready(Bulk("b", 100_000, size=size))
+        await wait_all_tasks_blocked()
+        for batch in way.batches:
+            assert 3.5 * config.batch_bytes < len(batch) * (size + 512) < 4.3 * config.batch_bytes
+            assert len(batch) < 520, "small pieces are work for either end"
+
+
+async def test_a_frame_of_bulk_is_no_larger_than_what_peers_take(autojump_clock: MockClock) -> None:
+    way = Way(room=1)
+    async with open_link(way=way) as link:
+        source = Bulk("b", 100, size=700)
+        link.ready(source)
+        await wait_all_tasks_blocked()
+        assert [len(batch) for batch in way.batches] == [1]
+        assert max(source.limits) <= SMALL.max_payload
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often the task of a link runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Link.run")
+
+
+async def test_a_message_on_an_idle_link_wakes_its_task_once(autojump_clock: MockClock) -> None:
+    way = Way()
+    async with open_link(way=way) as link:
+        await wait_all_tasks_blocked()
+        counted = Steps()
+        trio.lowlevel.add_instrument(counted)
+        for number in range(10):
+            link.post((1, number), 0)
+            await wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(counted)
+        assert len(way.frames) == 10
+        assert counted.count == 10
 
 
 async def test_a_source_that_runs_dry_is_asked_again_when_it_is_ready(autojump_clock: MockClock) -> None:

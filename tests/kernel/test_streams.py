@@ -81,7 +81,7 @@ def open_ends(count: int = 1, limit: int = LIMIT) -> Iterator[Ends]:
 
 
 @given(
-    frames=st.lists(st.binary(max_size=40) | st.integers(1, 300 * KIB).map(bytes), max_size=8),
+    frames=st.lists(st.binary(max_size=40) | st.integers(1, 700 * KIB).map(bytes), max_size=8),
     cuts=st.lists(st.integers(0, 400 * KIB), max_size=12),
 )
 def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[bytes], cuts: list[int]) -> None:
@@ -96,6 +96,42 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[bytes
                 received += [frame for _, frame in ends.receive()]
         assert received == frames
         assert not ends.closed
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 600 * KIB)), max_size=8),
+    pieces=st.lists(st.sampled_from([7, 90 * KIB, 200 * KIB]), min_size=2, max_size=6, unique=True),
+)
+def test_connections_that_send_large_frames_in_turns_do_not_mix_them(
+    sizes: list[tuple[int, int]], pieces: list[int]
+) -> None:
+    """The first part of one frame waits in the common buffer, until another connection needs that."""
+    sent: dict[int, list[bytes]] = {number: [] for number in (1, 2, 3)}
+    for place, (number, size) in enumerate(sizes):
+        sent[number].append(bytes((place + 1,)) * size)
+    rest = {number: memoryview(framed(*frames)) for number, frames in sent.items()}
+    received: dict[int, list[bytes]] = {number: [] for number in (1, 2, 3)}
+    with open_ends(3) as ends:
+        for piece in itertools.cycle(pieces):
+            for number in (1, 2, 3):
+                if rest[number]:
+                    rest[number] = rest[number][ends.far[number].send(rest[number][:piece]) :]
+                for source, frame in ends.receive():
+                    received[source].append(frame)
+            if not any(rest.values()):
+                break
+        assert received == sent
+        assert not ends.closed
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_frame_leaves_nothing_to_the_next() -> None:
+    with open_ends(2) as ends:
+        ends.far[1].send(framed(b"never whole")[:-1])
+        assert ends.receive() == []
+        ends.far[1].close()
+        ends.far[2].send(framed(b"second"))
+        assert ends.receive() == [(2, b"second")]
+        assert ends.closed == [1]
 
 
 def test_each_byte_may_come_alone() -> None:

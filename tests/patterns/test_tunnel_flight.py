@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iris.patterns.tunnel_flight import LEAST, MOST, SHARE, STEP, Flight
+from iris.patterns.tunnel_flight import LEAST, MOST, QUICK, SHARE, STEP, Flight
 
 CHUNK = 32 * 1024
 
@@ -55,7 +55,7 @@ def test_a_link_is_kept_busy_and_its_queue_short(rate: float, latency: float) ->
     pipe.queues.clear()
     pipe.run(5)
     assert pipe.delivered / 5 > 0.85 * rate
-    assert max(pipe.queues) < max(LEAST * STEP + CHUNK, 5 * STEP)
+    assert max(pipe.queues) < max(LEAST * STEP + CHUNK, 5 * STEP, 1.5 * QUICK * rate)
 
 
 @pytest.mark.parametrize("latency", [0.0002, 0.002])
@@ -69,6 +69,16 @@ def test_beside_requests_the_queue_is_shorter_and_the_link_still_busy(rate: floa
     pipe.run(5)
     assert pipe.delivered / 5 > 0.85 * rate
     assert max(pipe.queues) < 6 * STEP // SHARE
+
+
+@pytest.mark.parametrize(("rate", "bytes_each"), [(20e6, 1.2 * STEP), (1e9, 3 * STEP)])
+def test_a_fast_link_has_fewer_marks(rate: float, bytes_each: float) -> None:
+    pipe = Pipe(rate, 0.001)
+    pipe.run(2)
+    before, pipe.delivered = pipe.flight._number, 0
+    pipe.run(2)
+    each = pipe.delivered / (pipe.flight._number - before)
+    assert bytes_each * 0.8 < each <= 4 * STEP + CHUNK
 
 
 def test_whoever_comes_and_goes_data_never_waits_for_a_mark_that_was_not_sent() -> None:

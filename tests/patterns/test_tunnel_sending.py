@@ -58,6 +58,18 @@ def test_pieces_fit_the_room_that_a_frame_has_left() -> None:
     assert len(chunk.data) == 400, "a rest below the smallest piece is not cut further"
 
 
+def test_a_short_tail_goes_along_so_that_messages_stay_in_step_with_frames() -> None:
+    sending = half()
+    for size in (10, 1024, 1024):
+        sending.add(bytes(size), packed=False)
+    sizes: list[int] = []
+    room = 1024
+    while chunk := sending.take(room):
+        sizes.append(len(chunk.data))
+        room = room - len(chunk.data) if room > len(chunk.data) else 1024
+    assert sizes == [10, 1024, 1024]
+
+
 def test_nothing_leaves_without_credit() -> None:
     sending = half(window=4096)
     sending.add(bytes(10_000), packed=False)
@@ -165,7 +177,7 @@ def test_messages_survive_cutting(sizes: list[int], piece: int, window: int, lim
             continue
         spent += len(chunk.data) + CHUNK_COST
         assert spent <= granted
-        assert len(chunk.data) <= max(limit, SMALLEST_PIECE)
+        assert len(chunk.data) <= max(limit, SMALLEST_PIECE) + max(piece, SMALLEST_PIECE) // 8
         assert chunk.flags == END or len(chunk.data) >= SMALLEST_PIECE
         parts.append(chunk.data)
         if chunk.flags:

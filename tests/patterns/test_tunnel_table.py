@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from iris.kernel import kinds
-from iris.kernel.config import Config
+from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
@@ -172,7 +172,7 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
 
 
 async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:
-    async with open_nodes() as (near, far), trio.open_nursery() as nursery:
+    async with open_nodes(Config(tunnel_chunk=32 * KIB)) as (near, far), trio.open_nursery() as nursery:
         near.mesh.keep_delivered = True
         pairs = [await near.open(far) for _ in range(4)]
         near.mesh.hold()
@@ -190,7 +190,7 @@ async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> No
 
 
 async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) -> None:
-    async with open_nodes() as (near, far):
+    async with open_nodes(Config(tunnel_chunk=32 * KIB)) as (near, far):
         near.mesh.keep_delivered = True
         sender, receiver = await near.open(far)
         await sender.send(bytes(1_000_000))
