@@ -37,10 +37,11 @@ from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.ways import Ways, worst
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
+from iris.kernel.bulk import BulkSource
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, qualified
-from iris.kernel.link import CONTROL_RESERVE, BulkSource
+from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.transport import Outgoing, Transport
 from iris.kernel.wire import BatchDecoder, Message
 from iris.security.handshake import Established

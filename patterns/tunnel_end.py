@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from iris.kernel import kinds
+from iris.kernel.bulk import BulkSource
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
-from iris.kernel.link import BulkSource
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 from iris.patterns.tunnel_flight import Flight

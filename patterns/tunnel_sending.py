@@ -18,7 +18,8 @@ END_OF_FILE: Final = -1
 
 _TAIL: Final = 8
 """A piece gets longer by up to this part of the largest, if its message then ends with it.  Messages of 64 KiB in
-frames that hold four would else be out of step with them after one of another size, for good: five chunks instead of four."""
+frames that hold four would else be out of step with them after one of another size, for good: five chunks
+instead of four."""
 
 _EOF_CHUNK: Final = (END_OF_FILE, b"")
 

@@ -15,11 +15,12 @@ they are counted as lost.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final, Protocol, final
 
 import trio
 
+from iris.kernel.bulk import BulkQueue, BulkSource
 from iris.kernel.config import MIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
@@ -48,17 +49,6 @@ and either end works on one while the other end works on the next: 36,000 reques
 _SHARED: Final = 0.02
 """Seconds for which a message that somebody waits for makes bulk give way: longer than between two of one who asks
 again and again."""
-
-SHARED_BULK: Final = 16 * 1024
-"""Bytes of bulk in a frame meanwhile: at 133 MB/s a frame takes 0.12 ms instead of 0.5."""
-
-_BULK_BATCHES: Final = 4
-"""Full batches that a frame of bulk is as large as, while nobody waits.  With what goes with it (``tunnel_flight``,
-chunks of 64 KiB) either end of a transfer takes 170 us of processor time for 64 KiB; with frames of 64 KiB, 265 to 300."""
-
-_PIECE_OVERHEAD: Final = 512
-"""What a piece of bulk weighs besides its data in a frame: so that one of 256 KiB has no more small ones than one of 64
-KiB of messages, each of which is work for either end."""
 
 _MAX_URGENT: Final = 8
 """Frames of handshakes on one connection.  There is one handshake at a time, with two frames of each side."""
@@ -93,17 +83,6 @@ class Growing:
         self.is_open = False
 
 
-class BulkSource(Protocol):
-    """Data that waits where it is until the link has room for it."""
-
-    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
-        """Return the next message, of about ``limit`` bytes at most, and its size; None if there is nothing now.
-
-        ``shared``: somebody waits for answers to other messages on the link, so that little should be on the way.
-        """
-        ...
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatistics:
@@ -129,14 +108,12 @@ class Link:
         "_asked_before",
         "_batches",
         "_bulk",
-        "_bulk_size",
         "_bytes_sent",
         "_closed",
         "_frame",
         "_frame_messages",
         "_frames_sent",
         "_growing",
-        "_largest",
         "_limit",
         "_lost",
         "_offering",
@@ -164,8 +141,6 @@ class Link:
         self.node: Final = node
         self._size = config.batch_bytes
         self._limit = config.link_bytes
-        self._bulk_size = _BULK_BATCHES * (config.batch_bytes + _PIECE_OVERHEAD)
-        self._largest = max(config.batch_bytes, config.max_payload)  # of what a peer takes as one frame
         self._session: FrameSession | None = None
         self._outgoing: Outgoing | None = None
         self._open: list[Message] = []
@@ -173,7 +148,7 @@ class Link:
         self._growing: Growing | None = None
         self._batches: deque[tuple[list[Message], int]] = deque()
         self._waiting_bytes = 0  # of closed batches
-        self._bulk: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once
+        self._bulk = BulkQueue(config)
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport
         self._frame_messages = 0
         self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
@@ -300,8 +275,7 @@ class Link:
 
     def ready(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
-        if source not in self._bulk:
-            self._bulk[source] = None
+        if self._bulk.add(source):
             self._wakeup.wake()
 
     def cut(self) -> int:
@@ -456,15 +430,8 @@ class Link:
             self._waiting_bytes -= size
         else:
             batch, size = self._take_batch()
-            shared = bool(self._bulk) and self._is_shared()
-            room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._bulk_size, self._largest - size)
-            while room > _PIECE_OVERHEAD and self._bulk:
-                source, _ = self._bulk.popitem(last=False)
-                piece = source.take(room - _PIECE_OVERHEAD, shared=shared)
-                if piece is not None:
-                    batch.append(piece[0])
-                    room -= piece[1] + _PIECE_OVERHEAD
-                    self._bulk[source] = None
+            if self._bulk:
+                self._bulk.fill(batch, size, shared=self._is_shared())
         if self._room and self.has_room():
             self._room.unpark_all()
         if not batch:

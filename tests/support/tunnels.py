@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import trio
 
+from iris.kernel.bulk import BulkSource
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
-from iris.kernel.link import BulkSource
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import BatchDecoder, Message, encode_batch
 from iris.patterns.tunnel import Tunnel

@@ -1,0 +1,78 @@
+"""Data that waits where it is until a link has room for it, and how much of it one frame takes.
+
+The larger a frame, the less of it is work for the frame itself; the smaller, the sooner comes what waits behind it.  So
+frames are large while nobody waits for anything else on the link, and small while somebody does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, Protocol, final
+
+from iris.kernel.config import Config
+from iris.kernel.wire import Message
+
+SHARED_BULK: Final = 16 * 1024
+"""Bytes of bulk in a frame while somebody waits: at 133 MB/s a frame takes 0.12 ms instead of 0.5."""
+
+_BATCHES: Final = 4
+"""Full batches that a frame of bulk is as large as, while nobody waits.  With what goes with it (``tunnel_flight``,
+chunks of 64 KiB), either end of a transfer takes 170 us of processor time for 64 KiB; with frames of 64 KiB it took 265
+to 300."""
+
+_PIECE_OVERHEAD: Final = 512
+"""What a piece weighs in a frame besides its data: a frame of 256 KiB has no more small ones than one of 64 KiB has
+small messages, each of which is work for either end."""
+
+
+class BulkSource(Protocol):
+    """Data that waits where it is until the link has room for it."""
+
+    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+        """Return the next message, of about ``limit`` bytes at most, and its size; None if there is nothing now.
+
+        ``shared``: somebody waits for answers to other messages on the link, so that little should be on the way.
+        """
+        ...
+
+
+@final
+class BulkQueue:
+    """Sources that are asked in turns.  It is false while there are none.
+
+    Args:
+        config: frames are no larger than what a peer with the same takes.
+    """
+
+    __slots__ = ("_largest", "_size", "_sources")
+
+    def __init__(self, config: Config) -> None:
+        self._size = _BATCHES * (config.batch_bytes + _PIECE_OVERHEAD)
+        self._largest = max(config.batch_bytes, config.max_payload)
+        self._sources: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def add(self, source: BulkSource) -> bool:
+        """Have ``source`` asked until it has nothing; tell whether it was not there yet."""
+        if source in self._sources:
+            return False
+        self._sources[source] = None
+        return True
+
+    def fill(self, batch: list[Message], size: int, *, shared: bool) -> None:
+        """Append to a batch, of ``size`` bytes so far, what there is room for in its frame."""
+        sources = self._sources
+        room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._size, self._largest - size)
+        while room > _PIECE_OVERHEAD and sources:
+            source, _ = sources.popitem(last=False)
+            piece = source.take(room - _PIECE_OVERHEAD, shared=shared)
+            if piece is not None:
+                batch.append(piece[0])
+                room -= piece[1] + _PIECE_OVERHEAD
+                sources[source] = None
+
+    def clear(self) -> None:
+        """Ask nobody any more."""
+        self._sources.clear()
