@@ -26,14 +26,15 @@ from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
 from iris.cluster.redialling import pauses_of
 from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
-from iris.cluster.site_directory import Foreign, SiteDirectory, Subscriber, Way
+from iris.cluster.site_directory import SiteDirectory, Subscriber, Way
+from iris.cluster.site_doubts import SiteDoubts
+from iris.cluster.site_links import SiteLinks, Subscribing
 from iris.cluster.site_messages import Hop
 from iris.cluster.site_refusals import BUSY, GONE, NOT_EXPORTED, READY, REASONS
-from iris.cluster.site_ways import CarriedWay, parse_site_url, site_url
-from iris.cluster.slow_realms import SlowRealms
+from iris.cluster.site_ways import CarriedWay, parse_site_url
 from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, qualified, realm_of_site
 from iris.kernel.link import Link
 from iris.kernel.wakeup import Wakeup
@@ -48,15 +49,6 @@ _AT_ONCE: Final = 3
 _SPARE: Final = 2
 """Members at other sites that are linked when a cluster is used that has members here, too: work spills to them
 without waiting for a handshake."""
-
-_LINKING: Final = 32
-"""Handshakes with nodes of other sites that one broadcast or survey has under way at the same time."""
-
-_AGAIN: Final = 1.0
-"""Seconds before a member that could not be linked to is tried again."""
-
-_MAX_PUT_OFF: Final = 1024
-"""Such members that are remembered before those whose time has come are forgotten."""
 
 _RETRY: Final = 0.25
 """Seconds between attempts to reach a peer whose site cannot be reached."""
@@ -106,21 +98,16 @@ class Sites:
         self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
-        self._doubted: dict[str, set[str]] = {}
-        """Clusters that sites export nodes of which have no right to be members; by site."""
+        self._doubts: Final = SiteDoubts()
         self._subscribers: set[Subscriber] = set()
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
         """Linked nodes whose way is gone, as long as there may be another one."""
-        self._heard: set[NodeId] = set()
-        """Linked nodes that have told what they subscribe to."""
-        self._slow: Final = SlowRealms()
-        self._linking: dict[NodeId, trio.Event] = {}
-        self._not_before: dict[NodeId, float] = {}
         self._reached: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
+        self._links: Final = SiteLinks(mesh, nursery, config, self._tell_news)
         membership.listed = self.foreigners.ids
         mesh.use_carrier(self)
         mesh.redialling.pauses = self._pauses
@@ -157,22 +144,22 @@ class Sites:
         linked = [foreign.node for foreign in present if foreign.node in self._mesh.peers]
         near = any(node not in self._clusters for node in self._membership.member_ids(address))
         now = trio.current_time()
-        ready = [foreign for foreign in found if self._not_before.get(foreign.node, 0.0) <= now]
+        ready = [foreign for foreign in found if self._links.may_try(foreign.node)]
         own = self._membership.order.rank(self._site, 0)
         if near and not linked and ready and self.foreigners.rank(ready[0]) < own:
             near = False  # those are asked before the members here
             ready = [foreign for foreign in ready if self.foreigners.rank(foreign) < own]
         with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
             if everybody:
-                await self._link_all(ready)
+                await self._links.all(ready)
             elif near or linked:
                 for foreign in ready[: max(0, _SPARE - len(linked))]:
-                    self._begin_link(foreign)
+                    self._links.begin(foreign)
                 while not near and not self._can_be_asked(address) and self._broken.intersection(linked):
                     await self._news.park()
                 self._reached[address] = version
             else:
-                doing = [self._begin_link(foreign) for foreign in ready[:_AT_ONCE]]
+                doing = [self._links.begin(foreign) for foreign in ready[:_AT_ONCE]]
                 nodes = {foreign.node for foreign in ready[:_AT_ONCE]}
                 while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
                     await self._news.park()
@@ -182,62 +169,9 @@ class Sites:
         picker = self._membership.picker(address)
         return picker is not None and picker.pick() is not None
 
-    async def reach_nodes(self, nodes: Collection[tuple[str, NodeId]]) -> bool:
+    async def reach_nodes(self, nodes: Collection[Subscribing]) -> bool:
         """Link to nodes of other sites and learn what they subscribe to; tell whether it worked with all of them."""
-        now = trio.current_time()
-        missing = [(site, node) for site, node in nodes if node not in self._mesh.peers]
-        found = [Foreign(site, node, b"", 0) for site, node in missing if self._not_before.get(node, 0.0) <= now]
-        awaited = {node: site for site, node in nodes if not self._slow.is_slow(site, now)}
-        for foreign in found:
-            if foreign.node not in awaited and len(self._linking) < _LINKING:
-                self._begin_link(foreign)
-        with trio.move_on_after(self._config.handshake_timeout):
-            ready = [foreign for foreign in found if foreign.node in awaited]
-            if ready:
-                await self._link_all(ready)
-            for node in awaited.keys() - self._heard:
-                await self._mesh.barrier(node)  # its interest comes before the answer
-                if node in self._mesh.peers:
-                    self._heard.add(node)
-        if trio.current_time() - now > self._config.handshake_timeout / 2:
-            self._slow.note((awaited[node] for node in awaited.keys() - self._heard), trio.current_time())
-        return all(node in self._mesh.peers for _, node in missing)
-
-    async def _link_all(self, foreigners: list[Foreign]) -> None:
-        limit = trio.CapacityLimiter(_LINKING)
-
-        async def link(foreign: Foreign) -> None:
-            async with limit:
-                await self._begin_link(foreign).wait()
-
-        async with trio.open_nursery() as nursery:
-            for foreign in foreigners:
-                nursery.start_soon(link, foreign)
-
-    def _begin_link(self, foreign: Foreign) -> trio.Event:
-        done = self._linking.get(foreign.node)
-        if done is None:
-            done = self._linking[foreign.node] = trio.Event()
-            self._nursery.start_soon(self._link, foreign, done)
-        return done
-
-    async def _link(self, foreign: Foreign, done: trio.Event) -> None:
-        try:
-            await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
-        except IrisError as error:
-            self._put_off(foreign.node)
-            _log.debug("cannot link to node %s of site %s: %s", foreign.node, foreign.site, error)
-        finally:
-            del self._linking[foreign.node]
-            done.set()
-            self._news.unpark_all()
-
-    def _put_off(self, node: NodeId) -> None:
-        """Try a node that could not be linked to again later; gateways elsewhere may name ever new ones."""
-        now = trio.current_time()
-        if len(self._not_before) >= _MAX_PUT_OFF:
-            self._not_before = {known: until for known, until in self._not_before.items() if until > now}
-        self._not_before[node] = now + _AGAIN
+        return await self._links.reach_subscribers(nodes)
 
     # -- ways: Carrier --------------------------------------------------------------------------------------
 
@@ -285,6 +219,9 @@ class Sites:
         while True:
             await self._wakeup.wait()
             self._follow()
+
+    def _tell_news(self) -> None:
+        self._news.unpark_all()
 
     def changed(self) -> None:
         """The directory may have changed."""
@@ -343,7 +280,9 @@ class Sites:
             if peer.node in members
         }
         clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
-        self._doubt(peer, {name for name, _ in exported} - clusters)
+        doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
+        if doubted:
+            self._mesh.refusals["member that has no right to be one"] += doubted
         realm = peer.identity.foreign
         if realm is not None:
             clusters = {qualified(realm.alias, name) for name in clusters if realm.may_use(name)}
@@ -351,17 +290,6 @@ class Sites:
             self._clusters[peer.node] = clusters
             distance = len(way.path) if way is not None else 1
             self._membership.place_foreign(peer.node, self.foreigners.name_of(peer.site), distance, clusters)
-
-    def _doubt(self, peer: Peer, clusters: set[str]) -> None:
-        """Count what a site says that a node serves and that the node has no right to; report it once for each site."""
-        known = self._doubted.setdefault(peer.site, set())
-        if clusters <= known:
-            return
-        if not known:
-            text = "site %r exports node %s as a member of cluster %r, which it has no right to be: it is not asked"
-            _log.warning(text, peer.site, peer.node, min(clusters))
-        self._mesh.refusals["member that has no right to be one"] += len(clusters - known)
-        known |= clusters
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -420,7 +348,7 @@ class Sites:
             way.break_off()
         peer = self._mesh.peers.get(node)
         if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
-            self._put_off(node)
+            self._links.put_off(node)
             self._nursery.start_soon(self._drop, site, node, reason)
 
     async def _drop(self, site: str, node: NodeId, reason: int) -> None:
@@ -457,7 +385,7 @@ class Sites:
         """A node of another site is linked: it may be asked."""
         if peer.foreign:
             peer.border = self.border
-            self._not_before.pop(peer.node, None)
+            self._links.linked(peer.node)
             self._place(peer)
             self._news.unpark_all()
 
@@ -479,7 +407,8 @@ class Sites:
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)
-        self._heard.discard(peer.node)
+        self._doubts.forget(peer.node)
+        self._links.lost(peer.node)
         self._broken.discard(peer.node)
         self._news.unpark_all()
         self.border.forget(peer.node)

@@ -226,7 +226,7 @@ class Carrying:
         if found is None:
             return False
         envelope, passage, begin = found
-        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] < 128:
+        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
             return False
         if passage is None or passage.peer is not peer:
             passage = self._passage(peer, envelope, near=near)
@@ -266,11 +266,11 @@ class Carrying:
 
     def _divide_near(self, peer: Peer, message: Message) -> None:
         """Hand on events of a node of this site, or what another gateway of it has handed over."""
-        _, _, source_site, source, targets, _ = message
+        _, hops, source_site, source, targets, _ = message
         own = self._directory.own
         local = self._directory.is_local(peer.node)
         publisher = (source_site, node_untrusted(source))
-        if not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
+        if hops > HOPS or not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
             raise RemoteProtocolError("a node hands over events of its own only")
         self.received += 1
         wanted = targets_untrusted(targets)
@@ -284,8 +284,8 @@ class Carrying:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _, hops, source_site, source, targets, frame = message
         own = self._directory.own
-        if type(hops) is not int or not is_site(source_site) or type(frame) is not bytes:
-            raise RemoteProtocolError("a copy says whose it is")
+        if type(hops) is not int or hops > HOPS or not is_site(source_site) or type(frame) is not bytes:
+            raise RemoteProtocolError("a copy says whose it is, and how far it may go")
         node_untrusted(source)
         self.received += 1
         wanted = targets_untrusted(targets)
@@ -448,11 +448,13 @@ class Carrying:
 def _check_ends_untrusted(message: Message) -> None:
     """Check the ends of a frame before anything is remembered of it, or said to them later, when nobody is to blame.
 
+    So many hops at most as the first gateway is told: a frame with more would go round for as long as routes do.
+
     Raises:
         RemoteProtocolError: it is not between two nodes, each at a site.
     """
     _, hops, site, target, source_site, source, _ = message
-    if type(hops) is not int or not (is_site(site) and is_site(source_site)):
+    if type(hops) is not int or hops > HOPS or not (is_site(site) and is_site(source_site)):
         raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
     node_untrusted(target)
     node_untrusted(source)

@@ -62,12 +62,12 @@ class EventRelays:
         mesh.on(kinds.EVENT_WAY, 3, self._receive_way)
         mesh.on(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
 
-    def holds(self, peer: Peer, message: wire.Message, size: int) -> bool:
+    def holds(self, peer: Peer, message: wire.Message) -> bool:
         """Have a message that came directly wait if it must; return whether it does."""
         incoming = self._incoming.get(peer.node)
         if incoming is None or not incoming.is_waiting:
             return False
-        incoming.receive_direct(message, size, trio.current_time())
+        incoming.receive_direct(message, trio.current_time())
         return True
 
     # -- what arrives ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, cast, final
 
 from iris.kernel import kinds, wire
 from iris.kernel.config import MIB
@@ -30,8 +30,8 @@ PATIENCE: Final = 1.0
 _HELD_BYTES: Final = 16 * MIB
 """What may wait here of one publisher, in each of the two queues; as much as may wait on a link."""
 
-_WAY: Final = 64
-"""What a word weighs that waits."""
+_PIECE: Final = 64
+"""What each part of a message weighs that waits, besides the bytes in it."""
 
 _MAX_ROLES: Final = 128
 """Trees of one publisher that this node knows of besides the one in use: the next one, what was never used, and what
@@ -67,6 +67,13 @@ def way_untrusted(message: wire.Message) -> Way:
     if type(wait) is not bool:
         raise RemoteProtocolError("a way says whether the end of the former one is to be waited for")
     return Way(number_untrusted(turn), number_untrusted(tree, least=0), wait)
+
+
+def _weight(part: object) -> int:
+    """Return what a message, or a part of one, takes of the memory."""
+    if isinstance(part, tuple):  # a packed payload is one, too
+        return _PIECE + sum(map(_weight, cast("tuple[object, ...]", part)))
+    return _PIECE + (len(part) if isinstance(part, (bytes, str)) else 0)
 
 
 @final
@@ -137,24 +144,27 @@ class Incoming:
         if self._behind or (way.wait and not self._ended):
             if not self._behind:
                 self._behind_until = now + PATIENCE
-            self._behind.append(way)
-            self._behind_bytes += _WAY
+            self._hold(way, now)
         else:
             self._go(way, now)
 
-    def receive_direct(self, message: wire.Message, size: int, now: float) -> None:
+    def receive_direct(self, message: wire.Message, now: float) -> None:
         """Take events that came directly; for use while ``is_waiting``."""
+        self._hold(message, now)
+
+    def _hold(self, message: Way | wire.Message, now: float) -> None:
         self._behind.append(message)
-        self._behind_bytes += size
+        self._behind_bytes += _weight(message)
         if self._behind_bytes > _HELD_BYTES:
             self._wait_no_longer(now)
 
     def receive_relayed(self, relayed: Relayed, now: float) -> None:
         """Take what came over a tree and is signed by the publisher."""
         if relayed.tree > self._tree:
-            self._early_bytes += len(relayed.body)
+            weight = _weight(relayed)
+            self._early_bytes += weight
             if self._early_bytes > _HELD_BYTES:
-                self._early_bytes -= len(relayed.body)
+                self._early_bytes -= weight
                 self._refuse(STRAY)
                 return
             if not self._early:

@@ -322,7 +322,7 @@ class PubSub:
 
     def _receive_events(self, peer: Peer, message: wire.Message) -> None:
         size, plain = check_run_untrusted(message)
-        if message[4] is None and self._relays.holds(peer, message, size):
+        if message[4] is None and self._relays.holds(peer, message):
             return
         self._take_events(peer, message, size, plain=plain)
 
@@ -340,7 +340,10 @@ class PubSub:
     def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
         _, topic, sequence, confirm, group, headers, key, payloads, since = message
         realm = peer.identity.foreign
-        if realm is not None and not realm.may_listen(topic):
+        if realm is None:
+            if "/" in topic:
+                self._check_own_untrusted(topic)
+        elif not realm.may_listen(topic):
             raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
         named = topic if realm is None else qualified(realm.alias, topic)
         wanted = (self._subscriptions if realm is None else self._foreign).match(named)
@@ -379,6 +382,11 @@ class PubSub:
                 Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
 
+    def _check_own_untrusted(self, topic: str) -> None:
+        """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
+        if foreign_realm(topic, self._mesh.identity) is not None:
+            raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
+
     def _has_shard(self, subscription: Subscription, publisher: NodeId, topic: str, key: str | None) -> bool:
         """Tell whether an event for its group may go to a subscription: it has the event's shard, or there are none."""
         share = self._every[subscription].share
@@ -389,11 +397,12 @@ class PubSub:
 
     def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
         size = check_retained_untrusted(message)
-        if not self._relays.holds(peer, message, size):
+        if not self._relays.holds(peer, message):
             self._take_retained(peer, message, size)
 
     def _take_retained(self, peer: Peer, message: wire.Message, size: int) -> None:
         _, topic, last, sequence, headers, key, payload = message
+        self._check_own_untrusted(topic)
         if not peer.identity.certificate.rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         if peer.border is not None and not peer.border.may_enter(topic):

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.site_messages import TOPIC
-from iris.cluster.slow_realms import SLOW, SlowRealms
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import kinds, wire
@@ -352,15 +351,27 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
             assert till.statistics().refusals[f"message of kind {kinds.INTEREST:#x}"] == 1
 
 
-def test_a_realm_is_not_waited_for_after_it_did_not_answer() -> None:
-    slow = SlowRealms()
-    realm = "0a" * 16
-    assert not slow.is_slow(f"{realm}/eu", 0.0)
-    slow.note(["eu", f"{realm}/ap"], 10.0)
-    assert slow.is_slow(f"{realm}/eu", 11.0)
-    assert not slow.is_slow("eu", 11.0)
-    assert not slow.is_slow(f"{'0b' * 16}/eu", 11.0)
-    assert not slow.is_slow(f"{realm}/eu", 10.0 + SLOW)
+async def test_a_node_of_our_own_publishes_on_no_topic_of_another_realm(autojump_clock: MockClock) -> None:
+    """Who listens to everything at home would take its events for those of that realm."""
+    heard: list[Heard] = []
+    async with open_realms() as realms:
+        realms.introduce(topics=ORDERS)
+        await realms.link()
+        await realms.ours.gateway("ap", to=["eu-gateway"])
+        ear = await realms.ours.listen("eu", ">", heard)
+        senders = [await realms.ours.node(site, "sender") for site in ("eu", "ap")]
+        for sender in senders:
+            await sender.publish("own.news", 1)
+            await wait_until(lambda: heard)
+            link = sender.parts.mesh.peers[ear.id].link
+            link.post((kinds.EVENTS, "acme/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
+            link.post((kinds.RETAINED, "acme/orders.new", 1, 1, None, None, b"x"), 64)
+            link.post((kinds.EVENTS, "other/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
+            await wait_until(lambda: heard[-1].topic == "other/orders.new")
+            assert [event.topic for event in heard] == ["own.news", "other/orders.new"]
+            heard.clear()
+        assert ear.statistics().refusals[f"message of kind {kinds.EVENTS:#x}"] == 2
+        assert ear.statistics().refusals[f"message of kind {kinds.RETAINED:#x}"] == 2
 
 
 async def test_a_gateway_of_another_realm_holds_up_no_events_of_our_own(autojump_clock: MockClock) -> None:

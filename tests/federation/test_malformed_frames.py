@@ -48,6 +48,36 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
         assert await shop.request("store", 1) == 1
 
 
+@pytest.mark.parametrize("hops", [17, 100, 2**62])
+async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: MockClock, hops: int) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        hostile = await federation.gateway("ap", to=["us-gateway"])
+        await federation.member("eu", echo("store"))
+        shop = await federation.node("us", "shop")
+        await shop.wait_for("store")
+        await federation.wait_for_sites("eu", "us", "ap")
+        us, eu = federation.gateways["us-gateway"], bytes.fromhex(federation.nodes["eu-gateway"].id)
+        far = hostile._between.peers[federation.nodes["us-gateway"].id].link
+        near = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        for link, site, node in ((far, "ap", hostile._directory.own.gateway), (near, "us", shop.id)):
+            source = bytes.fromhex(node)
+            carried = us.statistics().carried
+            link.post((kinds.COPY, hops, site, source, ("eu", eu), FRAME), 64)
+            for _ in range(2):
+                link.post((kinds.CARRY, hops, "eu", eu, site, source, FRAME), 64)
+                await trio.sleep(1)
+            link.post((kinds.CARRY_REFUSED, hops, "eu", eu, site, source, 1), 64)
+            await trio.sleep(1)
+            assert us.statistics().carried == carried
+        for mesh in (us._between, us._near):
+            refused = {kind: mesh.refusals[f"message of kind {kind:#x}"] for kind in (kinds.CARRY, kinds.COPY)}
+            assert refused == {kinds.CARRY: 2, kinds.COPY: 1}
+            assert mesh.refusals[f"message of kind {kinds.CARRY_REFUSED:#x}"] == 1
+        assert await shop.request("store", 1) == 1
+
+
 async def test_nor_does_one_from_another_realm(autojump_clock: MockClock) -> None:
     async with open_realms() as realms:
         realms.introduce()

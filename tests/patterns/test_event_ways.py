@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -83,7 +84,7 @@ class Desk:
             case Way() as way:
                 self.incoming.receive_way(way, self.now)
             case number if self.incoming.is_waiting:
-                self.incoming.receive_direct(direct(number), 1, self.now)
+                self.incoming.receive_direct(direct(number), self.now)
             case number:
                 self.taken.append(number)
 
@@ -246,8 +247,49 @@ def test_more_than_may_wait_is_waited_for_no_longer() -> None:
     desk.treed.clear()
     desk.carry_all()
     assert desk.incoming.is_waiting
-    desk.incoming.receive_direct(direct(1), 17 * 2**20, desk.now)
+    message = direct(1)
+    desk.incoming.receive_direct((*message[:7], (bytes(17 * 2**20),), ()), desk.now)
     assert (desk.taken, desk.incoming.is_waiting) == ([1], False)
+
+
+def empty(number: int) -> wire.Message:
+    return (kinds.EVENTS, "t", number, 0, None, None, None, (b"",) * 500, ())
+
+
+def packed(number: int) -> wire.Message:
+    return (*direct(number)[:7], (wire.encode_payload(["x" * 100_000], 10**6),), ())
+
+
+def labelled(number: int) -> wire.Message:
+    return (*direct(number)[:5], ("name", "x" * 16_000) * 4, *direct(number)[6:])
+
+
+@pytest.mark.parametrize("make", [empty, packed, labelled, direct])
+def test_what_waits_is_weighed_with_all_that_it_holds(make: Callable[[int], wire.Message]) -> None:
+    desk = Desk()
+    desk.turn(to_tree=True)
+    desk.turn(to_tree=False)
+    desk.treed.clear()
+    desk.carry_all()
+    for number in range(1, 100_000):
+        desk.incoming.receive_direct(make(number), desk.now)
+        if not desk.incoming.is_waiting:
+            assert len(desk.taken) == number <= 16 * 2**20 / 64
+            return
+    raise AssertionError("it would wait without end")
+
+
+def test_words_alone_are_not_kept_without_end() -> None:
+    desk = Desk()
+    desk.turn(to_tree=True)
+    desk.turn(to_tree=False)
+    desk.treed.clear()
+    desk.carry_all()
+    held: list[int] = []
+    for turn in range(10, 200_000):
+        desk.incoming.receive_way(Way(turn, 0, wait=True), desk.now)
+        held.append(len(desk.incoming._behind))
+    assert max(held) < 16 * 2**20 / 64
 
 
 def test_more_than_may_come_early_is_dropped_and_counted() -> None:
