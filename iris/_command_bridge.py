@@ -52,7 +52,7 @@ MIB = 1024 * 1024
 )
 @click.option("--reader", "readers", multiple=True, metavar="CLUSTER", help="Who may read (all); may be repeated.")
 @click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
-@click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go beyond this.")
+@click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
 @connected
 @click.pass_context

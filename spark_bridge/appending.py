@@ -52,6 +52,7 @@ class ShardAppend:
         self._files = files
         self._shard = shard
         self._finished = finished
+        self._now = now
         self._timestamp = max(now, shard.timestamp)
         self._first = shard.next
         self._size = shard.size
@@ -79,7 +80,7 @@ class ShardAppend:
         )
         self._view.put_chunk(number, place)
         self._segment = dataclasses.replace(
-            segment, end=place.end, size=segment.size + size, last_timestamp=self._timestamp
+            segment, end=place.end, size=segment.size + size, written=self._now, last_timestamp=self._timestamp
         )
         self._view.put_segment(number, self._segment)
         self._first = place.end
@@ -96,7 +97,7 @@ class ShardAppend:
             first=self._first,
             end=self._first,
             size=0,
-            first_timestamp=self._timestamp,
+            written=self._now,
             last_timestamp=self._timestamp,
         )
 

@@ -82,12 +82,16 @@ class ChunkPlace:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
-    """One segment file: events from ``first`` up to but not including ``end``, in ``size`` bytes."""
+    """One segment file: events from ``first`` up to but not including ``end``, in ``size`` bytes.
+
+    ``written`` is the wall clock when the last of them came.  ``last_timestamp`` is what that event says, which is not
+    less than what those before say, whatever the clock did.
+    """
 
     first: int
     end: int
     size: int
-    first_timestamp: int
+    written: int
     last_timestamp: int
 
 
@@ -191,7 +195,7 @@ class IndexView:
 
     def put_segment(self, shard: int, segment: SegmentRecord) -> None:
         """Write a segment."""
-        value = _SEGMENT.pack(segment.end, segment.size, segment.first_timestamp, segment.last_timestamp)
+        value = _SEGMENT.pack(segment.end, segment.size, segment.written, segment.last_timestamp)
         self._segments.put(_PLACE.pack(shard, segment.first), value)
 
     def delete_segment(self, shard: int, first: int) -> None:
@@ -393,10 +397,8 @@ def _unpack_chunk(first: int, value: bytes) -> ChunkPlace:
 
 
 def _unpack_segment(first: int, value: bytes) -> SegmentRecord:
-    end, size, first_timestamp, last_timestamp = _SEGMENT.unpack(value)
-    return SegmentRecord(
-        first=first, end=end, size=size, first_timestamp=first_timestamp, last_timestamp=last_timestamp
-    )
+    end, size, written, last_timestamp = _SEGMENT.unpack(value)
+    return SegmentRecord(first=first, end=end, size=size, written=written, last_timestamp=last_timestamp)
 
 
 def _allocate_locks(path: Path) -> None:

@@ -21,7 +21,7 @@ from iris.patterns.topics import Matcher
 from iris.spark_bridge.arrivals import Arrivals, count_events
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
-from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.retention import ClockCheck, Retention
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.store import Appended, ShardState, Store
@@ -111,6 +111,8 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self.refresh()
+        newest = max((state.timestamp for state in self._states.values()), default=0)
+        self._clock = ClockCheck(newest / 1e6 if newest else None)
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -271,14 +273,21 @@ class BridgeMember:
         while True:
             await self._retain()
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
-            with suppress(StoreFull):  # next time
-                await trio.to_thread.run_sync(self.store.forget_publishers, before)
+            if self._is_clock_believed():
+                with suppress(StoreFull):  # next time
+                    await trio.to_thread.run_sync(self.store.forget_publishers, before)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:
+        retention = self._retention
+        if not self._is_clock_believed():
+            retention = dataclasses.replace(retention, max_age=None)
         with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
-            await trio.to_thread.run_sync(partial(self.store.retain, self._retention, now=self.now()))
+            await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
+
+    def _is_clock_believed(self) -> bool:
+        return self._clock.is_believed(self._wall_clock(), trio.current_time())
 
 
 def _explain(batches: Sequence[_Batch]) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.index import SegmentRecord
+
+_JUMP: Final = 60.0
+_LONG: Final = 24 * 3600.0
+_SETTLING: Final = 3600.0
 
 
 @final
@@ -22,7 +28,7 @@ class Retention:
     max_age: float | None = None
     """Seconds; None keeps events of any age."""
     max_bytes: int | None = None
-    """Of all shards of a member together; None is no limit."""
+    """Of all shards of a member together: at least so much is kept.  None is no limit."""
     keep_unread: bool = False
     """Keep what a known group has not read yet, whatever the two limits say."""
 
@@ -50,14 +56,12 @@ def choose_expired(
     """
     before: dict[int, int] = {}
     total = sum(segment.size for shard in segments.values() for segment in shard)
-    by_age = sorted(
-        ((segment.last_timestamp, number, segment) for number, shard in segments.items() for segment in shard),
-        key=lambda item: item[:2],
-    )
+    by_age = [item for number, shard in segments.items() for item in _ages(number, shard, now)]
+    by_age.sort(key=lambda item: item[:3])
     stopped: set[int] = set()
-    for timestamp, number, segment in by_age:
-        too_old = retention.max_age is not None and timestamp < now - retention.max_age * 1_000_000
-        too_many = retention.max_bytes is not None and total > retention.max_bytes
+    for age, number, _, segment in by_age:
+        too_old = retention.max_age is not None and age < now - retention.max_age * 1_000_000
+        too_many = retention.max_bytes is not None and total - segment.size >= retention.max_bytes
         if number in stopped or not (too_old or too_many):
             continue
         if retention.keep_unread and segment.end > unread.get(number, segment.end):
@@ -66,3 +70,50 @@ def choose_expired(
         before[number] = segment.end
         total -= segment.size
     return before
+
+
+def _ages(number: int, shard: Sequence[SegmentRecord], now: int) -> list[tuple[int, int, int, SegmentRecord]]:
+    """Return shard, place and segment of each of its segments, behind the time from which it is as old as it is.
+
+    After a clock that was ahead was set right, events go on with the time that it had.  When they were written tells
+    more then.  A segment that was itself written at such a time goes with the one behind it.
+    """
+    found: list[tuple[int, int, int, SegmentRecord]] = []
+    age = sys.maxsize
+    for segment in reversed(shard):
+        age = min(age, segment.last_timestamp if segment.last_timestamp <= now else segment.written)
+        found.append((age, number, segment.first, segment))
+    return found
+
+
+@final
+class ClockCheck:
+    """Tells whether the wall clock may be believed when it says that much time has passed.
+
+    A clock that jumps ahead, because it was wrong before or is wrong now, makes everything old at once: all events
+    would go, and with what is known of publishers their repeats would be new.  So after a jump nothing counts as old
+    for an hour, in which the clock can be set right.
+
+    Args:
+        newest: seconds since 1970 of the newest event that there is; a bridge that starts a day after it looks again
+            in an hour as well.
+    """
+
+    def __init__(self, newest: float | None) -> None:
+        self._newest = newest
+        self._offset: float | None = None
+        self._believed = -math.inf
+
+    def is_believed(self, wall: float, monotonic: float) -> bool:
+        """Take a look at the clock; ``monotonic`` is one that runs evenly."""
+        offset = wall - monotonic
+        before = self._offset
+        self._offset = offset
+        if before is None:
+            if self._newest is not None and wall > self._newest + _LONG:
+                self._believed = monotonic + _SETTLING
+        elif offset > before + _JUMP:
+            self._believed = monotonic + _SETTLING
+        elif offset < before - _JUMP:
+            self._believed = -math.inf  # it was set back: less is old than before
+        return monotonic >= self._believed

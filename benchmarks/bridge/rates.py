@@ -186,9 +186,7 @@ def _fill_index(directory: Path, epoch: str, events: int) -> None:
                     view.put_chunk(0, place)
                 view.put_segment(
                     0,
-                    SegmentRecord(
-                        first=first, end=end, size=count * size, first_timestamp=first, last_timestamp=end - 1
-                    ),
+                    SegmentRecord(first=first, end=end, size=count * size, written=first, last_timestamp=end - 1),
                 )
                 with (directory / "segments" / f"{0:05d}-{epoch}-{first:020d}.segment").open("wb") as file:
                     file.truncate(SEGMENT_BYTES)

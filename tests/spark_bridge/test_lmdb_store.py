@@ -308,7 +308,7 @@ def test_a_log_of_100_million_events_opens_at_once(tmp_path: Path) -> None:
         (shard,) = view.shards()
         for first in range(0, events, per_chunk):
             view.put_chunk(0, ChunkPlace(first=first, count=per_chunk, timestamp=first, segment=0, position=0, size=1))
-        segment = SegmentRecord(first=0, end=events, size=1, first_timestamp=0, last_timestamp=events)
+        segment = SegmentRecord(first=0, end=events, size=1, written=0, last_timestamp=events)
         view.put_segment(0, segment)
         view.put_shard(type(shard)(number=0, epoch=shard.epoch, earliest=0, next=events, timestamp=events))
     index.close()
@@ -423,7 +423,18 @@ def test_retention_removes_by_size_and_spares_unread_events(store: LmdbStore) ->
     assert 0 < store.shards()[0].earliest <= 60
     store.move_cursor("g", {state.id: 200}, now=0)
     assert store.retain(limit, now=0) > 0
-    assert store.shards()[0].size <= SMALL_SEGMENT
+    assert SMALL_SEGMENT <= store.shards()[0].size < 2 * SMALL_SEGMENT
+
+
+def test_events_stored_while_a_clock_was_ahead_do_not_keep_those_behind_them_for_ever(store: LmdbStore) -> None:
+    second, year = 10**6, 365 * 24 * 3600 * 10**6
+    kept = Retention(max_age=60)
+    events = [FakeEvent(bytes(100))] * 20
+    for now in (year, 50 * year, year + second, year + 2 * second):
+        for _ in range(4):  # more than a segment
+            store.append({0: events}, now=now)
+    assert store.retain(kept, now=year + 30 * second) == 0
+    assert store.retain(kept, now=year + 90 * second) == 320
 
 
 # -- anything in any order -----------------------------------------------------------------------------------

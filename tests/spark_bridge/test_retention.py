@@ -6,7 +6,7 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.index import SegmentRecord
-from iris.spark_bridge.retention import Retention, choose_expired
+from iris.spark_bridge.retention import ClockCheck, Retention, choose_expired
 
 SECOND = 1_000_000
 
@@ -14,7 +14,7 @@ SECOND = 1_000_000
 def segment(number: int, size: int = 100) -> SegmentRecord:
     """The segment of ten events that were stored during the second ``number``."""
     at = number * SECOND
-    return SegmentRecord(first=number * 10, end=number * 10 + 10, size=size, first_timestamp=at, last_timestamp=at)
+    return SegmentRecord(first=number * 10, end=number * 10 + 10, size=size, written=at, last_timestamp=at)
 
 
 SEGMENTS = {0: [segment(0), segment(2), segment(4)], 1: [segment(1), segment(3)]}
@@ -28,9 +28,11 @@ SEGMENTS = {0: [segment(0), segment(2), segment(4)], 1: [segment(1), segment(3)]
         (Retention(max_age=2.5), {0: 30, 1: 20}),
         (Retention(max_age=1), {0: 30, 1: 40}),
         (Retention(max_bytes=500), {}),
-        (Retention(max_bytes=499), {0: 10}),
-        (Retention(max_bytes=250), {0: 30, 1: 20}),
-        (Retention(max_age=3.5, max_bytes=250), {0: 30, 1: 20}),
+        (Retention(max_bytes=401), {}),
+        (Retention(max_bytes=400), {0: 10}),
+        (Retention(max_bytes=250), {0: 10, 1: 20}),
+        (Retention(max_bytes=1), {0: 30, 1: 40}),
+        (Retention(max_age=2.5, max_bytes=250), {0: 30, 1: 20}),
     ],
 )
 def test_the_oldest_segments_go_first(retention: Retention, expected: dict[int, int]) -> None:
@@ -41,7 +43,71 @@ def test_what_a_group_has_not_read_stays_if_that_is_wanted() -> None:
     unread = {0: 25, 1: 40}
     kept = Retention(max_bytes=1, keep_unread=True)
     assert choose_expired(SEGMENTS, kept, now=0, unread=unread) == {0: 10, 1: 40}
-    assert choose_expired(SEGMENTS, Retention(max_bytes=1), now=0, unread=unread) == {0: 50, 1: 40}
+    assert choose_expired(SEGMENTS, Retention(max_bytes=1), now=0, unread=unread) == {0: 30, 1: 40}
+
+
+# -- clocks that are wrong -------------------------------------------------------------------------------------
+
+
+def stamped(*clock: int) -> list[SegmentRecord]:
+    """Return segments that were written when the clock said so, in seconds."""
+    newest = 0
+    found: list[SegmentRecord] = []
+    for number, now in enumerate(clock):
+        newest = max(newest, now)
+        first = number * 10
+        found.append(
+            SegmentRecord(first=first, end=first + 10, size=100, written=now * SECOND, last_timestamp=newest * SECOND)
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("clock", "now", "expected"),
+    [
+        ((10, 9000, 30, 40), 100, {0: 40}),  # one was ahead: it goes with the next one, and all do in time
+        ((10, 9000, 30, 90), 100, {0: 30}),
+        ((10, 9000), 100, {0: 10}),  # nothing tells how old the other is
+        ((80, 1, 90), 100, {}),  # one was behind: it is not older than the one before
+        ((40, 1, 90), 100, {0: 20}),
+    ],
+)
+def test_events_go_when_they_are_old_whatever_a_clock_said_meanwhile(
+    clock: tuple[int, ...], now: int, expected: dict[int, int]
+) -> None:
+    kept = Retention(max_age=50)
+    assert choose_expired({0: stamped(*clock)}, kept, now=now * SECOND, unread={}) == expected
+
+
+def test_the_oldest_go_first_also_behind_one_from_a_clock_that_was_ahead() -> None:
+    kept = Retention(max_bytes=200)
+    assert choose_expired({0: stamped(10, 9000, 30, 40)}, kept, now=100 * SECOND, unread={}) == {0: 20}
+
+
+HOUR = 3600.0
+
+
+def test_nothing_is_old_for_an_hour_after_the_clock_has_jumped_ahead() -> None:
+    check = ClockCheck(newest=1000.0)
+    assert check.is_believed(1000.0, 5.0)
+    assert check.is_believed(1031.0, 35.0), "a second of drift is no jump"
+    assert not check.is_believed(1031.0 + 100 * HOUR, 36.0)
+    assert not check.is_believed(1031.0 + 101 * HOUR - 1, 35.0 + HOUR)
+    assert check.is_believed(1031.0 + 101 * HOUR, 36.0 + HOUR)
+
+
+def test_a_clock_that_is_set_back_is_believed_at_once() -> None:
+    check = ClockCheck(newest=None)
+    assert check.is_believed(0.0, 0.0)
+    assert not check.is_believed(10 * HOUR, 1.0)
+    assert check.is_believed(2.0, 2.0)
+
+
+@pytest.mark.parametrize(("newest", "believed"), [(None, True), (100 * HOUR, True), (75 * HOUR, False)])
+def test_a_bridge_that_starts_long_after_its_newest_event_waits_an_hour(newest: float | None, believed: bool) -> None:
+    check = ClockCheck(newest)
+    assert check.is_believed(100 * HOUR, 7.0) is believed
+    assert check.is_believed(101 * HOUR, 7.0 + HOUR)
 
 
 def test_a_limit_that_keeps_nothing_is_refused() -> None:
