@@ -269,8 +269,9 @@ class Node:
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        It yields to other tasks every 1,024 events or 64 KiB, not at each call.  Cancelled while it waits, the event
-        is on its way, or unsent if it waited for a patient subscriber or another site; a late confirmation is dropped.
+        It yields to other tasks every 1,024 events or 256 KiB, not at each call.  Cancelled while it waits, the event
+        is on its way, or unsent if it yielded, or waited for a patient subscriber or another site; a late confirmation
+        is dropped.
         """
         if self._foreign is not None and self._foreign.pending(topic):
             await self._foreign.reach(topic)

@@ -36,15 +36,15 @@ from iris.patterns.topics import Matcher, check_topic, is_pattern
 STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows its publishers."""
 
-_EVENT_OVERHEAD: Final = 64
-"""What an event of a run weighs besides its payload.  A run of 64 KiB so has at most the 1,024 events that one array
+_EVENT_OVERHEAD: Final = 256
+"""What an event of a run weighs besides its payload.  A run of 256 KiB so has at most the 1,024 events that one array
 may hold on the wire."""
 
 _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
 """How much a run may grow."""
 
-_YIELD_BYTES: Final = 64 * KIB
-"""A publisher that never waits yields to the other tasks after so much, overhead included: about every 300 us."""
+_YIELD_BYTES: Final = 256 * KIB
+"""A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
 
 _MAX_TOPICS: Final = 1_000_000
 
@@ -237,6 +237,13 @@ class Publishing:
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         check_key(key)
         state = self.look_up(topic)
+        self._run.end()  # which counts what it has grown by
+        if self._since_yield >= _YIELD_BYTES:
+            # Before this event, and not after it: it would go alone, while the flusher now sends a batch that is full.
+            self._since_yield = 0
+            await trio.lowlevel.checkpoint()
+            await self._wait_room(state)
+            state = self.look_up(topic)
         if state.held:
             await self.wait_released(topic)
             state = self.look_up(topic)
@@ -244,10 +251,6 @@ class Publishing:
         self._since_yield += size + _EVENT_OVERHEAD
         if self._crowded:
             self._crowded = False
-            await self._wait_room(state)
-        if self._since_yield >= _YIELD_BYTES:
-            self._since_yield = 0
-            await trio.lowlevel.checkpoint()
             await self._wait_room(state)
 
     def _post_run(

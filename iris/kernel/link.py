@@ -50,6 +50,9 @@ _SHARED: Final = 0.02
 """Seconds for which a message that somebody waits for makes bulk give way: longer than between two of one who asks
 again and again."""
 
+_LARGE: Final = 32 * 1024
+"""Bytes from which on a message that is encoded already is not worth another copy to go along with others."""
+
 _MAX_URGENT: Final = 8
 """Frames of handshakes on one connection.  There is one handshake at a time, with two frames of each side."""
 
@@ -260,7 +263,7 @@ class Link:
         if outgoing is None or session is None or self._closed is not None:
             return False
         now = trio.current_time()
-        if size < self._size // 2 and not (self._alone and now - self.moved > _QUIET):
+        if size < min(self._size // 2, _LARGE) and not (self._alone and now - self.moved > _QUIET):
             return False
         self.moved = max(self.moved, now)
         self._frame_messages = 1
