@@ -32,6 +32,26 @@ def take_places(view: IndexView, shard: int, start: int, end: int, max_bytes: in
     return places
 
 
+def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[int]:
+    """Return the sizes of pieces of about ``most`` bytes that hold the first chunks, as far as they follow each other.
+
+    Args:
+        places: at least one; those of another segment, or behind a gap, are left out.
+        most: a piece is larger only if it is one chunk.
+    """
+    sizes: list[int] = []
+    end = places[0].position
+    for place in places:
+        if place.segment != places[0].segment or place.position != end:
+            break
+        end += place.size
+        if sizes and sizes[-1] + place.size <= most:
+            sizes[-1] += place.size
+        else:
+            sizes.append(place.size)
+    return sizes
+
+
 def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[ChunkPlace]) -> list[Chunk]:
     """Read chunks and verify them; those that follow each other in a file are read with one call.
 

@@ -28,6 +28,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, StaleBatch, StoreFull
+from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
 from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
@@ -132,6 +133,18 @@ class BridgeClient:
         for address in addresses:
             found |= await self._ask(address, "times", {"timestamp": timestamp})
         return found
+
+    async def locate(self, address: str, shard: str, start: int, end: int) -> FileRange | None:
+        """Return the file in which a range begins, if the member is on this machine.
+
+        Raises:
+            DataLost, LogDamaged, BridgeUnreachable: see ``read``.
+        """
+        here = machine()
+        if here is None:
+            return None
+        found = await self._ask(address, "locate", {"shard": shard, "start": start, "end": end, "machine": here})
+        return None if found is None else file_range_untrusted(found)
 
     async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
         """Return where a group began on a member: at ``start``, if it is new there."""
@@ -251,11 +264,7 @@ class BridgeClient:
                 async with aclosing(self._read_once(address, shard, at, end)) as batches:
                     async for chunks in batches:
                         for chunk in chunks:
-                            if f"{chunk.shard}@{chunk.epoch}" != shard or not chunk.first <= at < chunk.end:
-                                raise LogDamaged(
-                                    f"offset {at} of shard {shard} was asked for, and {chunk.first} to {chunk.end} of "
-                                    f"{chunk.shard}@{chunk.epoch} came"
-                                )
+                            check_chunk(chunk, shard, at)
                             at = chunk.end
                         yield chunks
                         deadline = trio.current_time() + self._patience
@@ -281,6 +290,19 @@ class BridgeClient:
                         yield chunks
                 else:
                     raise _told(payload)
+
+
+def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
+    """Make sure that a chunk holds what was asked for.
+
+    Raises:
+        LogDamaged: it does not.
+    """
+    if f"{chunk.shard}@{chunk.epoch}" != shard or not chunk.first <= offset < chunk.end:
+        raise LogDamaged(
+            f"offset {offset} of shard {shard} was asked for, and {chunk.first} to {chunk.end} of "
+            f"{chunk.shard}@{chunk.epoch} came"
+        )
 
 
 @final

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,13 +18,14 @@ import pyarrow as pa
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
-from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM, FinishedSegment, ShardAppend
+from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS, ROOM, FinishedSegment, ShardAppend
 from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
-from iris.spark_bridge.chunks import read_places, take_places
+from iris.spark_bridge.chunks import read_places, take_pieces, take_places
 from iris.spark_bridge.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch, StoreBusy, StoreFull
+from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
-from iris.spark_bridge.index import MAP_BYTES, Index, IndexView, ShardRecord
+from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.retention import Retention, choose_expired
 from iris.spark_bridge.schema import encode_events, place_rows
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
@@ -193,13 +195,25 @@ class LmdbStore:
 
     def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
         """See ``Store``."""
+        with self._reading(shard, epoch, start, end, max_bytes) as places:
+            return read_places(self._files, shard, epoch, places)
+
+    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
+        """See ``Store``."""
+        with self._reading(shard, epoch, start, end, max_bytes) as places:
+            path, device, inode = self._files.identify(shard, epoch, places[0].segment)
+        sizes = take_pieces(places, CHUNK_BYTES)
+        return FileRange(path=path, device=device, inode=inode, position=places[0].position, sizes=sizes)
+
+    @contextlib.contextmanager
+    def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
+        """Give the places of a range; what was trimmed while they were used is not damaged."""
         with self._index.read() as view:
             self._check_range(view, shard, epoch, start, end)
             places = take_places(view, shard, start, end, max_bytes)
         try:
-            return read_places(self._files, shard, epoch, places)
+            yield places
         except LogDamaged:
-            # Trimmed meanwhile?  Then it is not damaged.
             with self._index.read() as view:
                 self._check_range(view, shard, epoch, start, end)
             raise

@@ -63,6 +63,8 @@ class SourceOptions:
     """Events of the largest micro-batch that needs no worker; see ``iris.spark_bridge.inline``."""
     fail_on_data_loss: bool = True
     include_headers: bool = True
+    local_files: bool = True
+    """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.file_range``."""
     corrupt_column: str = "_corrupt_record"
     fail_fast: bool = False
     """Whether a payload that does not fit the user's schema ends the query."""
@@ -88,6 +90,7 @@ _NAMES: Final = (
     "inlineRows",
     "failOnDataLoss",
     "includeHeaders",
+    "localFiles",
     "mode",
     "columnNameOfCorruptRecord",
 )
@@ -139,6 +142,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         inline_rows=options.number("inlineRows", least=0) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
+        local_files=options.flag("localFiles", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",
         fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
     )

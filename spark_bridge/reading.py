@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
-from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import DataLost
+from iris.kernel.config import KIB, MIB
+from iris.spark_bridge.client import BridgeClient, check_chunk
+from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.file_range import FileRange, read_file_range
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.options import SourceOptions
-from iris.spark_bridge.portal import portal_to
+from iris.spark_bridge.portal import Portal, portal_to
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
 from iris.spark_bridge.topics import TopicFilter
 from iris.spark_bridge.worker_process import settle_in
 
-_SMALL = 1024
-"""Rows below which batches are put together: each costs Spark about 0.1 ms."""
+_FEW_ROWS: Final = 1024
+_FEW_BYTES: Final = 256 * KIB
+"""A batch that has less of both is put together with others: each costs Spark about 0.1 ms."""
 
-_ROWS = 8192
-"""Rows of a batch that was put together, at most."""
+_MOST_ROWS: Final = 8192
+_MOST_BYTES: Final = MIB
+"""Of batches that were put together: what is larger leaves the processor's caches before Spark has read it."""
 
 
 def read_range(options: SourceOptions, *, address: str, shard: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -32,17 +38,57 @@ def read_range(options: SourceOptions, *, address: str, shard: str, start: int, 
         BridgeUnreachable: the bridge is down for too long.
     """
     settle_in()
+    portal = portal_to(options.connection)
+    with closing(read_chunks(portal, options, address=address, shard=shard, start=start, end=end)) as chunks:
+        yield from to_batches(chunks, options, start=start, end=end)
+
+
+def read_chunks(
+    portal: Portal, options: SourceOptions, *, address: str, shard: str, start: int, end: int
+) -> Generator[Chunk]:
+    """Yield the chunks that hold a range: from files as far as that goes, the rest by session.
+
+    Errors are those of ``read_range``.
+    """
+    at = start
+    if options.local_files:
+        with closing(_chunks_of_files(portal, address=address, shard=shard, start=start, end=end)) as chunks:
+            for chunk in chunks:
+                at = chunk.end
+                yield chunk
 
     def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:
         if options.fail_on_data_loss:
-            return client.read(address, shard, start, end)
-        return _read_what_is_left(client, address, shard, start, end)
+            return client.read(address, shard, at, end)
+        return _read_what_is_left(client, address, shard, at, end)
 
-    chunks = portal_to(options.connection).stream(source)
-    try:
-        yield from to_batches((chunk for part in chunks for chunk in part), options, start=start, end=end)
-    finally:
-        chunks.close()
+    if at < end:
+        with closing(portal.stream(source)) as parts:
+            for part in parts:
+                yield from part
+
+
+def _chunks_of_files(portal: Portal, *, address: str, shard: str, start: int, end: int) -> Generator[Chunk]:
+    """Yield the first chunks of a range, as far as files give them; see ``iris.spark_bridge.file_range``."""
+    at = start
+    while at < end:
+        try:
+            found = portal.call(partial(_locate, address=address, shard=shard, start=at, end=end))
+            if found is None:
+                return
+            begin = at
+            for chunk in read_file_range(found):
+                check_chunk(chunk, shard, at)
+                at = chunk.end
+                yield chunk
+        except (OSError, DataLost, LogDamaged):
+            return
+        if at == begin:
+            return
+
+
+async def _locate(client: BridgeClient, *, address: str, shard: str, start: int, end: int) -> FileRange | None:
+    return await client.locate(address, shard, start, end)
 
 
 async def _read_what_is_left(
@@ -78,7 +124,7 @@ def _wanted_batches(
 ) -> Iterator[pa.RecordBatch]:
     wanted = TopicFilter(options.topics, options.topic_regex)
     small: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for chunk in chunks:
         batch = decode_events(chunk.data)
         first, last = max(start, chunk.first), min(end, chunk.end)
@@ -87,14 +133,16 @@ def _wanted_batches(
         batch = wanted.keep(batch)
         if not options.include_headers and options.typed is None:
             batch = batch.select(COLUMNS_WITHOUT_HEADERS)
-        if small and (batch.num_rows >= _SMALL or rows + batch.num_rows > _ROWS):
+        large = batch.num_rows >= _FEW_ROWS or batch.nbytes >= _FEW_BYTES
+        if small and (large or rows + batch.num_rows > _MOST_ROWS or size + batch.nbytes > _MOST_BYTES):
             yield _together(small)
-            small, rows = [], 0
-        if batch.num_rows >= _SMALL:
+            small, rows, size = [], 0, 0
+        if large:
             yield batch
         elif batch.num_rows:
             small.append(batch)
             rows += batch.num_rows
+            size += batch.nbytes
     if small:
         yield _together(small)
 

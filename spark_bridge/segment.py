@@ -224,6 +224,19 @@ class SegmentFiles:
             raise LogDamaged(f"the segment {path} ends at {position + len(data)}, short of {position + size}")
         return data
 
+    def identify(self, shard: int, epoch: str, first: int) -> tuple[str, int, int]:
+        """Return the path of a segment, its device and its inode: another process can make sure that it has this file.
+
+        Raises:
+            LogDamaged: it is missing.
+        """
+        path = self.path(shard, epoch, first).absolute()
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise LogDamaged(f"the segment {path} is missing") from None
+        return str(path), status.st_dev, status.st_ino
+
     def remove(self, shard: int, epoch: str, first: int) -> None:
         """Delete a segment whose events the index no longer names."""
         self._disk.remove(self.path(shard, epoch, first))

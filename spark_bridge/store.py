@@ -14,6 +14,7 @@ from typing import Protocol, final
 import pyarrow as pa
 
 from iris.spark_bridge.arrivals import Arrivals
+from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.retention import Retention
 
@@ -96,6 +97,14 @@ class Store(Protocol):
             DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
             LogDamaged: what is stored is not what was written.
             ValueError: the range is empty or goes beyond the last event.
+        """
+        ...
+
+    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
+        """Return the file in which the events from ``start`` lie, for a reader on this machine.
+
+        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
+        read or verified.  Errors are those of ``read``.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import os
 import statistics
@@ -27,6 +28,9 @@ SIZE: Final = 1024
 ROUNDS: Final = 3
 _GROUP: Final = 8 * 1024 * 1024
 _CHUNK: Final = 1000
+_POOL: Final = 8 * 1024 * 1024
+_APART: Final = 7919
+"""Bytes between two payloads in the pool that all are cut from: prime, so that they begin to repeat after 8 million."""
 
 
 def row(what: str, figure: str, target: str = "") -> None:
@@ -34,10 +38,18 @@ def row(what: str, figure: str, target: str = "") -> None:
     print(f"| {what} | {figure} | {target} |", flush=True)
 
 
-def payloads() -> list[bytes]:
-    """Return payloads that no compression makes smaller."""
-    chance = Random(1)
-    return [chance.randbytes(SIZE) for _ in range(512)]
+@functools.cache
+def _pool() -> bytes:
+    return Random(1).randbytes(_POOL)
+
+
+def payload(number: int) -> bytes:
+    """Return one of some millions of payloads, all different, that no compression makes smaller.
+
+    Of a few that come again and again parquet would store each once, in its dictionary.
+    """
+    begin = number * _APART % (_POOL - SIZE)
+    return _pool()[begin : begin + SIZE]
 
 
 def median(measure: Callable[[], float]) -> tuple[float, str]:
@@ -75,24 +87,23 @@ def disk_rate(directory: Path, events: int) -> float:
     return max(1, events * SIZE // _GROUP) * _GROUP / SIZE / seconds
 
 
-async def _publish(events: int, given: list[bytes]) -> float:
+async def _publish(events: int) -> float:
     async with iris.open_node("publisher") as node:
         await node.wait_for("bridge", timeout=60)
         began = time.perf_counter()
         async with node.confirming(timeout=60) as confirmed:
             for number in range(events):
-                await confirmed.publish("rates", given[number % len(given)])
+                await confirmed.publish("rates", payload(number))
         return events / (time.perf_counter() - began)
 
 
 def publishing(events: int) -> None:
     """Measure confirmed publishing through one member, the disk below it, and JetStream."""
-    given = payloads()
     with open_realm() as directory:
         bridge = bridge_child(directory)
         bridge.start()
         try:
-            rate, rounds = median(lambda: trio.run(_publish, events, given))
+            rate, rounds = median(lambda: trio.run(_publish, events))
             memory = peak_memory(bridge.pid)
         finally:
             bridge.end()
@@ -101,17 +112,17 @@ def publishing(events: int) -> None:
     row("the same bytes written and synced by 8 MiB, nothing else", f"{plain:,.0f} ({plain_rounds})")
     row("memory of the member at its peak", f"{memory:.0f} MiB", "< 300 MiB")
     with contextlib.suppress(FileNotFoundError, ImportError):
-        _jetstream(events, given, rate)
+        _jetstream(events, rate)
 
 
-def _jetstream(events: int, given: list[bytes], ours: float) -> None:
+def _jetstream(events: int, ours: float) -> None:
     with tempfile.TemporaryDirectory(prefix="ib-") as name:
         port, settings = free_port(), Path(name) / "nats.conf"
         for synced in ("sync_interval: always", ""):
             settings.write_text(f'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{name}/store"\n{synced}\n}}\n')
             try:
                 with running(["nats-server", "--config", str(settings)], port, Path(name) / "nats.log"):
-                    rate, rounds = median(lambda: asyncio.run(_publish_to_jetstream(port, events // 10, given)))
+                    rate, rounds = median(lambda: asyncio.run(_publish_to_jetstream(port, events // 10)))
             except RuntimeError:
                 row("nats-py, JetStream in files, synced before each acknowledgement", "this server does not offer it")
                 continue
@@ -120,7 +131,7 @@ def _jetstream(events: int, given: list[bytes], ours: float) -> None:
             return
 
 
-async def _publish_to_jetstream(port: int, events: int, given: list[bytes]) -> float:
+async def _publish_to_jetstream(port: int, events: int) -> float:
     nats: Any = importlib.import_module("nats")
     client = await nats.connect(f"nats://127.0.0.1:{port}")
     stream = client.jetstream()
@@ -129,7 +140,7 @@ async def _publish_to_jetstream(port: int, events: int, given: list[bytes]) -> f
 
     async def publish() -> None:
         for number in numbers:
-            await stream.publish("rates", given[number % len(given)], timeout=60)
+            await stream.publish("rates", payload(number), timeout=60)
 
     began = time.perf_counter()
     await asyncio.gather(*(publish() for _ in range(512)))
@@ -203,7 +214,7 @@ def filled_bridge(events: int) -> Iterator[tuple[Path, Child]]:
         bridge = bridge_child(directory)
         bridge.start()
         try:
-            trio.run(_publish, events, payloads())
+            trio.run(_publish, events)
             yield directory, bridge
         finally:
             bridge.end()

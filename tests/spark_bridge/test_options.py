@@ -29,6 +29,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
             "inlineRows": "100",
             "failOnDataLoss": "FALSE",
             "includeHeaders": "false",
+            "localFiles": "false",
             "mode": "failfast",
             "columnNameOfCorruptRecord": "odd",
         },
@@ -40,7 +41,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert options.topics == ("orders.*", "flights.>")
     assert options.starting == {"0": 5, "1@0011223344556677": -2}
     assert (options.group, options.max_offsets, options.min_partitions, options.inline_rows) == ("g", 1000, 4, 100)
-    assert (options.fail_on_data_loss, options.include_headers) == (False, False)
+    assert (options.fail_on_data_loss, options.include_headers, options.local_files) == (False, False, False)
     assert (options.fail_fast, options.corrupt_column) == (True, "odd")
 
 

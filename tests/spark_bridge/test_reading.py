@@ -20,20 +20,22 @@ from tests.support.arrivals import FakeEvent
 EPOCH = "00112233445566ff"
 
 
-def frames_of(sizes: Sequence[int]) -> list[bytes]:
-    """Return frames of so many events each, numbered from 0; the payload is the number."""
+def frames_of(sizes: Sequence[int], payload: bytes = b"") -> list[bytes]:
+    """Return frames of so many events each, numbered from 0; the payload is the number, and what is given."""
     frames: list[bytes] = []
     first = 0
     for count in sizes:
-        events = [FakeEvent(b"%d" % number, topic=f"t.{number % 2}") for number in range(first, first + count)]
+        events = [
+            FakeEvent(b"%d" % number + payload, topic=f"t.{number % 2}") for number in range(first, first + count)
+        ]
         data = encode_events(events, shard=0, first=first, timestamp=0).serialize().to_pybytes()
         frames.append(frame_header(data, shard=0, epoch=EPOCH, first=first, count=count, timestamp=0) + data)
         first += count
     return frames
 
 
-def chunks_of(sizes: Sequence[int]) -> list[Chunk]:
-    return list(decode_frames(b"".join(frames_of(sizes))))
+def chunks_of(sizes: Sequence[int], payload: bytes = b"") -> list[Chunk]:
+    return list(decode_frames(b"".join(frames_of(sizes, payload))))
 
 
 def read(sizes: Sequence[int], options: SourceOptions, start: int, end: int) -> list[pa.RecordBatch]:
@@ -77,6 +79,13 @@ def test_small_chunks_come_together_and_large_ones_as_they_are() -> None:
 
 def test_batches_that_come_together_stay_below_sparks_own_size() -> None:
     assert max(batch.num_rows for batch in read([1000] * 30, SourceOptions(), 0, 30_000)) <= 10_000
+
+
+def test_chunks_of_few_but_large_events_stay_as_they_are() -> None:
+    batches = list(to_batches(iter(chunks_of([3, 3, 3], payload=b"x" * 100_000)), SourceOptions(), start=0, end=9))
+    assert [batch.num_rows for batch in batches] == [3, 3, 3]
+    small = list(to_batches(iter(chunks_of([1] * 20, payload=b"x" * 100_000)), SourceOptions(), start=0, end=20))
+    assert [batch.num_rows for batch in small] == [10, 10], "1 MiB together"
 
 
 def test_every_batch_has_exactly_the_schema_that_spark_expects() -> None:
