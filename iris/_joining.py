@@ -25,7 +25,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.patterns.member import ServiceStatistics
 from iris.security.credential import Credential
 from iris.security.credential_watch import CredentialWatch
-from iris.security.identity import PeerIdentity
+from iris.security.identity import NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -84,9 +84,11 @@ class _Place:
         self.withdrawn = False
         """Whether the cluster cannot be served for now."""
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now: float, identity: NodeIdentity) -> bool:
         """Tell whether a fresh proof is to be made of the credential; not if it would end no later."""
         if self.credential is not self.made_of or self.proved is None or now >= self.proved.expires:
+            return True
+        if identity.delegation.not_before <= now < self.proved.delegation.not_before:  # made when the date was wrong
             return True
         ends = self.proved.expires
         return now > ends - RENEWAL_MARGIN and ends < self.proved.certificate.not_after
@@ -177,7 +179,7 @@ class Joined:
         cluster, credential, identity = place.entry.name, place.credential, self._mesh.identity
         now = self._wall_clock()
         if serves_by_right(identity.certificate, cluster):
-            if place.proved is None or place.is_due(now):
+            if place.proved is None or place.is_due(now, identity):
                 place.proved, place.entry = None, dataclasses.replace(place.entry, proof=b"")
             return
         if credential is None:
@@ -187,7 +189,7 @@ class Joined:
             )
         if credential.name != cluster:
             raise ConfigError(f"the credential is for the cluster {credential.name!r} and not for {cluster!r}")
-        if place.is_due(now):
+        if place.is_due(now, identity):
             place.proved = None
             delegation = credential.delegate(identity, now)
             place.proved = dataclasses.replace(

@@ -380,15 +380,20 @@ async def _keep_identity_fresh(
     environment: Environment,
 ) -> None:
     """Take credential files that were replaced into use, and have fresh delegations well before the old ones end."""
-    changed = False
+    changed, early = False, 0.0
     while True:
-        await trio.sleep(_LOOK if watch is not None or joined.watches else _RENEWAL_CHECK)
+        pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK
+        await trio.sleep(pause)
         try:
             if watch is not None and await trio.to_thread.run_sync(watch.poll):
                 changed = True
             credential = credential if watch is None else watch.credential
             now, ends = environment.wall_clock(), mesh.identity.expires
             due = ends - RENEWAL_MARGIN < now < credential.expires and ends < credential.expires
+            # The date was wrong when it was made, or it is wrong now: then peers go on by the one that there is.
+            is_early = credential.certificate.not_before <= now < mesh.identity.delegation.not_before
+            early = early + pause if is_early else 0.0
+            due = due or (early > 0 and not mesh.peers) or early > mesh.config.session_rejected
             if changed or (due and not credential.sealed):
                 mesh.identity = credential.renew_identity(mesh.identity, now)
                 joined.renew()  # first: a record without a right to what it says it serves would be refused
