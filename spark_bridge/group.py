@@ -2,7 +2,8 @@
 
 A group is committed when it is full, when nothing has come for ``quiet`` seconds, or when its first event has waited
 ``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not held up for the
-whole delay, and a steady stream shares its synchronous writes.
+whole delay, and a steady stream shares its synchronous writes.  What comes after a pause of ``delay`` seconds is
+committed at once: it is probably alone, and if it is the first of many, those gather while it is written.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Group(Generic[T]):
         self._events = 0
         self._bytes = 0
         self._first = 0.0
-        self._latest = 0.0
+        self._latest = math.inf
+        self._after_pause = False
 
     @property
     def batches(self) -> Sequence[T]:
@@ -79,7 +81,7 @@ class Group(Generic[T]):
         """When to commit; inf if nothing waits."""
         if not self._batches:
             return math.inf
-        if self.is_full:
+        if self.is_full or self._after_pause:
             return -math.inf
         return min(self._first + self._limits.delay, self._latest + self._limits.quiet)
 
@@ -87,6 +89,7 @@ class Group(Generic[T]):
         """Add a batch that arrived."""
         if not self._batches:
             self._first = now
+            self._after_pause = now >= self._latest + self._limits.delay
         self._latest = now
         self._batches.append(batch)
         self._events += events

@@ -9,13 +9,18 @@ everything would go this way.  It knows them by the class that it wraps them in,
 private one of PySpark 4.3, so this is used only if the option ``inlineRows`` says so.  What is lost with it is the
 source's ``latestOffset`` in the progress of a query.
 
+They are read while Spark writes the batch's end into its log and plans, so that they are there when it asks for them.
+
 The rows are not the batch: the range is.  A batch that is repeated after a crash is read again, by this process or by
 a worker, and so is one whose rows Spark has lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol, cast, final
 
@@ -52,6 +57,37 @@ class SeveralPartitions(InputPartition):
         self.parts = tuple(parts)
 
 
+_Plan = tuple[Sequence[InputPartition], list[pa.RecordBatch] | None]
+"""The partitions of a micro-batch, and its rows if they have been read."""
+
+
+@final
+class _ReadAhead:
+    """A plan that is made in a thread, because Spark will ask for it some 10 ms later.
+
+    What goes wrong is not told: Spark's question is answered anew then, and so are questions about other offsets.
+    """
+
+    def __init__(self, plan: Callable[[], _Plan], start: dict[str, Any], end: dict[str, Any]) -> None:
+        self._make = plan
+        self._offsets = start, end
+        self._plan: _Plan | None = None
+        # Of this thread nobody waits for the end: Spark does not stop readers, and the process may go at any time.
+        self._thread = threading.Thread(target=self._run, name="iris read ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):
+            self._plan = self._make()
+
+    def wait(self, start: dict[str, Any], end: dict[str, Any]) -> _Plan | None:
+        """Return the plan if it is about these offsets and worked."""
+        if (start, end) != self._offsets:
+            return None
+        self._thread.join()
+        return self._plan
+
+
 @final
 class InlineStreamReader(_SimpleStreamReaderWrapper):
     """A reader that reads small micro-batches where they are planned.
@@ -66,6 +102,7 @@ class InlineStreamReader(_SimpleStreamReaderWrapper):
         self._reader = reader
         self._rows = rows
         self._read: list[pa.RecordBatch] | None = None
+        self._ahead: _ReadAhead | None = None
 
     # -- in the process of the query's offsets --------------------------------------------------------------
 
@@ -78,16 +115,31 @@ class InlineStreamReader(_SimpleStreamReaderWrapper):
         return self._reader.getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
-        """Return the end of the next batch."""
-        return self._reader.latestOffset(start, limit)
+        """Return the end of the next batch, and begin to read it if it is small."""
+        end = self._reader.latestOffset(start, limit)
+        self._ahead = None
+        if self._is_small(start, end):
+            self._ahead = _ReadAhead(partial(self._plan, start, end), start, end)
+        return end
+
+    def _is_small(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
+        if start == end:
+            return False
+        ranges = ranges_between(parse_offsets(start), parse_offsets(end))
+        return 0 < sum(found.end - found.start for found in ranges) <= self._rows
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch: as one partition, if its rows have been read and go along with it."""
-        parts = self._reader.partitions(start, end)
-        ranges = ranges_between(parse_offsets(start), parse_offsets(end))
-        small = 0 < sum(found.end - found.start for found in ranges) <= self._rows
-        self._read = self._read_small(parts) if small else None
+        ahead, self._ahead = self._ahead, None
+        plan = None if ahead is None else ahead.wait(start, end)
+        if plan is None:
+            plan = self._plan(start, end)
+        parts, self._read = plan
         return parts if self._read is None else [SeveralPartitions(parts)]
+
+    def _plan(self, start: dict[str, Any], end: dict[str, Any]) -> _Plan:
+        parts = self._reader.partitions(start, end)
+        return parts, self._read_small(parts) if self._is_small(start, end) else None
 
     def _read_small(self, parts: Sequence[InputPartition]) -> list[pa.RecordBatch] | None:
         batches: list[pa.RecordBatch] = []

@@ -249,6 +249,7 @@ class BridgeMember:
         self._repeats += appended.repeats
         self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
+        self.refresh()
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[Arrivals]] = {}
@@ -260,7 +261,6 @@ class BridgeMember:
         for batch in batches:
             if batch.stored is not None:
                 batch.stored()
-        self.refresh()
 
     async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:
         try:

@@ -130,6 +130,7 @@ def hash_of(query: str) -> int:
 
 def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Do the driver's work: what the tasks staged becomes part of the log."""
+    settle_in()  # this is a worker, too, and is used again for the next batch
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return

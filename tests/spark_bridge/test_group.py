@@ -31,6 +31,26 @@ def test_a_steady_stream_waits_for_the_delay_and_not_longer() -> None:
     assert group.deadline == pytest.approx(5.02)
 
 
+def test_what_comes_after_a_pause_is_due_at_once_and_what_follows_gathers() -> None:
+    group: Group[str] = Group(LIMITS)
+    group.add("a", events=1, size=1, now=5.0)
+    group.take()
+    group.add("b", events=1, size=1, now=5.0 + LIMITS.delay)
+    assert group.deadline < 5.0
+    group.take()
+    group.add("c", events=1, size=1, now=5.03)
+    assert group.deadline == 5.032
+
+
+def test_a_stream_with_gaps_below_the_delay_is_no_pause() -> None:
+    group: Group[str] = Group(LIMITS)
+    for tick in range(5):
+        now = 5.0 + tick * 0.019
+        group.add("a", events=1, size=1, now=now)
+        assert group.deadline == pytest.approx(now + LIMITS.quiet)
+        group.take()
+
+
 @pytest.mark.parametrize(("events", "size"), [(100, 1), (1, 1000), (200, 5000)])
 def test_a_full_group_is_due_at_once(events: int, size: int) -> None:
     group: Group[str] = Group(LIMITS)
@@ -47,8 +67,8 @@ def test_taking_begins_a_new_group() -> None:
     assert group.take() == ["a", "b"]
     assert group.is_empty
     assert not group.is_full
-    group.add("c", events=1, size=1, now=9.0)
-    assert group.deadline == 9.002
+    group.add("c", events=1, size=1, now=5.01)
+    assert group.deadline == 5.012
 
 
 @pytest.mark.parametrize("limits", [{"delay": -1.0}, {"delay": math.nan}, {"quiet": math.inf}])

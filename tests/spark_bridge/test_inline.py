@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.inline import InlineStreamReader, SeveralPartitions
 from iris.spark_bridge.offsets import Offsets, parse_offsets, ranges_between
 
@@ -30,13 +31,18 @@ class Numbers(SupportsTriggerAvailableNow):
     def __init__(self, size: int = 1) -> None:
         self.size = size
         self.committed: list[Any] = []
+        self.asked: list[Any] = []
+        self.end: dict[str, Any] = {}
+        self.reads = 0
+        self.fails = False
         self.prepared = self.stopped = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"initial": True}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return {"from": start, "limit": type(limit).__name__}
+        self.asked.append((start, limit))
+        return self.end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -49,6 +55,9 @@ class Numbers(SupportsTriggerAvailableNow):
         return [InputPartition((found.start, found.end)) for found in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self.reads += 1
+        if self.fails:
+            raise LogDamaged("so it is")
         for number in range(*partition.value):
             yield pa.RecordBatch.from_pydict({"value": [b"%d" % number * self.size]})
 
@@ -104,11 +113,56 @@ def test_rows_of_a_batch_are_not_handed_out_for_the_next_one() -> None:
     assert reader.getCache(offsets(1, 5), offsets(100, 5)) is None
 
 
+def test_a_small_batch_is_read_while_spark_plans() -> None:
+    inner = Numbers()
+    reader = InlineStreamReader(inner, rows=4)
+    start, inner.end = offsets(0, 5), offsets(3, 6)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (part,) = reader.partitions(dict(start), dict(end))
+    assert isinstance(part, SeveralPartitions)
+    assert values(reader.getCache(start, end)) == [b"0", b"1", b"2", b"5"]
+    assert inner.reads == 2, "once each shard"
+
+
+def test_a_large_batch_is_not_read_ahead() -> None:
+    inner = Numbers()
+    reader = InlineStreamReader(inner, rows=4)
+    inner.end = offsets(30, 6)
+    reader.latestOffset(offsets(0, 5), ReadAllAvailable())
+    assert len(reader.partitions(offsets(0, 5), inner.end)) == 2
+    assert inner.reads == 0
+
+
+def test_spark_may_ask_for_another_batch_than_the_one_that_was_read_ahead() -> None:
+    inner = Numbers()
+    reader = InlineStreamReader(inner, rows=4)
+    inner.end = offsets(3, 6)
+    reader.latestOffset(offsets(0, 5), ReadAllAvailable())
+    reader.partitions(offsets(0, 5), offsets(1, 5))
+    assert values(reader.getCache(offsets(0, 5), offsets(1, 5))) == [b"0"]
+
+
+def test_what_goes_wrong_while_reading_ahead_is_said_when_spark_asks() -> None:
+    inner = Numbers()
+    reader = InlineStreamReader(inner, rows=4)
+    inner.end, inner.fails = offsets(3, 6), True
+    end = reader.latestOffset(offsets(0, 5), ReadAllAvailable())
+    with pytest.raises(LogDamaged, match="so it is"):
+        reader.partitions(offsets(0, 5), end)
+    assert inner.reads == 2
+    inner.fails = False
+    reader.latestOffset(offsets(0, 5), ReadAllAvailable())
+    assert reader.partitions(offsets(0, 5), end)
+    assert values(reader.getCache(offsets(0, 5), end)) == [b"0", b"1", b"2", b"5"]
+
+
 def test_everything_else_is_the_readers() -> None:
     inner = Numbers()
     reader = InlineStreamReader(inner, rows=4)
     assert reader.initialOffset() == {"initial": True}
-    assert reader.latestOffset({"a": 1}, ReadAllAvailable()) == {"from": {"a": 1}, "limit": "ReadAllAvailable"}
+    inner.end = offsets(7, 9)
+    assert reader.latestOffset(offsets(7, 9), ReadAllAvailable()) == offsets(7, 9)
+    assert inner.asked == [(offsets(7, 9), ReadAllAvailable())]
     assert isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)
     reader.commit({"a": 2})
     reader.stop()
