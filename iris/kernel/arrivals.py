@@ -48,15 +48,14 @@ class Arrivals:
         self._doors: dict[tuple[str, int], WebDoor] = {}
         self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
-        self._order: deque[int] = deque()
-        """Their numbers, in the order in which they came; also of those that have lost their place again."""
+        self.order: Final[deque[int]] = deque()
+        """Their numbers, in the order in which they came; also of those that have lost their place again.
+
+        Empty when ``begin`` has nothing to do: that is looked at for every frame."""
         self._evicted: deque[int] = deque()
         """Those that lost their place just when the trio thread saw them."""
         self._unwatched = 0
         """Connections that the system had no room to watch."""
-
-    def __len__(self) -> int:
-        return len(self._order)
 
     @property
     def refused(self) -> int:
@@ -124,8 +123,8 @@ class Arrivals:
     def begin(self) -> list[tuple[int, str]]:
         """Have those that have come read, and return their numbers and hosts.  Called in the trio thread."""
         begun: list[tuple[int, str]] = []
-        while self._order:
-            number = self._order.popleft()
+        while self.order:
+            number = self.order.popleft()
             arrived = self._arrived.pop(number, None)
             if arrived is not None and self._reception is not None:  # else it has lost its place
                 connection, host, greeting = arrived
@@ -162,7 +161,7 @@ class Arrivals:
             return None
         number = next(self._numbers)
         self._arrived[number] = (connection, host, greeting)
-        self._order.append(number)
+        self.order.append(number)
         self._news()
         return number
 

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from iris.kernel.errors import NotSent
-from iris.kernel.tcp import exchange_greetings
+from iris.kernel.tcp import SMALL, exchange_greetings
 from iris.kernel.transport import Refused
 
 _HEADER: Final = struct.Struct(">BQ").pack
@@ -26,9 +26,10 @@ _FULL: Final = 0.01
 """Seconds until it is tried again where too many wait to be accepted."""
 
 
-def with_type_and_length(frame: bytes) -> tuple[bytes, bytes]:
+def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
     """Return what goes on the wire for a frame: a 1, its length, eight bytes, big-endian, and itself."""
-    return _HEADER(_MESSAGE, len(frame)), frame
+    size = len(frame)
+    return (_HEADER(_MESSAGE, size) + frame,) if size <= SMALL else (_HEADER(_MESSAGE, size), frame)
 
 
 async def open_ipc_connection(url: str) -> socket.socket:

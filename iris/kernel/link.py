@@ -227,13 +227,14 @@ class Link:
                 if self._closed is not None
                 else f"{self.waiting_bytes} bytes wait on the link to node {self.node}: the limit is {self._limit}"
             )
-        quiet = False
+        quiet, now = False, None
         if held + size > self._size and held:
             self._close_batch()
         elif not held and not self._batches and self._frame is None:
             now = trio.current_time()
             quiet = self._alone and now - self.moved > _QUIET and not self._pushed
-            self.moved = max(self.moved, now)
+            if now > self.moved:
+                self.moved = now
         self._open.append(message)
         self._open_bytes += size
         self._asked += eager
@@ -241,7 +242,7 @@ class Link:
             self._grow_no_more()
             self._growing = growing
             growing.room = min(growing.room, self._size - self._open_bytes)
-        if (quiet or (eager and len(self._open) >= _EAGER)) and self._push() and not self._open:
+        if (quiet or (eager and len(self._open) >= _EAGER)) and self._push(now) and not self._open:
             if eager:
                 return  # nothing is left for the flusher
             self._pushed = True
@@ -265,11 +266,12 @@ class Link:
         now = trio.current_time()
         if size < min(self._size // 2, _LARGE) and not (self._alone and now - self.moved > _QUIET):
             return False
-        self.moved = max(self.moved, now)
+        if now > self.moved:
+            self.moved = now
         self._frame_messages = 1
         self._frame = session.seal(batch)
         try:
-            if self._offer(outgoing):
+            if self._offer(outgoing, now):
                 return True
         except trio.ClosedResourceError:
             self._outgoing = None
@@ -410,13 +412,13 @@ class Link:
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
 
-    def _push(self) -> bool:
+    def _push(self, now: float | None = None) -> bool:
         """Send the next frame from within ``post``, if nothing stands in the way; tell whether it was taken."""
         if self._offering or self._outgoing is None or self._session is None:
             return False
         if self._next_frame(self._session):
             try:
-                return self._offer(self._outgoing)
+                return self._offer(self._outgoing, now)
             except trio.ClosedResourceError:
                 self._outgoing = None
         return False
@@ -451,8 +453,8 @@ class Link:
             self._shared_until = now + _SHARED
         return now < self._shared_until
 
-    def _offer(self, outgoing: Outgoing) -> bool:
-        """Offer the next frame to the transport; tell whether it took it.
+    def _offer(self, outgoing: Outgoing, now: float | None = None) -> bool:
+        """Offer the next frame to the transport, at ``now`` if that was looked at; tell whether it took it.
 
         The way of a node to itself delivers within this call.  What is posted there meanwhile waits for the flusher:
         offered from within, the same frame would go out twice.
@@ -463,17 +465,15 @@ class Link:
             taken = outgoing.send_nowait(self._frame)
         finally:
             self._offering = False
-        if taken:
-            self._frame_taken()
+        if taken and self._frame is not None:  # else the link was closed by what the frame brought about
+            self._frame_taken(self._frame, trio.current_time() if now is None else now)
         return taken
 
-    def _frame_taken(self) -> None:
-        if self._frame is None:
-            return  # the link was closed by what the frame brought about
+    def _frame_taken(self, frame: bytes, now: float) -> None:
         self._alone = self._frame_messages == 1
         self._sent += self._frame_messages
         self._frames_sent += 1
-        self._bytes_sent += len(self._frame)
+        self._bytes_sent += len(frame)
         self._frame = None
         self._frame_messages = 0
-        self.moved = trio.current_time()
+        self.moved = now

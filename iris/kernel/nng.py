@@ -292,7 +292,7 @@ class NngTransport:
         """See ``Transport.receive_nowait``."""
         if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
-        if self._arrivals:
+        if self._arrivals.order:
             self._tell()
         frame = self._streams.receive_nowait()
         if self._changes:

@@ -31,9 +31,14 @@ too, and so the rate of a long line."""
 _LENGTH: Final = struct.Struct(">Q").pack
 
 
-def with_length(frame: bytes) -> tuple[bytes, bytes]:
+SMALL: Final = KIB
+"""Bytes of a frame up to which it goes in one piece: to copy it costs less than a piece more."""
+
+
+def with_length(frame: bytes) -> tuple[bytes, ...]:
     """Return what goes on the wire for a frame: its length, eight bytes, big-endian, and itself."""
-    return _LENGTH(len(frame)), frame
+    size = len(frame)
+    return (_LENGTH(size) + frame,) if size <= SMALL else (_LENGTH(size), frame)
 
 
 @final

@@ -199,7 +199,7 @@ async def test_connections_that_end_leave_nothing_behind() -> None:
                 await log.wait_open(1)
                 way.close()
                 await log.wait_open(0)
-        assert not far._arrivals
+        assert not far._arrivals.order
         assert not far._arrivals._arrived
         assert not far._open
         assert len(far._streams) == 0

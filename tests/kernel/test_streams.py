@@ -179,6 +179,16 @@ def test_a_busy_connection_does_not_keep_another_waiting() -> None:
         pytest.fail("it was not read")
 
 
+@pytest.mark.parametrize("together", [framed(b"alone"), framed(b"large" * KIB), framed(b"one", b"other")])
+def test_after_a_frame_it_is_asked_whether_there_is_more(together: bytes) -> None:
+    with open_ends() as ends:
+        ends.far[1].send(together)
+        assert ends.streams.receive_nowait()
+        ends.far[1].send(framed(b"more"))
+        received = [ends.streams.receive_nowait() for _ in range(2)]
+        assert b"more" in received
+
+
 def test_a_frame_that_comes_in_pieces_gives_the_others_their_turn_after_each() -> None:
     """``receive_nowait`` ends although there is more, and whoever then waits is woken at once."""
     with open_ends() as ends:

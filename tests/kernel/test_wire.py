@@ -55,6 +55,7 @@ def test_a_header_comes_back_as_it_was_written(kind: int, epoch: int, receiver: 
     header = wire.HEADER.pack(kind, wire.VERSION, epoch, receiver, counter)
     assert len(header) == wire.HEADER_SIZE == 16
     assert wire.parse_header_untrusted(header + body) == (kind, 1, epoch, receiver, counter)
+    assert wire.receiver_untrusted(header + body) == (receiver if kind == wire.DATA else None)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +67,13 @@ def test_a_header_comes_back_as_it_was_written(kind: int, epoch: int, receiver: 
         (wire.HEADER.pack(wire.DATA, 0, 0, 1, 1), "version 0"),
         (wire.HEADER.pack(0, 1, 0, 1, 1), "kind of frame 0"),
         (wire.HEADER.pack(255, 1, 0, 1, 1), "kind of frame 255"),
+        (wire.HEADER.pack(wire.DATA, 1, 0, 1, 1)[:15], "no room"),
     ],
 )
 def test_a_frame_that_is_not_one_is_refused(frame: bytes, reason: str) -> None:
     with pytest.raises(RemoteProtocolError, match=reason):
         wire.parse_header_untrusted(frame)
+    assert wire.receiver_untrusted(frame) is None
 
 
 @given(st.binary(max_size=40))
@@ -78,6 +81,7 @@ def test_any_bytes_are_a_header_or_one_error(frame: bytes) -> None:
     try:
         header = wire.parse_header_untrusted(frame)
     except RemoteProtocolError:
+        assert wire.receiver_untrusted(frame) is None
         return
     assert wire.HEADER.pack(*header) == frame[:16]
 
