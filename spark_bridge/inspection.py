@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import math
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, cast, final
 
 import pyarrow as pa
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.client import BridgeClient, RemoteShard
 from iris.spark_bridge.lmdb_store import open_store
-from iris.spark_bridge.offsets import Extent, Offsets, Range, place, ranges_between
+from iris.spark_bridge.offsets import Extent, Offsets, Range, check_order, place, ranges_between
 from iris.spark_bridge.options import Position, SourceOptions
 from iris.spark_bridge.reading import to_batches
 from iris.spark_bridge.watch import BridgeWatch
@@ -111,7 +112,9 @@ async def read_events(
     else:
         at = place(start, extents, option="start")
     options = SourceOptions(topics=tuple(topics))
-    upto = _ends(extents) if end is None else place(end, extents, option="end")
+    upto = _ends(extents) if end is None else place(end, extents, option="end", end=True)
+    if end not in (None, "latest"):
+        check_order(at, upto, options="where to start and end")
     while True:
         for found in ranges_between(Offsets(next=at), Offsets(next=upto)):
             async with aclosing(_read_range(client, watch, options, found)) as events:
@@ -119,9 +122,12 @@ async def read_events(
                     yield event
         if end is not None:
             return
-        at = upto
-        await watch.wait(client, at, _POLL)
-        upto = {shard: max(following, at.get(shard, 0)) for shard, following in _ends(watch.extents).items()}
+        await watch.wait(client, upto, _POLL)
+        # A shard that has come meanwhile begins at its earliest event, and what was trimmed meanwhile is gone.
+        at = {
+            shard: min(max(upto.get(shard, 0), extent.earliest), extent.next) for shard, extent in watch.extents.items()
+        }
+        upto = _ends(watch.extents)
 
 
 def _ends(extents: Mapping[str, Extent]) -> dict[str, int]:
@@ -145,7 +151,8 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
     """Yield events of a shard as objects for JSON.
 
     Bytes that are UTF-8 stand as text, others in base64 under ``value_base64``; a payload that was not bytes stands as
-    the value that it was.
+    the value that it was, with null for numbers that JSON has not.  One that its publisher packed wrongly stands in
+    base64: it is no reason not to show the others.
     """
     for row in batch.to_pylist():
         headers = {pair["key"]: (pair["value"] or b"").decode("utf-8", "replace") for pair in row["headers"] or ()}
@@ -163,7 +170,8 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
 def value_of(value: bytes, *, packed: bool) -> dict[str, Any]:
     """Return the part of an event's object that holds its payload."""
     if packed:
-        return {"value": _plain(decode_payload_untrusted(join_payload(value, packed=True)))}
+        with suppress(RemoteProtocolError):
+            return {"value": _plain(decode_payload_untrusted(join_payload(value, packed=True)))}
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:
@@ -174,6 +182,8 @@ def _plain(value: Any) -> Any:
     """Return a value with text in the place of the bytes in it, which JSON cannot write."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):

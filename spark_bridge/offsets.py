@@ -101,10 +101,16 @@ def number_of(shard: str) -> int:
     return int(shard.partition("@")[0])
 
 
-def place(position: Position, extents: Mapping[str, Extent], *, option: str) -> dict[str, int]:
+def place(position: Position, extents: Mapping[str, Extent], *, option: str, end: bool = False) -> dict[str, int]:
     """Turn a position that a user has given into offsets.
 
-    Shards that the user does not name begin at their earliest event.
+    Shards that the user does not name begin at their earliest event and end behind their latest one.
+
+    Args:
+        position: as it was given.
+        extents: what there is.
+        option: where it was given.
+        end: whether reading ends there.
 
     Raises:
         ConfigError: it names a shard that is not there, or an offset outside of it.
@@ -114,7 +120,7 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str) -> 
     if position == "latest":
         return {shard: extent.next for shard, extent in extents.items()}
     by_number = {str(number_of(shard)): shard for shard in extents}
-    placed = {shard: extent.earliest for shard, extent in extents.items()}
+    placed = {shard: extent.next if end else extent.earliest for shard, extent in extents.items()}
     for name, wanted in position.items():
         shard = by_number.get(name, name)
         extent = extents.get(shard)
@@ -123,10 +129,23 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str) -> 
         offset = {EARLIEST: extent.earliest, LATEST: extent.next}.get(wanted, wanted)
         if not extent.earliest <= offset <= extent.next:
             raise ConfigError(
-                f"option {option} begins shard {name} at {offset}: it holds {extent.earliest} to {extent.next}"
+                f"option {option} says {offset} for shard {name}, which holds {extent.earliest} to {extent.next}"
             )
         placed[shard] = offset
     return placed
+
+
+def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: str) -> None:
+    """Make sure that a read does not end before it begins.
+
+    Raises:
+        ConfigError: in a shard it does.
+    """
+    for shard, offset in start.items():
+        if shard in end and end[shard] < offset:
+            raise ConfigError(
+                f"{options} contradict each other: shard {shard} would end at {end[shard]}, before {offset}"
+            )
 
 
 def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:

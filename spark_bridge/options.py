@@ -25,6 +25,9 @@ LATEST: Final = -1
 Where = Literal["earliest", "latest"]
 Position = Where | Mapping[str, int]
 
+_LAST_TIME: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+
 _SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
 
 
@@ -97,6 +100,7 @@ _NAMES: Final = (
 
 _MODES: Final = ("PERMISSIVE", "FAILFAST")
 
+_SCHEMA_ONLY: Final = ("mode", "columnNameOfCorruptRecord")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
@@ -127,15 +131,25 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
     ending = options.position("endingOffsets", "latest")
     if ending == "earliest" or EARLIEST in _values(ending):
         raise ConfigError("option endingOffsets is earliest, and a read of nothing has no use: use latest or offsets")
+    begin, end = options.timestamp("startingTimestamp"), options.timestamp("endingTimestamp")
+    if begin is not None and end is not None and end < begin:
+        raise ConfigError(
+            "options startingTimestamp and endingTimestamp contradict each other: it ends before it begins"
+        )
+    shards = options.shards("assign")
+    for name, position in (("startingOffsets", starting), ("endingOffsets", ending)):
+        others = set(_shards_of(position)).difference(shards or _shards_of(position))
+        if others:
+            raise ConfigError(f"options assign and {name} contradict each other: shard {min(others)} is not assigned")
     return SourceOptions(
         connection=_connection(options),
         topics=options.topics("subscribe"),
         topic_regex=options.regex("subscribePattern"),
-        shards=options.shards("assign"),
+        shards=shards,
         starting=starting,
-        starting_timestamp=options.number("startingTimestamp", least=0),
+        starting_timestamp=begin,
         ending=ending,
-        ending_timestamp=options.number("endingTimestamp", least=0),
+        ending_timestamp=end,
         group=options.group("group"),
         max_offsets=options.number("maxOffsetsPerTrigger", least=1),
         min_partitions=options.number("minPartitions", least=1),
@@ -146,6 +160,17 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",
         fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
     )
+
+
+def check_schema_options(given: Mapping[str, str]) -> None:
+    """Make sure that nothing is asked about a schema, where the user has given none.
+
+    Raises:
+        ConfigError: something is.
+    """
+    for name in _SCHEMA_ONLY:
+        if any(key.lower() == name.lower() for key in given):
+            raise ConfigError(f"option {name} is about payloads as columns: give schema(...) as well, or leave it out")
 
 
 def check_shards(options: SourceOptions, present: Collection[int]) -> None:
@@ -169,7 +194,7 @@ def check_shards(options: SourceOptions, present: Collection[int]) -> None:
             )
 
 
-def _shards_of(position: Position) -> list[int]:
+def _shards_of(position: str | Mapping[str, int]) -> list[int]:
     return [] if isinstance(position, str) else [int(shard.partition("@")[0]) for shard in position]
 
 
@@ -177,8 +202,12 @@ def _connection(options: _Options) -> Connection:
     bridge = options.text("bridge") or "bridge"
     seeds = tuple(seed.strip() for seed in (options.text("seeds") or "").split(",") if seed.strip())
     timeout = options.seconds("bridgeTimeout")
+    try:
+        check_name(bridge, "cluster")
+    except ConfigError as error:
+        raise ConfigError(f"option bridge: {error}") from None
     return Connection(
-        bridge=check_name(bridge, "cluster"),
+        bridge=bridge,
         credential=options.text("credential"),
         seeds=seeds,
         timeout=60.0 if timeout is None else timeout,
@@ -225,6 +254,12 @@ class _Options:
         if not value.strip().isascii() or not value.strip().isdigit() or not least <= int(value) < 2**63:
             raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} or more")
         return int(value)
+
+    def timestamp(self, name: str) -> int | None:
+        value = self.number(name, least=0)
+        if value is not None and value > _LAST_TIME:
+            raise ConfigError(f"option {name} is {value}: use milliseconds since 1970, at most {_LAST_TIME}")
+        return value
 
     def seconds(self, name: str) -> float | None:
         value = self.text(name)
@@ -297,7 +332,8 @@ class _Options:
             _SHARD.match(shard) and type(offset) is int and EARLIEST <= offset < 2**63
             for shard, offset in offsets.items()
         )
-        if not offsets or not good:
+        numbers = {shard.partition("@")[0] for shard in offsets}
+        if not offsets or not good or len(numbers) < len(offsets):
             raise ConfigError(f"option {name} is {value!r}: use {wanted}")
         return cast("dict[str, int]", offsets)
 

@@ -42,6 +42,7 @@ from iris.spark_bridge.offsets import (
     Offsets,
     Range,
     advance,
+    check_order,
     parse_offsets,
     place,
     ranges_between,
@@ -50,6 +51,7 @@ from iris.spark_bridge.offsets import (
 from iris.spark_bridge.options import (
     SinkOptions,
     SourceOptions,
+    check_schema_options,
     check_shards,
     parse_sink_options,
     parse_source_options,
@@ -88,6 +90,7 @@ class IrisSource(DataSource):
             ConfigError: the options are wrong, or name a shard that is not there.
         """
         options = parse_source_options(self._given)
+        check_schema_options(self._given)
         shards = portal_to(options.connection).call(lambda client: client.shards())
         check_shards(options, {shard.number for shard in shards})
         return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
@@ -174,9 +177,11 @@ class IrisReader(DataSourceReader):
         portal.call(watch.look)
         start = _starting(options, portal, watch)
         if options.ending_timestamp is None:
-            end = place(options.ending, watch.extents, option="endingOffsets")
+            end = place(options.ending, watch.extents, option="endingOffsets", end=True)
         else:
             end = _at_time(portal, watch, options.ending_timestamp)
+        if options.ending != "latest":
+            check_order(start, end, options="where to start and endingOffsets")
         ranges = ranges_between(Offsets(next=start), Offsets(next=end))
         return _partitions(options, watch, ranges)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import trio
 
 from iris._node import Node
 from iris.kernel.errors import ConfigError, NotAllowed
+from iris.kernel.wire import encode_payload, split_payload
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import StoreBusy
-from iris.spark_bridge.inspection import read_events, read_status, trim, verify_log
+from iris.spark_bridge.inspection import read_events, read_status, trim, value_of, verify_log
 from iris.testing import Network, open_network
 from tests.support.arrivals import FakeEvent, make_store
 
@@ -91,6 +93,60 @@ async def test_following_gives_what_arrives(tmp_path: Path) -> None:
                         break
                     await node.publish("t.x", b"%d" % len(seen), confirm=True)
         assert seen == ["zero", "1", "2"]
+
+
+async def test_following_goes_on_when_events_are_trimmed_before_they_were_shown(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path, reader="bridge") as (node, client):
+        seen: list[str] = []
+        with trio.fail_after(20):
+            async with aclosing(read_events(client, end=None)) as events:
+                await node.publish("t.x", b"0", confirm=True)
+                async for event in events:
+                    seen.append(event["value"])
+                    if event["value"] == "9":
+                        break
+                    if event["value"] == "0":
+                        for number in range(1, 10):
+                            await node.publish("t.x", b"%d" % number, confirm=True)
+                        await trim(client, 0, 8)
+        assert seen == ["0", "8", "9"]
+
+
+async def test_a_member_that_comes_while_it_is_followed_is_shown_from_its_earliest_event(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path / "0", reader="bridge") as (node, client),
+        network.open_node("bridge") as other,
+    ):
+        store = make_store(tmp_path / "1", shards=(1,))
+        for number in range(9):
+            store.append({1: [FakeEvent(b"%d" % number)]}, now=number)
+        store.trim(1, 7)
+        store.close()
+        await node.publish("t.x", b"first", confirm=True)
+        seen: list[str] = []
+        with trio.fail_after(60):
+            async with AsyncExitStack() as stack, aclosing(read_events(client, end=None)) as events:
+                async for event in events:
+                    seen.append(event["value"])
+                    if seen == ["first"]:
+                        later = open_bridge(other, topics=["u"], directory=tmp_path / "1", shards=[1], member="later")
+                        await stack.enter_async_context(later)
+                    if len(seen) == 3:
+                        break
+        assert seen == ["first", "7", "8"]
+
+
+@pytest.mark.parametrize("packed", ["d40578", "a2fffe", "c1", "", "91" * 2000 + "c0"])
+def test_a_payload_that_was_packed_wrongly_hides_no_other(packed: str) -> None:
+    value = value_of(bytes.fromhex(packed), packed=True)
+    assert list(value) in (["value"], ["value_base64"])
+    json.dumps(value, allow_nan=False)
+
+
+def test_numbers_that_json_has_not_are_null() -> None:
+    data, packed = split_payload(encode_payload({"n": [math.nan, math.inf, 1.5]}, 1000))
+    assert value_of(data, packed=packed) == {"value": {"n": [None, None, 1.5]}}
 
 
 async def test_trimming_is_for_the_bridges_own_nodes(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from iris.spark_bridge.offsets import (
     Offsets,
     Range,
     advance,
+    check_order,
     divide,
     parse_offsets,
     place,
@@ -71,6 +72,16 @@ HELD = {A: Extent(earliest=5, next=10), B: Extent(earliest=0, next=7)}
 )
 def test_a_position_becomes_offsets(position: Any, expected: dict[str, int]) -> None:
     assert place(position, HELD, option="startingOffsets") == expected
+
+
+def test_a_shard_that_is_not_named_ends_behind_its_latest_event() -> None:
+    assert place({"0": 6}, HELD, option="endingOffsets", end=True) == {A: 6, B: 7}
+
+
+def test_a_read_that_ends_before_it_begins_is_refused() -> None:
+    check_order({A: 5, B: 3}, {A: 5}, options="a and b")
+    with pytest.raises(ConfigError, match=f"a and b contradict each other: shard {A} would end at 4, before 5"):
+        check_order({A: 5}, {A: 4}, options="a and b")
 
 
 @pytest.mark.parametrize("position", [{"0": 4}, {"0": 11}, {"9": 0}, {WIPED: 0}])

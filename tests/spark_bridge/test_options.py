@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.options import Connection, SourceOptions, check_shards, parse_source_options
+from iris.spark_bridge.options import (
+    Connection,
+    SourceOptions,
+    check_schema_options,
+    check_shards,
+    parse_source_options,
+)
 
 
 def test_without_options_everything_is_read_from_the_beginning() -> None:
@@ -66,6 +72,11 @@ def test_a_table_has_an_end() -> None:
         ({"startingOffsets": "{}"}, "option startingOffsets"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradict"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp"),
+        ({"startingTimestamp": "1763800000000000000"}, "option startingTimestamp is 1763.*use milliseconds since 1970"),
+        ({"startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp and endingTimestamp contradict"),
+        ({"assign": "[0, 2]", "startingOffsets": '{"1": 5}'}, "assign and startingOffsets contradict.*shard 1"),
+        ({"assign": "[0, 2]", "endingOffsets": '{"1": 5}'}, "assign and endingOffsets contradict.*shard 1"),
+        ({"startingOffsets": '{"0": 5, "0@0011223344556677": 6}'}, "option startingOffsets"),
         ({"endingOffsets": "earliest"}, "option endingOffsets"),
         ({"endingOffsets": '{"0": -2}'}, "option endingOffsets"),
         ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'"),
@@ -77,7 +88,7 @@ def test_a_table_has_an_end() -> None:
         ({"assign": "[]"}, "option assign"),
         ({"assign": "[true]"}, "option assign"),
         ({"assign": "nonsense"}, "option assign"),
-        ({"bridge": "no spaces"}, "not a cluster name"),
+        ({"bridge": "no spaces"}, "option bridge: .* is not a cluster name"),
         ({"group": "no spaces"}, "not a group name"),
         ({"bridgeTimeout": "soon"}, "option bridgeTimeout"),
         ({"bridgeTimeout": "nan"}, "option bridgeTimeout"),
@@ -116,6 +127,13 @@ def test_a_shard_that_the_bridge_does_not_have_is_said_by_the_options_name(name:
     check_shards(options, {0, 3})
     with pytest.raises(ConfigError, match=f"option {name} names the shard 3, which the bridge 'archive'.*one of 0, 1"):
         check_shards(options, {1, 0})
+
+
+@pytest.mark.parametrize("given", [{"mode": "FAILFAST"}, {"columnnameofcorruptrecord": "odd"}])
+def test_an_option_about_a_schema_that_is_not_there_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=rf"(?i)option {next(iter(given))} is about payloads as columns"):
+        check_schema_options(given)
+    check_schema_options({"subscribe": "a"})
 
 
 def test_options_that_name_no_shard_fit_every_bridge() -> None:
