@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 30.0
 """Seconds that a process may be silent beyond the time of its work."""
 
+LINKING = 150.0
+"""The same where one process first links more than a thousand nodes: 15 s on a machine with nothing else to do."""
+
 
 class TrialError(Exception):
     """A process of a trial failed or fell silent.  The message is its last line of standard error."""
@@ -130,6 +133,6 @@ def run_trial(system: System, case: Case, *, seconds: float, broker: str, direct
         addresses = [sink.hear("ready", PATIENCE) for sink in sinks]
         source.begin(addresses=addresses, seat=0, **given)
         if case.told_by_source:
-            return dict(source.hear("figures", seconds + PATIENCE))
+            return dict(source.hear("figures", seconds + (LINKING if case.kind == "members" else PATIENCE)))
         figures = [dict(sink.hear("figures", 10 * seconds + PATIENCE, watching=source)) for sink in sinks]
         return {name: sum(one[name] for one in figures) for name in figures[0]}

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, final
@@ -152,6 +153,9 @@ class Balancer:
         self._order = order
         self._aperture = Aperture(processor_time)
         self._scores: dict[NodeId, _Score] = {}
+        self._ordered: list[_Score] = []
+        """All of them in this caller's order."""
+        self._arranged = True
         self._asked: list[_Score] = []
         self._keys: dict[str, NodeId] = {}
         self._started = 0
@@ -163,6 +167,8 @@ class Balancer:
         self._repeats = Allowance(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
 
     def __repr__(self) -> str:
+        if not self._arranged:
+            self._arrange()
         return f"<Balancer over {len(self._scores)} members, {len(self._asked)} of them asked>"
 
     @property
@@ -178,18 +184,22 @@ class Balancer:
 
     def add(self, node: NodeId, site: str = "", distance: int = 1) -> None:
         """Add a member; ``distance`` orders sites of the same priority that are not the own one."""
-        self._scores[node] = _Score(node, site, self._order.rank(site, distance), self._draw())
-        self._arrange()
+        score = self._scores[node] = _Score(node, site, self._order.rank(site, distance), self._draw())
+        insort(self._ordered, score, key=_place)
+        self._arranged = False
 
     def remove(self, node: NodeId) -> None:
         """Remove a member."""
-        self._outstanding -= self._scores.pop(node).outstanding
-        self._arrange()
+        score = self._scores.pop(node)
+        self._outstanding -= score.outstanding
+        place = bisect_left(self._ordered, score.place, key=_place)
+        del self._ordered[self._ordered.index(score, place)]
+        self._arranged = False
 
     def suspend(self, node: NodeId) -> None:
         """Give a member no work for now."""
         self._scores[node].suspended = True
-        self._arrange()
+        self._arranged = False
 
     def resume(self, node: NodeId) -> None:
         """Give it work again: what it left unanswered meanwhile is forgotten."""
@@ -198,7 +208,7 @@ class Balancer:
             score.forgive(score.usual)
             score.circuit = None
         score.suspended = False
-        self._arrange()
+        self._arranged = False
 
     def gray(self, node: NodeId, delay: float) -> None:
         """Take the queue delay that a member reported, in seconds."""
@@ -207,12 +217,16 @@ class Balancer:
             before = score.delay
             score.delay = delay
             if any((before >= limit) != (delay >= limit) for limit in (_SPILL_DELAY, _GRAY_DELAY)):
-                self._arrange()
+                self._arranged = False
 
     def _arrange(self) -> None:
-        """Work out who is asked at all: those at work, at the nearest sites of which one is neither empty nor full."""
+        """Work out who is asked at all: those at work, at the nearest sites of which one is neither empty nor full.
+
+        It looks at every member, so it waits for the next request: 10,000 that join at once would cost 15 s.
+        """
+        self._arranged = True
         self._keys.clear()
-        at_work = [score for score in self._scores.values() if not score.suspended]
+        at_work = [score for score in self._ordered if not score.suspended]
         open_ = [score for score in at_work if score.circuit is not None and score.circuit.state is CircuitState.OPEN]
         self._trial_at = min((score.circuit.until for score in open_ if score.circuit is not None), default=math.inf)
         self._trial_at = min((self._trial_at, *(score.trial_at for score in at_work)))
@@ -223,7 +237,6 @@ class Balancer:
         near = min((score.distance for score in lively if score.delay < _SPILL_DELAY), default=None)
         if near is not None:
             lively = [score for score in lively if score.distance <= near]
-        lively.sort(key=_place)
         self._asked = lively
 
     # -- for each request -----------------------------------------------------------------------------------
@@ -243,6 +256,8 @@ class Balancer:
         is reachable (rendezvous hashing).  Without ``now`` no open circuit is tried, and it is drawn from all members:
         for what stays at its member.
         """
+        if not self._arranged:
+            self._arrange()
         preferred_site: list[_Score] = []
         if isinstance(prefer, AtSite):
             preferred_site = [
@@ -264,6 +279,8 @@ class Balancer:
             tried = self._begin_trial(now, exclude)
             if tried is not None:
                 return tried
+            if not self._arranged:
+                self._arrange()
         asked = preferred_site or self._asked
         if exclude and not preferred_site:
             asked = [score for score in asked if score.node not in exclude] or [
@@ -311,7 +328,7 @@ class Balancer:
                 continue
             if score.tried and score.outstanding and not open_:
                 score.trial_at = now + score.pause  # it has not ended yet
-                self._arrange()
+                self._arranged = False
                 continue
             if not score.suspended and score.node not in exclude:
                 if circuit is not None and open_:
@@ -319,7 +336,7 @@ class Balancer:
                 # If it is never sent, because that may not be repeated or there is no room, another one comes then.
                 score.tried = True
                 score.trial_at = now + score.pause
-                self._arrange()
+                self._arranged = False
                 return score.node
         return None
 
@@ -384,7 +401,7 @@ class Balancer:
         if answered:
             score.circuit = None
         if changed:
-            self._arrange()
+            self._arranged = False
 
 
 def _place(score: _Score) -> float:
