@@ -25,7 +25,7 @@ from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.site_directory import Flooded, exports_of
-from iris.cluster.site_messages import COMPANION, Export, message_size, wanted_untrusted
+from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wanted_untrusted
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertising
@@ -174,7 +174,8 @@ class Gateway:
         except Flooded:
             self._flood(peer)
         except RemoteProtocolError as error:
-            self._reports.impossible(peer, error)
+            if peer.node in self._directory.neighbours:  # else it is not listened to, and may not know of it yet
+                self._reports.impossible(peer, error)
             raise
         self.news()
 
@@ -187,7 +188,8 @@ class Gateway:
         except Flooded:
             self._flood(peer)
         except RemoteProtocolError as error:
-            self._reports.impossible(peer, error)
+            if peer.node in self._directory.neighbours:  # else it is not listened to, and may not know of it yet
+                self._reports.impossible(peer, error)
             raise
         self.news()
 
@@ -248,27 +250,30 @@ class Gateway:
         self._directory.changed.clear()
         stale, self._stale = self._stale, set()
         for neighbour in self._advertising.neighbours:
-            # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
-            peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
-            if peer is None:
-                continue
-            wanted_now = None if neighbour in stale else changed
-            messages = self._advertising.messages(neighbour, wanted_now, trio.current_time())
-            lists = [self._allowed.message()] if neighbour in stale and neighbour in self._near.peers else []
-            for message in itertools.chain(lists, messages):
-                size = message_size(message)
-                try:
-                    peer.link.post(message, size, CONTROL_RESERVE)
-                except NotSent:
-                    self._advertising.repeat(neighbour)
-                    self._stale.add(neighbour)
-                    break
-                self._told += 1
-                self._told_bytes += size
+            self._tell_neighbour(neighbour, None if neighbour in stale else changed)
         if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
         self._reports.untold(self._advertising.left_out, self._advertising.cut)
         self._sites.changed()
+
+    def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
+        """Tell it what has changed, or all."""
+        peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
+        if peer is None:
+            return
+        messages = self._advertising.messages(neighbour, changed, trio.current_time())
+        # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
+        lists = [self._allowed.message()] if changed is None and neighbour in self._near.peers else []
+        for message in itertools.chain(lists, messages):
+            size = message_size(message)
+            try:
+                peer.link.post(message, size, CONTROL_RESERVE)
+            except NotSent:
+                self._advertising.repeat(neighbour)
+                self._stale.add(neighbour)
+                return
+            self._told += 1
+            self._told_bytes += size
 
     async def _look_after_neighbours(self) -> None:
         """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
@@ -321,10 +326,15 @@ class Gateway:
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
                 continue
-            attempt = 0
             warned = False
+            linked = trio.current_time()
             while self._between.peers.get(peer.node) is peer:
                 await self._lost.park()
+            if trio.current_time() - linked >= _PAUSES[-1]:
+                attempt = 0
+            else:  # it lets others in and sends them away
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+                attempt += 1
 
     def neighbour_up(self, peer: Peer, *, near: bool) -> None:
         """A node or gateway is linked: it is told everything."""
@@ -333,7 +343,10 @@ class Gateway:
         if not near:
             self._listen_to(peer)
         self._advertising.add(peer.node, self._directory.own.site if near else peer.site)
-        self._stale.add(peer.node)
+        if near:  # at once: it is not open before this gateway has answered it, and then knows whom it can ask
+            self._tell_neighbour(peer.node, None)
+        else:
+            self._stale.add(peer.node)
         self.news()
 
     def neighbour_reset(self, peer: Peer, *, near: bool) -> None:

@@ -38,6 +38,18 @@ async def test_a_request_reaches_a_cluster_of_another_site(autojump_clock: MockC
         assert "databases" in shop.clusters()
 
 
+async def test_who_has_just_come_can_ask_at_once(autojump_clock: MockClock) -> None:
+    """As 'iris request' does."""
+    async with open_federation() as federation:
+        await join_two(federation)
+        await trio.sleep(1)
+        for number in range(5):
+            new = await federation.node("us", f"new-{number}")
+            assert await new.request("databases", number) == number
+            late = await federation.node("us", f"late-{number}", seeds=["us-gateway"])
+            assert await late.request("databases@eu", number) == number
+
+
 async def test_the_member_sees_who_is_calling(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         service = iris.Service("databases")
