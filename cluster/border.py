@@ -15,6 +15,9 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
 from iris.security.rights import MAX_PATTERN, MAX_PATTERNS, covers
 
+_MAX_ASKED: Final = 256
+"""Clusters of which it is remembered whether they may be used: that is asked for every request from another site."""
+
 
 class Allowed(NamedTuple):
     """The lists of one gateway."""
@@ -37,6 +40,7 @@ class Border:
 
     def __init__(self) -> None:
         self._lists: Final[dict[NodeId, Allowed]] = {}
+        self._asked: Final[dict[str, bool]] = {}
 
     def __repr__(self) -> str:
         return f"<Border of {len(self._lists)} gateways>"
@@ -47,15 +51,23 @@ class Border:
         Raises:
             RemoteProtocolError: they are not lists of patterns.
         """
+        self._asked.clear()
         self._lists[gateway] = Allowed(*(_patterns_untrusted(field) for field in message[1:4]))
 
     def forget(self, gateway: NodeId) -> None:
         """A gateway is gone."""
+        self._asked.clear()
         self._lists.pop(gateway, None)
 
     def may_ask(self, cluster: str) -> bool:
         """Tell whether nodes of other sites may use a cluster of this one."""
-        return any(covers(pattern, cluster) for allowed in self._lists.values() for pattern in allowed.clusters)
+        known = self._asked.get(cluster)
+        if known is None:
+            known = any(covers(pattern, cluster) for allowed in self._lists.values() for pattern in allowed.clusters)
+            if len(self._asked) >= _MAX_ASKED:  # other nodes choose the names
+                self._asked.clear()
+            self._asked[cluster] = known
+        return known
 
     def may_leave(self, pattern: str) -> bool:
         """Tell whether events of all topics that match a pattern may leave."""

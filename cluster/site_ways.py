@@ -105,20 +105,25 @@ class CarriedWay(IndirectWay):
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""
         link = self.open_link()
-        if self._paused_until > trio.current_time() or link.waiting_bytes > AHEAD:
+        if self._is_paused():
             return False
         if len(frame) <= _SMALL and link.send_alone(end_batch(self._beginning, frame), len(frame)):
-            return True
+            return True  # nothing waits there
+        if link.waiting_bytes > AHEAD:
+            return False
         try:
             link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
         except NotSent:
             return False
         return True
 
+    def _is_paused(self) -> bool:
+        return self._paused_until > -math.inf and self._paused_until > trio.current_time()
+
     async def wait_writable(self) -> None:
         """See ``Outgoing.wait_writable``."""
         link = self.open_link()
-        if self._paused_until > trio.current_time():
+        if self._is_paused():
             with trio.move_on_at(self._paused_until):
                 await self._resumed.park()
         elif link.waiting_bytes <= AHEAD:

@@ -304,8 +304,6 @@ class Membership:
                         await self._run(job, scope)
                         self._end(job)
                         job = None
-                        if scope.cancel_called:
-                            break
                 if job is not None:
                     self._cut_off(job)
             except BaseException:  # the membership ends while the handler runs

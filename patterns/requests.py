@@ -186,14 +186,15 @@ class Requests:
             check_address(cluster)
             raise nobody_serves(cluster, self._mesh.identity)
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
-        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        now = trio.current_time()
+        deadline = min(now + timeout, trio.current_effective_deadline())
         flags = IDEMPOTENT if idempotent else 0
         flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         self.tally.sent += 1
         try:
             if hedge is None:
                 reply = await self._ask(
-                    cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, set()
+                    cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, set(), now
                 )
             else:
 
@@ -252,6 +253,7 @@ class Requests:
         prefer: NodeId | AtSite | None,
         headers: wire.Headers,
         tried: set[NodeId],
+        now: float | None = None,
     ) -> Any:
         identifier = next(self._ids)
         self._deadlines.add(deadline, identifier)
@@ -260,8 +262,9 @@ class Requests:
         failure: DeliveryError | None = None
         lost: MemberLost | None = None
         """Of the last member that may have run it."""
-        for _ in range(_MAX_ATTEMPTS):
-            now = trio.current_time()
+        for attempt in range(_MAX_ATTEMPTS):
+            if now is None or attempt:  # a look takes 1 us
+                now = trio.current_time()
             if now >= deadline:
                 break
             member = only
