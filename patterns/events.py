@@ -8,7 +8,7 @@ from typing import Any, Final, cast, final
 
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import MAX_KEY, NodeId
 from iris.patterns.beginnings import Milestones, milestones_untrusted
 from iris.patterns.topics import is_topic
 from iris.patterns.values import Sender
@@ -188,7 +188,7 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
         or type(confirm) is not int
         or confirm < 0
         or (group is not None and type(group) is not str)
-        or (key is not None and type(key) is not str)
+        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
         or type(payloads) is not tuple
         or not payloads
     ):

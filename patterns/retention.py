@@ -21,7 +21,7 @@ from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
-from iris.kernel.ids import check_key
+from iris.kernel.ids import MAX_KEY, check_key
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import Confirming
 from iris.patterns.interest import InterestTable, Terms
@@ -147,7 +147,7 @@ def check_retained_untrusted(message: wire.Message) -> int:
         or type(last) is not int
         or type(sequence) is not int
         or not 1 <= sequence <= last
-        or (key is not None and type(key) is not str)
+        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
         or not (type(payload) is bytes or wire.is_payload(payload))
     ):
         raise RemoteProtocolError("a last value has a topic, two numbers and a payload")

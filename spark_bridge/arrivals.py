@@ -88,6 +88,8 @@ def cut_runs(runs: Sequence[Arrivals], *, max_events: int, max_bytes: int) -> It
     for run in runs:
         count = len(run.payloads)
         each = len(run.topic) + EVENT_OVERHEAD
+        if run.key:
+            each += len(run.key)
         if run.headers:
             each += sum(len(name) + len(text) + 16 for name, text in run.headers.items())
         if events + count <= max_events and size + run.size + each * count <= max_bytes:

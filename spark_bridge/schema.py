@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError
+from iris.kernel.ids import MAX_KEY
 from iris.patterns.topics import check_topic
 from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.errors import LogDamaged
@@ -46,7 +47,6 @@ LOG_APPEND_TIME: Final = 1
 MAX_VALUE: Final = MIB
 """Largest value that Spark may publish: the payload that nodes take by default."""
 
-MAX_KEY: Final = 256
 MAX_HEADERS: Final = 7 * KIB
 """Bytes of the headers that Spark may publish with a row: what nodes take by default, less what the bridge adds."""
 MAX_HEADER_COUNT: Final = 500

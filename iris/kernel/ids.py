@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 from iris.kernel.errors import ConfigError
 
@@ -14,8 +14,10 @@ NodeId = NewType("NodeId", str)
 Entropy = Callable[[int], bytes]
 """A source of unpredictable bytes: ``os.urandom`` in production, a seeded one in simulations."""
 
+MAX_KEY: Final = 256
+"""Bytes of a key."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
-_MAX_KEY = 256
 _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
@@ -38,11 +40,11 @@ def check_key(value: str | None) -> str | None:
     if value is None:
         return None
     try:
-        if isinstance(value, str) and len(value.encode()) <= _MAX_KEY:
+        if isinstance(value, str) and len(value.encode()) <= MAX_KEY:
             return value
     except UnicodeEncodeError:
         pass
-    raise ConfigError(f"{value!r} is not a key: use a text of at most {_MAX_KEY} bytes")
+    raise ConfigError(f"{value!r} is not a key: use a text of at most {MAX_KEY} bytes")
 
 
 def is_name(value: object) -> bool:

@@ -202,6 +202,7 @@ def test_a_run_of_events() -> None:
         (3, None),
         (4, 1),
         (6, 1),
+        (6, "k" * 257),  # a bridge stores it with each event of the run
         (7, ()),
         (7, b"x"),
         (7, ("x",)),

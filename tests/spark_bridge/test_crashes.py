@@ -5,7 +5,6 @@ The simulations are in tests/support; docs/spark.md says what ten thousand cases
 
 from __future__ import annotations
 
-import collections
 import os
 import random
 import signal
@@ -55,7 +54,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Pa
             # Each writer begins with events that the one before may or may not have stored, as publishers do.
             parent.stdin.write(f"{max(1, sent - 30)}\n")
             parent.stdin.flush()
-            wanted = chance.randrange(1, 60)
+            wanted = chance.randrange(1, 20)
             told: list[int] = []
             writer = 0
             while not writer or len(told) < wanted:
@@ -111,8 +110,12 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_no_empty_table(tmp_path: Path, 
 
 
 def test_cuts_of_every_kind_are_simulated(tmp_path: Path) -> None:
-    kinds = collections.Counter(cut_power(tmp_path / str(seed), seed) for seed in range(30))
-    assert len(kinds) == 3
+    kinds: set[str] = set()
+    for seed in range(30):
+        kinds.add(cut_power(tmp_path / str(seed), seed))
+        if len(kinds) == 3:
+            return
+    raise AssertionError(f"of 30 cuts all were {kinds}")
 
 
 def test_a_log_that_is_put_back_from_a_copy_is_noticed(tmp_path: Path) -> None:
