@@ -116,6 +116,8 @@ class Link:
         "_frame",
         "_frame_messages",
         "_frames_sent",
+        "_gathered",
+        "_grew",
         "_growing",
         "_limit",
         "_lost",
@@ -156,7 +158,9 @@ class Link:
         self._frame_messages = 0
         self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
         self._offering = False
-        self._alone = True  # the last frame carried a single message
+        self._alone = True  # the last frame carried a single message that had not grown
+        self._grew = False  # a message in the open batch has grown
+        self._gathered = False  # the present frame carries several messages, or one that has grown
         self._pushed = False  # a message that nobody waits for has left within ``post`` since the flusher last ran
         self._asked = self._asked_before = 0  # messages that somebody waits for, now and at the last look
         self._shared_until = 0.0
@@ -269,6 +273,7 @@ class Link:
         if now > self.moved:
             self.moved = now
         self._frame_messages = 1
+        self._gathered = False
         self._frame = session.seal(batch)
         try:
             if self._offer(outgoing, now):
@@ -395,6 +400,7 @@ class Link:
         if self._growing is not None:
             self._growing.end()
             self._open_bytes += self._growing.grown
+            self._grew |= self._growing.grown > 0
             self._growing = None
 
     def _take_batch(self) -> tuple[list[Message], int]:
@@ -442,6 +448,7 @@ class Link:
         if not batch:
             return False
         self._frame_messages = len(batch)
+        self._gathered, self._grew = self._grew or len(batch) > 1, False
         self._frame = encode_batch(batch, session.seal)
         return True
 
@@ -470,7 +477,7 @@ class Link:
         return taken
 
     def _frame_taken(self, frame: bytes, now: float) -> None:
-        self._alone = self._frame_messages == 1
+        self._alone = self._frame_messages == 1 and not self._gathered
         self._sent += self._frame_messages
         self._frames_sent += 1
         self._bytes_sent += len(frame)

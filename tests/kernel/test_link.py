@@ -49,6 +49,39 @@ async def test_a_lone_message_leaves_within_post(autojump_clock: MockClock) -> N
         assert len(way.frames) == 3  # it came too soon after the one before
 
 
+async def test_of_bursts_that_grow_each_is_one_frame(autojump_clock: MockClock) -> None:
+    """Only of the first one the first message leaves by itself: nobody can know that others follow it."""
+    way = Way()
+    async with open_link(way=way) as link:
+        for burst in range(4):
+            await trio.sleep(1)
+            link.post((1, burst), 10)  # leaves within post, if the last frame was not a burst
+            growing = Growing(100)
+            link.post((2, burst), 10, growing=growing)
+            growing.grown = 50
+        await trio.sleep(1)
+        assert [len(batch) for batch in way.batches] == [1, 1, 2, 2, 2]
+        link.post((3,), 10)
+        assert len(way.frames) == 5
+        await trio.sleep(1)
+        link.post((4,), 10)
+        assert way.messages[-1] == (4,), "the last frame was a lone message again"
+
+
+async def test_a_message_that_has_grown_was_not_alone(autojump_clock: MockClock) -> None:
+    way = Way()
+    async with open_link(way=way) as link:
+        await trio.sleep(1)
+        link.post((1, 0), 10)
+        for burst in range(1, 4):
+            growing = Growing(100)
+            link.post((1, burst), 10, growing=growing)
+            assert growing.is_open, "it waits for what follows"
+            growing.grown = 50
+            await trio.sleep(1)
+        assert [len(batch) for batch in way.batches] == [1] * 4
+
+
 @pytest.mark.parametrize(("eager", "frames"), [(False, [1, 99]), (True, [1] * 100)])
 def test_one_who_posts_without_a_pause_does_not_make_a_frame_of_each_message(eager: bool, frames: list[int]) -> None:
     """However long the sending takes: here every look at the clock is 100 us later than the one before."""
