@@ -39,6 +39,9 @@ _PATIENCE: Final = 3
 _STRANGERS: Final = 1024
 """Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
 
+_SPARE: Final = 64
+"""Records that may be wanted in half a second beyond one of each live member: of those that came or left meanwhile."""
+
 
 @final
 class Census:
@@ -51,6 +54,8 @@ class Census:
         self._contacts: list[NodeId] = []
         self._asked: dict[NodeId, float] = {}
         self._served: dict[tuple[NodeId, int], float] = {}
+        self._given: dict[NodeId, int] = {}
+        """Records sent to each that wanted some, since it was last due to be answered."""
         self._comparing: dict[NodeId, set[int]] = {}
         self._retrying = False
         config = ground.config
@@ -86,7 +91,7 @@ class Census:
                 self._accuse(member, sender)
             return
         if not self._believed(record, member):
-            ground.reject(sender, "a record that its subject did not sign")
+            self._disbelieve(record, sender)
             return
         self._renew(member, record, renewal)
 
@@ -129,6 +134,11 @@ class Census:
             return False
         return member is None or record.proof == member.record.proof or trust.continues(member.record, record)
 
+    def _disbelieve(self, record: NodeRecord, sender: NodeId) -> None:
+        holds = self._ground.trust.holds(record)
+        reason = "its subject did not sign" if holds else "rests on papers that do not hold"
+        self._ground.reject(sender, f"a record that {reason}")
+
     def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:
         ground = self._ground
         if record.incarnation < ground.own.incarnation or record.signature == ground.own.signature:
@@ -144,7 +154,7 @@ class Census:
             ground.reject(sender, "more members than member_limit")
             return
         if not self._believed(record, None):
-            ground.reject(sender, "a record that its subject did not sign")
+            self._disbelieve(record, sender)
             return
         member = ground.view.add(record, ground.now)
         if pass_on:
@@ -227,8 +237,16 @@ class Census:
         ground.send(sender, kinds.WANTED, bytes.fromhex(node))
 
     def wanted(self, nodes: list[NodeId], sender: NodeId) -> None:
-        """Send the records that a peer asks for."""
-        self._send_state([record for node in nodes if (record := self._record(node)) is not None], sender)
+        """Send the records that a peer asks for; in half a second no more than there are."""
+        ground = self._ground
+        if self._may_ask(sender, kinds.WANTED):
+            self._given[sender] = 0
+        asked = list(dict.fromkeys(nodes))
+        given = asked[: max(0, ground.view.size + _SPARE - self._given[sender])]
+        self._given[sender] += len(given)
+        if len(given) < len(asked):
+            ground.reject(sender, "records wanted again and again")
+        self._send_state([record for node in given if (record := self._record(node)) is not None], sender)
 
     def _record(self, node: NodeId) -> NodeRecord | None:
         ground = self._ground
@@ -288,6 +306,7 @@ class Census:
             return False
         if len(self._served) >= _STRANGERS:
             self._served.clear()
+            self._given.clear()
         self._served[sender, kind] = now
         return True
 
@@ -339,7 +358,8 @@ class Census:
         awaited = self._comparing.get(sender, set())
         listed = set(bytes_untrusted(buckets, BUCKETS, "a list of buckets"))
         if not listed <= awaited:
-            ground.reject(sender, "a digest that was not asked for")
+            # Told to nobody: of two comparisons begun in one moment only the first is answered, perhaps twice.
+            ground.rejections["a digest that was not asked for"] += 1
             return
         awaited -= listed
         for packed in pack_nodes(found.wanted):

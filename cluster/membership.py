@@ -23,6 +23,7 @@ from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, S
 from iris.cluster.gossip import encode_update
 from iris.cluster.linking import Linking
 from iris.cluster.mesh import Mesh
+from iris.cluster.offences import Offences
 from iris.cluster.papers import Papers
 from iris.cluster.peer import Peer
 from iris.cluster.proofs import Proofs
@@ -66,7 +67,8 @@ class Membership:
         processor_time: Callable[[], float] | None = None,
     ) -> None:
         self.rejected: Counter[str] = Counter()
-        """Gossip that was refused, by reason."""
+        """What came to nothing here, by reason."""
+        self._offences = Offences()
         self.order = SiteOrder(swim.own.site)
         """Which sites are asked first."""
         self.queue_delay = queue_delay
@@ -148,6 +150,10 @@ class Membership:
 
     def _balancer(self, order: SiteOrder) -> Balancer:
         return Balancer(self._random, order=order, processor_time=self._processor_time)
+
+    def refusals(self) -> dict[str, int]:
+        """Return what was refused of what others tell of members, and which links came to nothing, by reason."""
+        return {f"membership: {why}": count for why, count in (self.rejected + Counter(self._swim.rejected)).items()}
 
     def site_of(self, node: NodeId) -> str:
         """Return the site that a node is at; of another realm's, with that one's alias before it."""
@@ -364,7 +370,7 @@ class Membership:
                     self._synchronized = True
                     self._changed.unpark_all()
                 case Rejected():
-                    self.rejected[effect.reason] += 1
+                    self._offences.tell(effect, self._mesh.peers.get(effect.sender), trio.current_time())
                 case _:
                     assert_never(effect)
 

@@ -219,9 +219,9 @@ class Prober:
         probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
 
     def _ping(self, member: Member, sequence: int) -> None:
-        self._ground.send_with_updates(
-            member.record.node, kinds.PROBE, sequence, int(member.state), member.record.incarnation
-        )
+        # One who has left may be asked for somebody else: as a prober sees it, it is gone.
+        state = min(member.state, MemberState.DEAD)
+        self._ground.send_with_updates(member.record.node, kinds.PROBE, sequence, int(state), member.record.incarnation)
 
     def _end(self, node: NodeId) -> None:
         sequence = self._probing.pop(node, None)

@@ -15,7 +15,7 @@ whatever its size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from types import MappingProxyType
 from typing import Final, final
@@ -180,6 +180,11 @@ class Swim:
     def members(self) -> list[NodeRecord]:
         """Return the records of the live members, without this node."""
         return list(self._ground.view.records())
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """How much of what peers told was refused, by reason."""
+        return self._ground.rejections
 
     def statistics(self) -> SwimStatistics:
         """Return the counters."""

@@ -481,7 +481,7 @@ class Node:
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        return gather_statistics(self._mesh, *parts)
+        return gather_statistics(self._mesh, self._membership, *parts)
 
     @property
     def parts(self) -> NodeParts:

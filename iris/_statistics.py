@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import final
 
+from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.ids import NodeId
 from iris.kernel.link import LinkStatistics
@@ -54,11 +55,12 @@ class NodeStatistics:
     tunnels: TunnelsStatistics
     links: Mapping[NodeId, LinkStatistics]
     refusals: Mapping[str, int]
-    """Frames and messages that were refused, by reason."""
+    """Frames and messages that were refused, by reason, and what was told of members."""
 
 
 def gather_statistics(
     mesh: Mesh,
+    membership: Membership,
     requests: Requests,
     broadcasts: Broadcasts,
     relays: Relays,
@@ -88,5 +90,5 @@ def gather_statistics(
         services=MappingProxyType({name: member.statistics() for name, member in serving.memberships.items()}),
         tunnels=tunnels.statistics(),
         links=MappingProxyType({node: peer.link.statistics() for node, peer in mesh.peers.items()}),
-        refusals=MappingProxyType(dict(mesh.refusals)),
+        refusals=MappingProxyType({**mesh.refusals, **membership.refusals()}),
     )

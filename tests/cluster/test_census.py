@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.cluster.effects import Changed, Effect, Rejected, Send, Synchronized
-from iris.cluster.gossip import Renewal, encode_update
+from iris.cluster.gossip import Renewal, encode_update, updates_untrusted
 from iris.cluster.records import MemberState, NodeRecord
 from iris.cluster.swim import Swim
 from iris.kernel import kinds
@@ -127,6 +127,21 @@ def test_the_whole_state_is_not_sent_to_the_same_node_twice_in_a_moment() -> Non
     assert len(sends(swim.receive(join, node(1), 0.0), kinds.STATE)) == 1
     assert sends(swim.receive(join, node(1), 0.1), kinds.STATE) == []
     assert len(sends(swim.receive(join, node(1), 0.7), kinds.STATE)) == 1
+
+
+def test_records_that_are_wanted_again_and_again_are_sent_once_in_a_moment() -> None:
+    swim = knowing(*range(1, 100))
+    everybody = b"".join(bytes.fromhex(node(number)) for number in range(100))
+
+    def given(question: bytes, now: float) -> int:
+        answers = sends(swim.receive((kinds.WANTED, question), node(1), now), kinds.STATE)
+        return sum(len(updates_untrusted(answer.message[2])) for answer in answers)
+
+    assert given(everybody * 20, 0.0) == 100, "each is sent once, however often it is named"
+    assert given(everybody, 0.1) == 64
+    assert given(everybody, 0.2) == 0
+    assert "records wanted again and again" in swim.statistics().rejected
+    assert given(everybody, 0.7) == 100
 
 
 def test_a_sender_without_a_record_is_asked_for_it() -> None:
@@ -256,7 +271,7 @@ def test_the_forgotten_are_not_taken_in_again() -> None:
     trust.expelled.add(node(1))
     swim.recheck(0.0)
     effects = gossip(swim, record(1, incarnation=7), sender=2)
-    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that its subject did not sign"]
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that rests on papers that do not hold"]
     assert swim.state(node(1)) is None
 
 
@@ -311,7 +326,7 @@ def test_a_digest_is_answered_once_and_only_if_it_was_asked_for() -> None:
     swim = knowing(1, 2, 3)
     denial = (kinds.DIGEST, bytes(range(256)), b"")
     effects = swim.receive(denial, node(1), 0.0)
-    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a digest that was not asked for"]
+    assert swim.statistics().rejected == {"a digest that was not asked for": 1}
     assert sends(effects, kinds.STATE) == []
     swim._census.synchronize(node(1))
     assert len(sends(swim.receive(denial, node(1), 0.1), kinds.STATE)) == 1

@@ -141,6 +141,14 @@ def test_a_helper_probes_and_reports_either_way() -> None:
     assert [s.message[1:3] for s in sends(effects, kinds.PROBE_REPORT)] == [(77, 2)]
 
 
+def test_who_has_left_is_asked_for_somebody_else_in_a_form_that_is_understood() -> None:
+    swim = knowing(1, 2)
+    gossip(swim, record(2, incarnation=2, leaving=True), sender=2)
+    effects = swim.receive((kinds.PROBE_REQUEST, 77, bytes.fromhex(node(2)), ()), node(1), 0.1)
+    (probe,) = sends(effects, kinds.PROBE)
+    assert probe.message[2:4] == (int(MemberState.DEAD), 2)
+
+
 def test_probes_for_others_are_bounded() -> None:
     swim = knowing(1, 2)
     requests = ((kinds.PROBE_REQUEST, number, bytes.fromhex(node(2)), ()) for number in range(1000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections import Counter
 
 import pytest
@@ -9,6 +11,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
+import iris.testing
+from iris.cluster.gossip import encode_update
+from iris.kernel import kinds
 from tests.support.stages import open_stage
 
 
@@ -191,3 +196,36 @@ async def test_statistics_are_nested_by_pattern_and_do_not_change_afterwards(aut
         assert (before.published, after.published) == (0, 1)
         assert after.links.keys() == {node.id}
         assert after.tunnels.opened == 0
+
+
+async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in_one_line(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        iris.testing.open_network(seed=7) as network,
+        network.open_node("shop") as node,
+        network.open_node("liar") as liar,
+        network.open_node("x") as other,
+    ):
+        swim = node._membership._swim
+        clone = dataclasses.replace(swim.own, incarnation=9, site="elsewhere")
+        clone = dataclasses.replace(clone, signature=node._mesh.identity.sign(clone.statement()))
+        forged = dataclasses.replace(other._membership._swim.own, incarnation=9)
+        for message in (
+            (kinds.GOSSIP, (encode_update(clone),)),
+            (kinds.GOSSIP, (encode_update(forged),)),
+            (kinds.GOSSIP, ((0, b"short"),)),
+        ):
+            for _ in range(3):
+                liar._mesh.post(node.id, message, 64)
+        await trio.sleep(1)
+        told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert len(told) == 3
+        for line in told:
+            assert line.startswith(f"node {liar.id} of cluster 'liar' told of members what is refused: ")
+        refusals = node.statistics().refusals
+        assert refusals["membership: another process uses this node's id and key"] == 3
+        assert refusals["membership: a record that its subject did not sign"] == 3
+        assert sum(count for reason, count in refusals.items() if reason.startswith("membership: ")) == 9
+        assert not other.statistics().refusals
+        assert {node.id, liar.id} == set(other._mesh.peers)
