@@ -57,19 +57,23 @@ def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    program = str(home / "bin" / "spark-class")
+    java = find_java()
     environment = {
-        "JAVA_HOME": str(find_java()),
+        "JAVA_HOME": str(java),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        # An application whose executors are killed on purpose is not given up.
-        "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT} -Dspark.deploy.maxExecutorRetries=-1",
+        "SPARK_SCALA_VERSION": "2.13",
     }
+    # What spark-class would start, after a Java machine of its own has found out how.
+    program = (
+        *(str(java / "bin" / "java"), "-cp", f"{home / 'jars'}/*", "-Xmx256m", *LIGHT.split()),
+        # An application whose executors are killed on purpose is not given up.
+        "-Dspark.deploy.maxExecutorRetries=-1",
+    )
     common = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
         master = Child(
-            (program, "org.apache.spark.deploy.master.Master", *common),
+            (*program, "org.apache.spark.deploy.master.Master", *common),
             ready="Starting Spark master at spark://",
             log=directory / "master.txt",
             environment=environment,
@@ -80,7 +84,7 @@ def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]
         for number in range(workers):
             place = directory / f"worker-{number}"
             command = (
-                *(program, "org.apache.spark.deploy.worker.Worker", *common, "--cores", "1", "--memory", "1g"),
+                *(*program, "org.apache.spark.deploy.worker.Worker", *common, "--cores", "1", "--memory", "1g"),
                 *("--work-dir", str(place), found.group()),
             )
             worker = Child(

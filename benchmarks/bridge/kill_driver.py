@@ -27,7 +27,7 @@ def main(master: str, directory: Path, settings: dict[str, str]) -> None:
     }
     for name, value in {**own, **settings}.items():
         builder = builder.config(name, value)
-    spark = spark_bridge.configure(builder).getOrCreate()
+    spark = spark_bridge.configure(builder, latency=True).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     events = spark.readStream.format("iris").options(subscribe="in", minPartitions="2").load()
     query = (

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, final
@@ -37,7 +37,7 @@ _LIVES: Final = 10_000_000
 """Numbers that one life of the publisher has for itself."""
 
 _DRY: Final = 600.0
-_LOOK: Final = 1.0
+_LOOK: Final = 0.5
 
 
 @final
@@ -95,12 +95,12 @@ class Scene:
         self.bridge.launch()
         self.publisher.launch()
 
-    def start(self, cluster: SparkCluster) -> None:
-        """Start the driver, and wait until everything runs."""
+    def start(self, cluster: SparkCluster, settings: Mapping[str, str]) -> None:
+        """Start the driver with further settings, and wait until everything runs."""
         self._cluster = cluster
         driver = (
             *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(self.directory)),
-            json.dumps(cluster.settings),
+            json.dumps({**cluster.settings, **settings}),
         )
         workers = {"PYSPARK_PYTHON": find_worker_python(os.environ)}  # the whole cluster is on this machine
         self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt", environment=workers)
@@ -132,6 +132,12 @@ class Scene:
         child.end()
         self._begin(victim)
         return True
+
+    def wait_running(self, victim: str) -> None:
+        """Wait until a publisher or a bridge is at work: to kill one that is starting shows little."""
+        if victim not in _COSTLY:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself, and is started again at the next turn
+                getattr(self, victim).wait_ready()
 
     def _begin(self, victim: str) -> None:
         if victim == "publisher":
@@ -219,6 +225,7 @@ def run_kills(
     seed: int = 0,
     pause: float = 4.0,
     rate: float = 1000.0,
+    executors: int | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Kill processes, one after the other, let everything run dry, and compare.
@@ -228,6 +235,7 @@ def run_kills(
         seed: of the times, and of which executor.
         pause: mean seconds between two kills.
         rate: events per second.
+        executors: at once, at most; by default one on each of the two workers.
         say: told of each kill.
     """
     chance = Random(seed)
@@ -236,12 +244,13 @@ def run_kills(
         scene = Scene(directory, rate)
         stack.callback(scene.end)
         with open_cluster(directory) as cluster:
-            scene.start(cluster)
+            scene.start(cluster, {} if executors is None else {"spark.cores.max": str(executors)})
             began = time.monotonic()
             while (turn := outcome.kills.total()) < len(victims):
                 victim = victims[turn]
                 time.sleep(min(chance.expovariate(1 / pause), 5 * pause))
                 scene.revive(outcome)
+                scene.wait_running(victim)
                 if scene.kill(victim, chance):
                     outcome.kills[victim] += 1
                     if say is not None:

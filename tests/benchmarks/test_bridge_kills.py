@@ -8,10 +8,14 @@ import pytest
 
 from benchmarks.bridge.kills import VICTIMS, choose_victims, run_kills
 
+SEED = 141
+"""With it the driver dies early, the others while it starts again, and an executor at last: Spark's start is what takes
+time, and happens twice."""
+
 
 def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed() -> None:
-    outcome = run_kills(choose_victims(20, seed=1, costly=2), seed=1, pause=0.5, rate=300.0)
-    assert outcome.kills == {"publisher": 8, "bridge": 8, "driver": 2, "executor": 2}
+    outcome = run_kills(choose_victims(20, seed=SEED, costly=1), seed=SEED, pause=0.3, rate=300.0, executors=1)
+    assert outcome.kills == {"publisher": 9, "bridge": 9, "driver": 1, "executor": 1}
     assert outcome.acknowledged > 100
     assert outcome.good, outcome
 
