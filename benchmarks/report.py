@@ -79,7 +79,7 @@ class Report:
         """Every figure of Iris with the same figure of a peer, and the one divided by the other."""
         ours = {row.case: row for row in self.rows() if row.system == OURS}
         for row in self.rows():
-            if row.system != OURS and row.case in ours:
+            if row.system != OURS and row.case in ours and row.median:
                 yield ours[row.case], row, ours[row.case].median / row.median
 
     def as_json(self) -> dict[str, Any]:

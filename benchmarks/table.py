@@ -21,6 +21,14 @@ The peers' Python packages come with `make bench`. Two of them need a server bes
 (Debian packages of these names), which must be on the `PATH`. What is not there is left out, and *Not measured* at the
 end says why.
 
+Each system is measured at what it is used for. grpc.aio answers requests, redis-py publishes. Blocking sockets (pyzmq
+and CURVE) are not paced: their user waits in the call; pyzmq.asyncio is. Bulk is compared with the bare streams and
+pynng on trio, one message after the other; what the others do with 64 KiB is in the case of that size. Broadcast,
+start, memory and members are Iris's own. Options are those that a user who wants speed sets: nats-server and
+redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
+pipelines, ZeroMQ without a copy of 64 KiB. Its limits on what waits stay as they are, because higher ones were slower;
+asyncio has its own event loop.
+
 Your own machine or network is measured by [`iris bench`](command.md#iris-bench): Iris alone, the same cases, nothing
 to install. With no options both ends are on this machine; between machines, `iris bench --serve` runs on one or
 several, and `iris bench --to CLUSTER` on another, with credentials of the same realm.
@@ -41,6 +49,10 @@ TAIL = """\
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
 | `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
+
+In `results` and `ratios` a `case` is its name and that of the figure, as in `request-1/p50`; elsewhere its name alone.
+`rounds` is a number in `run`, and in `results` the list of what each round found, in their order: fewer than in `run`
+if some failed. A ratio is left out where the median of the peer is 0.
 
 `iris bench --json` writes the same without `ratios` and `absent`; its `run` has no `quick`, but `members`, the
 receivers that were found, and `clock_error`: between two machines, the microseconds by which ages may be wrong, because
@@ -95,7 +107,7 @@ def _section(report: Report, case: Case, figure: Figure, sealed: dict[str, bool]
     yield "|---|---|---|---|"
     ours = next((row for row in rows if row.system == OURS), None)
     for row in ranked(rows, figure):
-        ratio = "" if ours is None or row is ours else f"{ours.median / row.median:.2f}"
+        ratio = "" if ours is None or row is ours or not row.median else f"{ours.median / row.median:.2f}"
         name = f"**{row.system}**" if row is ours else row.system
         yield f"| {name} | {'yes' if sealed[row.system] else 'no'} | {spread(row)} | {ratio} |"
     yield ""

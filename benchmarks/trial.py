@@ -9,7 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
@@ -28,6 +28,11 @@ LINKING = 150.0
 
 class TrialError(Exception):
     """A process of a trial failed or fell silent.  The message is its last line of standard error."""
+
+
+def last_words(output: Iterable[str]) -> str:
+    """Return the last line that says something: of several errors at once Python draws a tree around the texts."""
+    return next((said for line in reversed(list(output)) if (said := line.strip(" |+-\n"))), "")
 
 
 @final
@@ -93,8 +98,7 @@ class Worker:
         """Raise ``TrialError`` if the process has failed."""
         if self._process.poll():
             self._errors.seek(0)
-            said = self._errors.read().strip().splitlines()
-            raise TrialError(said[-1] if said else f"ended with status {self._process.returncode}")
+            raise TrialError(last_words(self._errors) or f"ended with status {self._process.returncode}")
 
     def close(self) -> None:
         """End the process."""
@@ -135,4 +139,15 @@ def run_trial(system: System, case: Case, *, seconds: float, broker: str, direct
         if case.told_by_source:
             return dict(source.hear("figures", seconds + (LINKING if case.kind == "members" else PATIENCE)))
         figures = [dict(sink.hear("figures", 10 * seconds + PATIENCE, watching=source)) for sink in sinks]
-        return {name: sum(one[name] for one in figures) for name in figures[0]}
+        return added(figures)
+
+
+def added(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the figures of all sinks together.
+
+    Raises:
+        TrialError: one counted more than was sent, so that what it counted were not the messages.
+    """
+    if any(one.get("lost", 0) < 0 for one in figures):
+        raise TrialError("more messages were counted than were sent")
+    return {name: sum(one[name] for one in figures) for name in figures[0]}

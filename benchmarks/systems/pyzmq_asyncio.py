@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from benchmarks.system import Roles, System, Task
+from benchmarks.systems.pyzmq_sync import UNCOPIED
 from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ async def _stream_source(task: Task) -> None:
 
     sockets = [_connect(zmq.PUSH, address) for address in task.addresses]
 
+    copied = task.case.size < UNCOPIED
+
     async def send_to_all(payload: bytes) -> None:
         for socket in sockets:
-            await socket.send(payload)
+            await socket.send(payload, copy=copied)
 
-    await send_stream(task, sockets[0].send if len(sockets) == 1 else send_to_all)
+    await send_stream(task, sockets[0].send if copied and len(sockets) == 1 else send_to_all)
     zmq.asyncio.Context.instance().destroy(linger=-1)
 
 

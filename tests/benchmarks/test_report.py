@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
+from time import sleep
 
 import pytest
 
 from benchmarks.report import Absence, Report
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems import all_systems
-from benchmarks.table import HEAD, write_table
+from benchmarks.table import HEAD, TAIL, write_table
+from benchmarks.trial import TrialError, added
 from iris._bench_case import CASES, P50, RATE, REQUESTS, Case
-from iris._bench_meter import Ages, end_mark, percentiles, stamp_at
+from iris._bench_meter import MARK_SIZE, TIMER, Ages, end_mark, percentiles, send_paced, stamp_at
 
 CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
 
@@ -57,6 +60,33 @@ def test_the_json_holds_median_least_greatest_and_every_round(tmp_path: Path) ->
 def test_ratios_are_iris_divided_by_the_peer() -> None:
     ratios = {(entry["case"], entry["peer"]): entry["ratio"] for entry in report().as_json()["ratios"]}
     assert ratios == {("request/rate", "peer"): 2.0, ("request/p50", "peer"): 0.25}
+
+
+def test_a_peer_that_got_nothing_through_spoils_no_report(tmp_path: Path) -> None:
+    silent = report()
+    nothing = system("silent")
+    silent.systems = [*silent.systems, nothing]
+    silent.add(CASE, nothing, {"rate": 0.0, "p50": 1})
+    silent.save(tmp_path / "report.json")
+    assert [entry for entry in silent.as_json()["ratios"] if entry["peer"] == "silent"] == [
+        {"case": "request/p50", "peer": "silent", "unit": "us", "better": "lower", "ratio": 20.0}
+    ]
+    write_table(silent, tmp_path / "table.md")
+    assert "| silent | no | 0 |  |" in (tmp_path / "table.md").read_text()
+
+
+def test_the_json_has_the_keys_that_the_page_describes_and_no_others(tmp_path: Path) -> None:
+    full = report()
+    full.add(CASE, full.systems[1], {"rate": 1, "p50": 1, "lost": 3})
+    full.save(tmp_path / "report.json")
+    saved = json.loads((tmp_path / "report.json").read_text())
+    described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TAIL, re.MULTILINE))
+    assert list(saved) == list(described)
+    for key, text in described.items():
+        entries = saved[key] if text.startswith("list of") else [saved[key]]
+        assert entries, key
+        for entry in entries:
+            assert set(entry if key != "schema" else ()) == set(re.findall(r"`(\w+)`", text)), key
 
 
 def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path) -> None:
@@ -109,6 +139,31 @@ def test_ages_are_taken_from_the_time_that_the_message_was_due(capsys: pytest.Ca
     said = json.loads(capsys.readouterr().out)["figures"]
     assert said["lost"] == 2
     assert said["p50"] > 1e6, "a message that was due at boot is old"
+
+
+async def test_what_holds_up_its_source_makes_the_messages_older() -> None:
+    """A timer that is late by more than timers are was kept waiting by the system under test, in the same thread."""
+    case = Case(name="paced", title="paced", kind="paced", size=16, pace=1000, figures=(P50,))
+    stamps: list[int] = []
+    stalls = iter([0.02])
+
+    async def send(payload: bytes) -> None:
+        if len(payload) != MARK_SIZE:
+            stamps.append(struct.unpack_from("<Q", payload)[0])
+
+    async def wait(seconds: float) -> None:
+        sleep(seconds + next(stalls, 0.0))  # noqa: ASYNC251 - the thread is held up
+
+    await send_paced(Task(case=case, seconds=0.01, broker="", addresses=()), send, wait)
+    late = [stamp - stamps[0] - number * 1_000_000 for number, stamp in enumerate(stamps)]
+    assert len(stamps) == 200
+    assert max(late[:20]) - min(late[:20]) <= TIMER, "held up for 20 ms, of which its timer is to blame for little"
+
+
+def test_pieces_that_are_counted_as_messages_spoil_a_trial() -> None:
+    assert added([{"rate": 1.0, "lost": 2.0}, {"rate": 2.0, "lost": 0.0}]) == {"rate": 3.0, "lost": 2.0}
+    with pytest.raises(TrialError, match="more messages were counted"):
+        added([{"rate": 1.0, "lost": 2.0}, {"rate": 9.0, "lost": -1.0}])
 
 
 def test_the_stamp_fits_the_smallest_payload_of_any_case() -> None:

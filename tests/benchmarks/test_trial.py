@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import traceback
 from pathlib import Path
 
 import pytest
 
 from benchmarks.system import Task
 from benchmarks.systems import iris_members, system_named
-from benchmarks.trial import TrialError, run_trial
+from benchmarks.trial import TrialError, last_words, run_trial
 from iris._bench_case import CASES, Case
 
 
@@ -44,6 +45,12 @@ def test_a_process_that_fails_ends_the_trial_with_its_last_words(tmp_path: Path)
     broken = dataclasses.replace(system_named("trio TCP"), name="no such system")
     with pytest.raises(TrialError, match="ValueError"):
         run_trial(broken, case_named("request-1"), seconds=0.1, broker="", directory=tmp_path)
+
+
+def test_the_last_words_of_several_errors_are_not_the_frame_that_is_drawn_around_them() -> None:
+    group = ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("no such port")])])
+    assert last_words(traceback.format_exception(group)) == "ValueError: no such port"
+    assert last_words(["", "\n"]) == ""
 
 
 @pytest.mark.parametrize("name", ["iris", "trio TLS"])
