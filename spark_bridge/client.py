@@ -177,10 +177,26 @@ class BridgeClient:
 
         await self._retry(send)
 
-    async def commit(self, address: str, query: str, batch: int, parts: Sequence[StagedPart]) -> int | None:
-        """Let staged parts become part of the log; None if the batch is part of it already."""
-        pairs = [[part.partition, part.attempt] for part in parts]
-        payload = {"query": query, "batch": batch, "parts": pairs}
+    async def commit(
+        self,
+        address: str,
+        query: str,
+        batch: int,
+        parts: Sequence[StagedPart],
+        carried: Mapping[StagedPart, bytes] | None = None,
+    ) -> int | None:
+        """Let parts become part of the log; None if the batch is part of it already.
+
+        Args:
+            address: of the member.
+            query: the batch's query.
+            batch: number of the batch.
+            parts: all of them.
+            carried: of those that are not staged, the Arrow IPC streams: 512 KiB in all.
+        """
+        rows = carried or {}
+        listed = [[part.partition, part.attempt, *([rows[part]] if part in rows else [])] for part in parts]
+        payload = {"query": query, "batch": batch, "parts": listed}
         committed: int | None = await self._ask(address, "commit", payload, timeout=_COMMIT)
         return committed
 

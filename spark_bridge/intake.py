@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, final
 
@@ -74,8 +74,23 @@ class Intake:
             await trio.to_thread.run_sync(stack.pop_all().close)
         return size
 
-    async def commit(self, query: str, batch: int, parts: Sequence[StagedPart], *, writer: Writer) -> int | None:
+    async def commit(
+        self,
+        query: str,
+        batch: int,
+        parts: Sequence[StagedPart],
+        carried: Mapping[StagedPart, bytes],
+        *,
+        writer: Writer,
+    ) -> int | None:
         """Let the parts become part of the log and tell the mesh; None if they are part of it already.
+
+        Args:
+            query: the batch's query.
+            batch: number of the batch.
+            parts: all of them.
+            carried: the streams of those that are not staged.
+            writer: who commits.
 
         Raises:
             StoreFull: there is no room; nothing was committed.
@@ -89,7 +104,7 @@ class Intake:
                 self._store.append_batch,
                 query,
                 batch,
-                writer.check(self._staging.rows(ordered)),
+                writer.check(self._staging.rows(ordered, carried)),
                 sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
                 now=int(self._wall_clock() * 1_000_000),
@@ -97,28 +112,22 @@ class Intake:
             count = await trio.to_thread.run_sync(append)
             if count is not None:
                 self._committed(0)
-                self._committed(await self._tell(query, ordered))
+                self._committed(await self._tell(query, self._staging.rows(ordered, carried)))
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
 
-    async def _tell(self, query: str, parts: Sequence[StagedPart]) -> int:
+    async def _tell(self, query: str, batches: Iterator[pa.RecordBatch]) -> int:
         """Publish what is in the log now; return how many rows could not be: that is no error of the one who wrote."""
         own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
         untold = 0
-        async with aclosing(self._rows(parts)) as batches:
-            async for rows in batches:
-                for row in rows.to_pylist():
-                    headers = {**own, **header_texts(row["headers"])}
-                    try:
-                        await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
-                    except IrisError:
-                        untold += 1
+        while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:
+            for row in rows.to_pylist():
+                headers = {**own, **header_texts(row["headers"])}
+                try:
+                    await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                except IrisError:
+                    untold += 1
         return untold
-
-    async def _rows(self, parts: Sequence[StagedPart]) -> AsyncGenerator[pa.RecordBatch]:
-        rows = self._staging.rows(parts)
-        while (batch := await trio.to_thread.run_sync(next, rows, None)) is not None:
-            yield batch
 
     async def abort(self, query: str, batch: int) -> None:
         """Forget what was staged of a batch."""

@@ -16,7 +16,7 @@ drop      {group: name}                      whether there was such a group; onl
 trim      {shard: id, before: offset}        number of events removed; only for nodes of the bridge's cluster
 status    None                               the counters of ``BridgeStatistics``
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
-          parts: [[partition, attempt], ...]}
+          parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
 abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
@@ -59,6 +59,8 @@ MAX_POLL: Final = 10.0
 
 _READ_BYTES: Final = MIB
 """Read from the disk at a time, for each reader."""
+
+_PARTS: Final = "parts are pairs of partition and attempt, or these two and the rows"
 
 _LOCATED_BYTES: Final = 16 * MIB
 """Of a file that one answer names.  The next question takes 1 ms, beside 10 ms that reading so much takes."""
@@ -257,15 +259,20 @@ class Operations:
         fields = _fields(request.payload)
         given = fields.get("parts")
         if not isinstance(given, list):
-            raise RemoteError("bad_request", "parts are pairs of partition and attempt")
+            raise RemoteError("bad_request", _PARTS)
         parts: list[StagedPart] = []
-        for pair in cast("list[object]", given):
-            if not isinstance(pair, list) or len(cast("list[object]", pair)) != 2:
-                raise RemoteError("bad_request", "parts are pairs of partition and attempt")
-            partition, attempt = cast("list[object]", pair)
+        carried: dict[StagedPart, bytes] = {}
+        for listed in cast("list[object]", given):
+            if not isinstance(listed, list) or len(cast("list[object]", listed)) not in (2, 3):
+                raise RemoteError("bad_request", _PARTS)
+            partition, attempt, *rows = cast("list[object]", listed)
             parts.append(_part({**fields, "partition": partition, "attempt": attempt}))
+            for stream in rows:
+                if not isinstance(stream, bytes):
+                    raise RemoteError("bad_request", _PARTS)
+                carried[parts[-1]] = stream
         query, batch = _text(fields, "query"), _number(fields, "batch")
-        return await self._intake.commit(query, batch, parts, writer=writer)
+        return await self._intake.commit(query, batch, parts, carried, writer=writer)
 
     async def _abort(self, request: Request) -> None:
         self._writer(request.sender)

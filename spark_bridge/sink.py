@@ -1,9 +1,9 @@
 """``format("iris")`` as a sink: Spark publishes rows as events.
 
 Exactly once, which is the default: each task stages its rows on a member of the bridge, under query, batch, partition
-and attempt; the driver's commit makes them part of the log in one step, together with the note that this batch of this
-query is in it.  A batch that Spark repeats after a crash finds the note and changes nothing.  What is committed is also
-published, once, to whoever listens at that time.
+and attempt, or gives them to the driver if they are few; the driver's commit makes them part of the log in one step,
+together with the note that this batch of this query is in it.  A batch that Spark repeats after a crash finds the note
+and changes nothing.  What is committed is also published, once, to whoever listens at that time.
 
 At least once: each task publishes its rows itself, confirmed by every durable subscriber.  A batch that Spark repeats
 is published again.
@@ -11,6 +11,7 @@ is published again.
 
 from __future__ import annotations
 
+import io
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.lmdb_store import JOB_PREFIX
@@ -33,6 +35,13 @@ from iris.spark_bridge.worker_process import settle_in
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 """Bytes of a task's rows that are kept in memory until they are sent; more go through a temporary file."""
+
+_FEW_BYTES: Final = 64 * KIB
+"""A task's rows that are not more go to the driver with its commit message, and with the commit to the bridge: without
+a tunnel, and without a file that is synchronized, with its directories, to be read once and deleted."""
+
+_MOST_BYTES: Final = 512 * KIB
+"""Of all tasks, that go with one commit: it is a request, which nodes take up to 1 MiB."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -91,6 +100,15 @@ class Staged(WriterCommitMessage):
         self.part = part
 
 
+@final
+class Carried(WriterCommitMessage):
+    """What a task tells the driver: its rows themselves, because they are few."""
+
+    def __init__(self, part: StagedPart, rows: bytes) -> None:
+        self.part = part
+        self.rows = rows
+
+
 def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str, batch: int) -> WriterCommitMessage:
     """Do a task's work."""
     settle_in()
@@ -107,6 +125,9 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
         with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
             for found in rows:
                 stream.write_batch(found)
+        if file.tell() <= _FEW_BYTES:
+            file.seek(0)
+            return Carried(part, file.read())
         address = portal.call(partial(_stage, part=part, file=file))
     return Staged(address, part)
 
@@ -116,11 +137,15 @@ async def _publish(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
 
 
 async def _stage(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
-    # A batch is committed by one member; which one depends on the query alone.
-    addresses = sorted({shard.address for shard in await client.shards()})
-    address = addresses[hash_of(part.query) % len(addresses)]
+    address = await _address(client, part.query)
     await client.stage(address, part, file)
     return address
+
+
+async def _address(client: BridgeClient, query: str) -> str:
+    """Return the member that commits all batches of a query: which one depends on the query alone."""
+    addresses = sorted({shard.address for shard in await client.shards()})
+    return addresses[hash_of(query) % len(addresses)]
 
 
 def hash_of(query: str) -> int:
@@ -132,14 +157,28 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     """Do the driver's work: what the tasks staged becomes part of the log."""
     settle_in()  # this is a worker, too, and is used again for the next batch
     staged = [message for message in messages if isinstance(message, Staged)]
-    if not staged:
+    carried = [message for message in messages if isinstance(message, Carried)]
+    if not staged and not carried:
         return
-    addresses = {message.address for message in staged}
-    if len(addresses) > 1:
+    if len({message.address for message in staged}) > 1:
         raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
-    part = staged[0].part
-    parts = [message.part for message in staged]
-    portal_to(options.connection).call(lambda client: client.commit(staged[0].address, part.query, part.batch, parts))
+    portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))
+
+
+async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[Carried]) -> None:
+    """Commit a batch: what its tasks staged, and what they gave to the driver.
+
+    Errors are those of ``BridgeClient.commit``.
+    """
+    parts = [message.part for message in staged] + [message.part for message in carried]
+    query, batch = parts[0].query, parts[0].batch
+    address = staged[0].address if staged else await _address(client, query)
+    rows = {message.part: message.rows for message in carried}
+    if sum(map(len, rows.values())) > _MOST_BYTES:
+        for part, data in rows.items():
+            await client.stage(address, part, io.BytesIO(data))
+        rows = {}
+    await client.commit(address, query, batch, parts, rows)
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:

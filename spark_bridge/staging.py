@@ -2,19 +2,21 @@
 
 Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
 IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the
-log in one transaction, together with the note that it is; then its files go.
+log in one transaction, together with the note that it is; then its files go.  What is small needs no file, but comes
+with the commit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
@@ -116,25 +118,32 @@ class Staging:
                 raise StoreFull(f"no room in {self._directory} for what Spark writes: {error.strerror}") from None
             raise
 
-    def rows(self, parts: Sequence[StagedPart]) -> Iterator[pa.RecordBatch]:
+    def rows(self, parts: Sequence[StagedPart], carried: Mapping[StagedPart, bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of parts in order, in batches that fit into one chunk.
+
+        Args:
+            parts: all of them.
+            carried: those that are no files, because they came with the commit.
 
         Raises:
             LogDamaged: a part is missing or is not what was written.
+            RemoteError: what came with the commit is no such stream.
             ConfigError: rows cannot be published.
         """
         for part in parts:
+            data = carried.get(part)
+            if data is not None:
+                try:
+                    yield from _read(io.BytesIO(data))
+                except (pa.ArrowException, EOFError, OSError) as error:
+                    raise RemoteError("bad_request", f"the rows of partition {part.partition}: {error}") from None
+                continue
             path = self.path(part)
             try:
                 with path.open("rb") as file:
                     _verify(file)
-                with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
-                    if not stream.schema.equals(SINK_SCHEMA):
-                        raise LogDamaged(f"{path} holds other columns: {', '.join(stream.schema.names)}")
-                    for batch in stream:
-                        batch.validate()
-                        check_rows(batch)
-                        yield from _cut(batch)
+                with path.open("rb") as file:
+                    yield from _read(file)
             except FileNotFoundError:
                 raise LogDamaged(f"the staged file {path} is missing") from None
             except (pa.ArrowException, EOFError, OSError) as error:
@@ -156,6 +165,16 @@ class Staging:
                 if path.stat().st_mtime < seconds:
                     shutil.rmtree(path, ignore_errors=True)
                     path.parent.rmdir()
+
+
+def _read(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(file) as stream:
+        if not stream.schema.equals(SINK_SCHEMA):
+            raise OSError(f"it holds other columns: {', '.join(stream.schema.names)}")
+        for batch in stream:
+            batch.validate()
+            check_rows(batch)
+            yield from _cut(batch)
 
 
 def _verify(file: BinaryIO) -> None:

@@ -19,6 +19,7 @@ from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.sink import Carried, Staged, commit_parts
 from iris.spark_bridge.staging import StagedPart
 from iris.testing import Network, Rights, open_network
 from tests.support.arrivals import stored
@@ -226,6 +227,78 @@ async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted
             assert stored(bridge.store) == [b"a", b"b"]
             assert bridge.statistics().untold == 2
             assert staged_files(tmp_path) == []
+
+
+# -- what comes with the commit --------------------------------------------------------------------------------
+
+
+async def test_few_rows_come_with_the_commit_and_are_stored_and_told_once(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as (bridge, client),
+        network.open_node("listener") as node,
+        node.subscribe("out.*") as events,
+    ):
+        carried = {part(0): written(["a"]).getvalue(), part(1): written([]).getvalue()}
+        assert await client.commit("bridge", "q", 0, [part(1), part(0)], carried) == 1
+        assert await client.commit("bridge", "q", 0, [part(1), part(0)], carried) is None
+        assert stored(bridge.store) == [b"a"]
+        assert not (tmp_path / "staged" / "q").exists()
+        with trio.fail_after(5):
+            assert (await anext(events)).payload == b"a"
+
+
+async def test_parts_that_are_staged_and_parts_that_are_not_keep_their_order(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        await client.stage("bridge", part(1), written(["b"]))
+        carried = {part(2): written(["c"]).getvalue(), part(0): written(["a"]).getvalue()}
+        assert await client.commit("bridge", "q", 0, [part(1), part(2), part(0)], carried) == 3
+        assert stored(bridge.store) == [b"a", b"b", b"c"]
+        assert staged_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "rows of partition 0"),
+        (b"nonsense", "rows of partition 0"),
+        (written(["a"]).getvalue()[:-40], "rows of partition 0"),
+        (written(["a"], topic="not a topic").getvalue(), "not a topic"),
+        ("text", "parts are pairs"),
+    ],
+)
+async def test_rows_with_a_commit_are_looked_at_like_those_that_are_staged(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        good = written(["good"]).getvalue()
+        with pytest.raises(RemoteError, match=message):
+            await client.commit("bridge", "q", 0, [part(0), part(1)], {part(0): data, part(1): good})
+        assert stored(bridge.store) == []
+
+
+async def test_rows_with_a_commit_need_the_right_to_publish_them(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, _):
+        network.credential("analysts", Rights(publishes=("out.y",), subscribes=()))
+        async with network.open_node("analysts") as node:
+            client = BridgeClient(node, "bridge", patience=5)
+            with pytest.raises(NotAllowed, match=r"publish on 'out\.x'"):
+                await client.commit("bridge", "q", 0, [part(0)], {part(0): written(["a"]).getvalue()})
+        assert stored(bridge.store) == []
+
+
+async def test_a_driver_stages_what_is_too_much_for_its_commit(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        text = "x" * 60_000
+        many = [Carried(part(number), written([f"{number:02d}{text}"]).getvalue()) for number in range(20)]
+        await client.stage("bridge", part(20), written(["last"]))
+        await commit_parts(client, staged=[Staged("bridge", part(20))], carried=many)
+        found = stored(bridge.store)
+        assert [value[:2] for value in found[:-1]] == [b"%02d" % number for number in range(20)]
+        assert found[-1] == b"last"
+        few = [Carried(part(0, batch=1), written(["few"]).getvalue())]
+        await commit_parts(client, staged=[], carried=few)
+        assert stored(bridge.store)[-1] == b"few"
 
 
 # -- who may write ---------------------------------------------------------------------------------------------

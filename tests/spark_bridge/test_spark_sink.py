@@ -90,7 +90,8 @@ def test_a_table_is_published_with_topics_keys_and_headers(spark: SparkSession, 
         F.col("id").cast("string").alias("value"),
         F.lit("k").alias("key"),
         F.concat(F.lit("t."), (F.col("id") % 2).cast("string")).alias("topic"),
-        F.expr("array(struct('h' as key, cast('x' as binary) as value))").alias("headers"),
+        # So much that tasks stage it, and do not give it to the driver.
+        F.expr("array(struct('h' as key, cast(repeat('x', 4000) as binary) as value))").alias("headers"),
     )
     rows.write.format("iris").mode("append").save()
     assert sorted(log(spark, "t.1"), key=int) == [str(n) for n in range(1, 100, 2)]
@@ -98,7 +99,7 @@ def test_a_table_is_published_with_topics_keys_and_headers(spark: SparkSession, 
     assert row is not None
     assert bytes(row.key) == b"k"
     headers = {header.key: bytes(header.value) for header in row.headers}
-    assert headers["h"] == b"x"
+    assert headers["h"] == b"x" * 4000
     assert set(headers) == {"h", "iris-sender"}
 
 

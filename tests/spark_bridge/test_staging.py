@@ -20,7 +20,7 @@ def write(staging: Staging, data: bytes) -> None:
 
 
 def values(staging: Staging) -> list[bytes]:
-    return [value for batch in staging.rows([part(0)]) for value in batch.column("value").to_pylist()]
+    return [value for batch in staging.rows([part(0)], {}) for value in batch.column("value").to_pylist()]
 
 
 def test_a_part_is_there_when_it_is_whole(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_rows_are_divided_into_chunks_that_can_be_read(tmp_path: Path, sizes: li
     staging = Staging(tmp_path)
     data = rows(*({"value": bytes(size), "topic": "t"} for size in sizes))
     write(staging, data.getvalue())
-    batches = list(staging.rows([part(0)]))
+    batches = list(staging.rows([part(0)], {}))
     assert [len(value) for batch in batches for value in batch.column("value").to_pylist()] == sizes
     for batch in batches:
         assert 0 < batch.num_rows <= CHUNK_EVENTS
