@@ -12,7 +12,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
-from iris.patterns.tunnel_flight import Flight
+from iris.patterns.tunnel_flight import STEP, Flight
 from iris.patterns.tunnel_machine import TunnelMachine
 
 
@@ -99,7 +99,7 @@ class TunnelEnd:
         piece = self.machine.take(limit, data=room)
         if piece is not None:
             message, size = piece
-            if message[0] == kinds.TUNNEL_CHUNK and flight.add(size):
+            if message[0] == kinds.TUNNEL_CHUNK and flight.add(size) and not self._goes_on(limit - size):
                 return (*message[:-1], flight.mark(self._clock())), size
             return piece
         self._attached = False
@@ -108,6 +108,10 @@ class TunnelEnd:
         elif self.machine.has_data:
             flight.block(self)
         return None
+
+    def _goes_on(self, room: int) -> bool:
+        """Tell whether a frame with so much room left takes another chunk, which can carry the mark that is due."""
+        return room >= STEP and self.machine.has_data and self._flight.has_room
 
     def offer(self) -> None:
         """Tell the link if there is something to take and room for it."""

@@ -3,7 +3,8 @@
 Requests and probes overtake tunnels where they wait, but not what is in the buffers of the transport or unread at the
 other end.  A window of each of eight transfers there made requests ten times slower, and the node was taken for dead.
 
-So a chunk carries a *mark* after each ``STEP`` bytes, and the other end sends the mark back when it comes to it.
+So a chunk carries a *mark* after each ``STEP`` bytes, but for those that others follow in the same frame: they would
+come back together, and each is 40 us of work for either end.  The other end sends the mark back when it comes to it.
 The time that takes, compared with the shortest that it ever took, tells how much of what is on the way only queues:
 ``on the way * (1 - shortest / time)``.  The limit grows while that is little and shrinks while it is much.
 
@@ -16,7 +17,7 @@ from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
 STEP: Final = 64 * 1024
-"""Bytes between two marks: one frame of the link.  The unit of what follows."""
+"""Bytes between two marks, or a frame if that is more.  The unit of what follows."""
 
 LEAST: Final = 2
 """One frame under way and one being made."""
@@ -31,18 +32,12 @@ QUICK: Final = 0.003
 """Seconds for which data may stand in the queue while no requests share the link: on a fast one that is more than three
 frames, with which two processes of one machine wait for each other a third of the time."""
 
-_MARKS: Final = 8
-"""Marks on the way, if the limit allows for steps of ``STEP`` and more: each is a message back, 40 us at both ends."""
-
 SHARE: Final = 4
 """While requests share the link, all of these are so many times smaller."""
 
 FAR: Final = 8
 """To nodes of other sites the queue may be this many times as long: with several gateways on the way, each at work on a
 frame, three frames are none; and over 40 ms, 1 ms of jitter looks like 1.6 frames at 100 MB/s."""
-
-_FARTHEST: Final = 4 * STEP
-"""Bytes between two marks at most: one frame of bulk."""
 
 _MEMORY: Final = 10.0
 """Seconds after which the shortest time may be forgotten: the route may have become longer."""
@@ -115,8 +110,7 @@ class Flight:
     def add(self, size: int) -> bool:
         """Count data that leaves now; tell whether it has to carry a mark."""
         self._sent += size
-        step = self._unit if self._shared else max(self._unit, min(self.limit // _MARKS, _FARTHEST))
-        return self._sent - self._sent_at_mark >= step
+        return self._sent - self._sent_at_mark >= self._unit
 
     def share(self, shared: bool) -> None:
         """Learn whether requests share the link.  To far nodes they take so long that it makes no difference."""

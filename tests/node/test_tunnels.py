@@ -218,7 +218,7 @@ async def test_cancelling_the_opening_leaves_nothing(autojump_clock: MockClock, 
 async def flap(network: Network) -> None:
     """Cut the network again and again, never for long enough that a node is given up."""
     while True:
-        await trio.sleep(0.01)
+        await trio.sleep(0.004)
         network.memory.partition(["shop"], ["store"])
         await trio.sleep(0.003)
         network.memory.heal()

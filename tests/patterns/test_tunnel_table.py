@@ -189,6 +189,30 @@ async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> No
             assert max(counts) - min(counts) <= 3
 
 
+@pytest.mark.parametrize(
+    ("room", "marked"),
+    [
+        (256 * KIB, [False, False, True]),
+        (128 * KIB, [False, True, True]),
+        (64 * KIB, [True, True, True]),
+        (16 * KIB, [False, False, False, True] * 3),
+    ],
+)
+async def test_a_frame_has_one_mark_on_its_last_chunk(autojump_clock: MockClock, room: int, marked: list[bool]) -> None:
+    async with open_nodes() as (near, far):
+        sender, _ = await near.open(far)
+        near.mesh.hold()
+        for _ in range(3):
+            await sender.send(bytes(64 * KIB))
+        (source,) = near.mesh.sources
+        chunks: list[Message] = []
+        rest = room
+        while (piece := source.take(rest, shared=False)) is not None:
+            chunks.append(piece[0])
+            rest = rest - piece[1] or room
+        assert [chunk[-1] > 0 for chunk in chunks] == marked
+
+
 async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) -> None:
     async with open_nodes(Config(tunnel_chunk=32 * KIB)) as (near, far):
         near.mesh.keep_delivered = True
