@@ -68,6 +68,7 @@ class Discovery:
         book: addresses that were good before.
         file: where the book is kept; None: nowhere.
         wall_clock: the date, for the book.
+        announce: puts this node's entry into the registry again, if somebody has removed it; raises ConfigError.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Discovery:
         book: AddressBook,
         file: AddressFile | None,
         wall_clock: Callable[[], float],
+        announce: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._mesh = mesh
+        self._announce = announce
         self._introduce = introduce
         self._knows = knows
         self._seeds = seeds
@@ -134,6 +137,7 @@ class Discovery:
                 await trio.sleep(pause)
                 self._dial(nursery, Source)
                 self._dial_strangers(nursery)
+                await self._stay_announced()
 
     # -- where to look --------------------------------------------------------------------------------------
 
@@ -199,6 +203,20 @@ class Discovery:
         for node in [node for node in unknown if node in before][:_FIRST_ROUND]:
             self._announced.add(node)
             nursery.start_soon(self._try_announced, node, unknown[node])
+
+    async def _stay_announced(self) -> None:
+        """See that others on this machine find this node, also when its directory was cleared up.
+
+        Systems do that with what nobody has touched for ten days in ``/tmp``, and when a user has logged out.
+        """
+        if self._announce is None or self._registry is None or self._registry.holds(self._mesh.node):
+            return
+        try:
+            await self._announce()
+        except ConfigError as error:
+            self._warn(self._mesh.node, error)
+        else:
+            self._warned.discard(self._mesh.node)
 
     def __contains__(self, node: object) -> bool:
         """Whether a node that is announced need not be dialled."""

@@ -42,6 +42,14 @@ class Registry:
         """Whether the directory is there."""
         return self._directory.is_dir()
 
+    def holds(self, node: NodeId) -> bool:
+        """Tell whether a node's entry is there."""
+        return (self._directory / f"{node}{_SUFFIX}").exists()
+
+    def has_socket(self, node: NodeId) -> bool:
+        """Tell whether a node's socket is there."""
+        return (self._directory / node).exists()
+
     def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         """Write this node's entry; readers see it whole or not at all."""
         entry = self._directory / f"{node}{_SUFFIX}"

@@ -202,6 +202,18 @@ async def open_node(
         nursery.start_soon(node.run)
         if registry is not None:
             registry.announce(identity.node_id, mesh.advertised)
+        had_socket = registry is not None and registry.has_socket(identity.node_id)
+        chances = [*range(_SWEPT)]
+
+        async def announce() -> None:
+            """Announce this node once more, in a directory that was cleared up: eight times at the most."""
+            if registry is not None and chances:
+                chances.pop()
+                await remake()
+                if had_socket and not registry.has_socket(identity.node_id):
+                    await transport.listen(listen[:1])
+                registry.announce(identity.node_id, mesh.advertised)
+
         book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
         if file is not None:
             await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
@@ -219,6 +231,7 @@ async def open_node(
                     book=book,
                     file=file,
                     wall_clock=environment.wall_clock,
+                    announce=announce,
                 )
                 await discovery.look()
                 await node.wait_ready()
@@ -228,6 +241,7 @@ async def open_node(
                 discovery.note()
                 await discovery.save()
         finally:
+            chances.clear()  # what is withdrawn now stays so
             if registry is not None:
                 registry.withdraw(identity.node_id)
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
