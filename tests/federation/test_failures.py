@@ -309,11 +309,7 @@ async def test_changed_frames_are_refused(autojump_clock: MockClock, place: int)
 async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockClock) -> None:
     secret = b"the combination of the safe is 31-41-59"
     async with open_federation() as federation:
-        await federation.gateway("eu")
-        await federation.gateway("us", to=["eu-gateway"])
-        await federation.member("eu", echo("store"))
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
+        shop = await federation.two_sites(echo("store"))
         captured: list[bytes] = []
 
         def keep(frame: bytes) -> list[bytes]:
@@ -346,11 +342,7 @@ async def test_a_gateway_may_not_speak_for_another_site(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_federation() as federation:
-        await federation.gateway("eu")
-        await federation.member("eu", echo("store"))
-        await federation.gateway("us", to=["eu-gateway"])
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
+        shop = await federation.two_sites(echo("store"))
         # Another site that calls itself eu, whose gateway knows nothing of the first one.
         impostor = await federation.node("eu", "impostor", seeds=[])
         stack = federation.network.memory
@@ -391,13 +383,7 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_federation() as federation:
-        await federation.gateway("eu")
-        await federation.member("eu", echo("store"))
-        await federation.gateway("us", to=["eu-gateway"])
-        liar = await federation.gateway("ap", to=["us-gateway"])
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
+        shop, liar = await federation.three_sites()
         own, us = federation.nodes["ap-gateway"].id, federation.gateways["us-gateway"]
         link = liar._between.peers[federation.nodes["us-gateway"].id].link
         eu = Hop("eu", federation.nodes["eu-gateway"].id)
@@ -451,11 +437,7 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
 
 async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        await federation.gateway("eu", rate=200_000.0)
-        await federation.gateway("us", to=["eu-gateway"])
-        await federation.member("eu", echo("store"))
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
+        shop = await federation.two_sites(echo("store"), rate=200_000.0)
         payload: Any = bytes(50_000)
         done = 0
         for _ in range(20):

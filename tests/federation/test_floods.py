@@ -13,20 +13,14 @@ from iris.cluster.tokens import Tokens
 from iris.federation.advertising import Advertising
 from iris.kernel import kinds
 from iris.kernel.ids import NodeId
-from tests.support.federations import echo, open_federation, reports_of
+from tests.support.federations import open_federation, reports_of
 
 
 async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_federation(seed=7) as federation:
-        await federation.gateway("eu")
-        await federation.member("eu", echo("store"))
-        await federation.gateway("us", to=["eu-gateway"])
-        flooder = await federation.gateway("ap", to=["us-gateway"])
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
+        shop, flooder = await federation.three_sites()
         own = federation.nodes["ap-gateway"]
         us = federation.nodes["us-gateway"]
         link = flooder._between.peers[us.id].link
@@ -81,13 +75,7 @@ async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listene
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_federation(seed=7) as federation:
-        await federation.gateway("eu")
-        await federation.member("eu", echo("store"))
-        await federation.gateway("us", to=["eu-gateway"])
-        asker = await federation.gateway("ap", to=["us-gateway"])
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
+        shop, asker = await federation.three_sites()
         gateway, us = federation.gateways["us-gateway"], federation.nodes["us-gateway"]
         question = wanted(Hop("eu", federation.nodes["eu-gateway"].id))
         told = gateway.statistics().told

@@ -31,13 +31,7 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
     autojump_clock: MockClock, source: object
 ) -> None:
     async with open_federation() as federation:
-        await federation.gateway("eu")
-        await federation.gateway("us", to=["eu-gateway"])
-        hostile = await federation.gateway("ap", to=["us-gateway"])
-        await federation.member("eu", echo("store"))
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
+        shop, hostile = await federation.three_sites()
         us, eu = federation.gateways["us-gateway"], federation.nodes["eu-gateway"]
         link = hostile._between.peers[federation.nodes["us-gateway"].id].link
         for _ in range(100):
@@ -51,13 +45,7 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
 @pytest.mark.parametrize("hops", [17, 100, 2**62])
 async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: MockClock, hops: int) -> None:
     async with open_federation() as federation:
-        await federation.gateway("eu")
-        await federation.gateway("us", to=["eu-gateway"])
-        hostile = await federation.gateway("ap", to=["us-gateway"])
-        await federation.member("eu", echo("store"))
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("store")
-        await federation.wait_for_sites("eu", "us", "ap")
+        shop, hostile = await federation.three_sites()
         us, eu = federation.gateways["us-gateway"], bytes.fromhex(federation.nodes["eu-gateway"].id)
         far = hostile._between.peers[federation.nodes["us-gateway"].id].link
         near = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link

@@ -37,14 +37,10 @@ def count_decoded(gateway: Gateway) -> Callable[[], int]:
 
 async def two_sites(federation: Federation) -> tuple[iris.Node, iris.Node]:
     """Bring up a store in eu and a shop in us, which has asked it already."""
-    await federation.gateway("eu")
-    await federation.gateway("us", to=["eu-gateway"])
-    store = await federation.member("eu", echo("store"))
-    shop = await federation.node("us", "shop")
-    await shop.wait_for("store")
+    shop = await federation.two_sites(echo("store"))
     assert await shop.request("store", 0) == 0
     await trio.sleep(1)
-    return store, shop
+    return federation.nodes["eu-store"], shop
 
 
 async def test_requests_one_at_a_time_pass_without_being_decoded(autojump_clock: MockClock) -> None:

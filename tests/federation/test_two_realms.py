@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -11,7 +9,7 @@ from trio.testing import MockClock
 import iris
 from iris.federation.policy import Policy
 from iris.kernel.errors import ConfigError, NoSuchCluster, NotAllowed
-from tests.support.federations import echo
+from tests.support.federations import echo, expect_mirror, hearing
 from tests.support.two_realms import Realms, open_realms
 
 
@@ -65,38 +63,17 @@ async def test_a_tunnel_crosses_both_ways(autojump_clock: MockClock) -> None:
         realms.introduce()
         await realms.link()
         shop = await realms.shop(echo("databases"))
-        sent = [bytes([number % 251]) * 50_000 for number in range(60)]
-        received: list[bytes] = []
-        async with shop.open_tunnel("acme/databases") as tunnel, trio.open_nursery() as nursery:
-
-            async def send() -> None:
-                for payload in sent:
-                    await tunnel.send(payload)
-                await tunnel.send_eof()
-
-            nursery.start_soon(send)
-            received.extend([payload async for payload in tunnel])
-        assert hashlib.sha256(b"".join(received)).digest() == hashlib.sha256(b"".join(sent)).digest()
+        await expect_mirror(shop, "acme/databases", 60)
 
 
 async def test_a_survey_and_a_broadcast_reach_all_members_there_and_none_here(autojump_clock: MockClock) -> None:
     heard: list[str] = []
-
-    def store(name: str) -> iris.Service:
-        service = echo("store", name)
-
-        @service.broadcast
-        async def hear(message: iris.Message) -> None:
-            heard.append(f"{name} {message.payload} {message.sender.cluster}")
-
-        return service
-
     async with open_realms() as realms:
         realms.introduce()
         await realms.link()
-        await realms.ours.member("eu", store("ours"), "store")
+        await realms.ours.member("eu", hearing("store", "ours", heard), "store")
         for name in ("one", "two"):
-            await realms.theirs.member("eu", store(name), name)
+            await realms.theirs.member("eu", hearing("store", name, heard), name)
         shop = await realms.ours.node("eu", "shop")
         await shop.wait_for("acme/store", members=2)
         async with shop.survey("acme/store", b"?") as answers:

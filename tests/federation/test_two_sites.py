@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import pytest
@@ -15,22 +14,12 @@ from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.security.rights import Rights
-from tests.support.federations import EVERYTHING, Federation, echo, open_federation
-
-
-async def join_two(federation: Federation, *, policy: Policy | None = None) -> iris.Node:
-    """Have a member of ``databases`` in eu and return a node of us."""
-    await federation.gateway("eu", policy=policy or EVERYTHING)
-    await federation.gateway("us", to=["eu-gateway"])
-    await federation.member("eu", echo("databases"))
-    shop = await federation.node("us", "shop")
-    await shop.wait_for("databases")
-    return shop
+from tests.support.federations import Federation, echo, expect_mirror, hearing, open_federation
 
 
 async def test_a_request_reaches_a_cluster_of_another_site(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        shop = await join_two(federation)
+        shop = await federation.two_sites(echo("databases"))
         assert await shop.request("databases", b"hello") == b"hello"
         assert await shop.request("databases@eu", {"deep": [1, None]}) == {"deep": [1, None]}
         (member,) = shop.members("databases")
@@ -41,7 +30,7 @@ async def test_a_request_reaches_a_cluster_of_another_site(autojump_clock: MockC
 async def test_who_has_just_come_can_ask_at_once(autojump_clock: MockClock) -> None:
     """As 'iris request' does."""
     async with open_federation() as federation:
-        await join_two(federation)
+        await federation.two_sites(echo("databases"))
         await trio.sleep(1)
         for number in range(5):
             new = await federation.node("us", f"new-{number}")
@@ -58,48 +47,23 @@ async def test_the_member_sees_who_is_calling(autojump_clock: MockClock) -> None
         async def who(request: iris.Request) -> object:
             return [request.sender.cluster, request.sender.node]
 
-        await federation.gateway("eu")
-        await federation.gateway("us", to=["eu-gateway"])
-        await federation.member("eu", service)
-        shop = await federation.node("us", "shop")
-        await shop.wait_for("databases")
+        shop = await federation.two_sites(service)
         assert await shop.request("databases") == ["shop", shop.id]
 
 
 async def test_a_tunnel_crosses_both_ways(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        shop = await join_two(federation)
-        sent = [bytes([number % 251]) * 50_000 for number in range(100)]
-        received: list[bytes] = []
-        async with shop.open_tunnel("databases") as tunnel, trio.open_nursery() as nursery:
-
-            async def send() -> None:
-                for payload in sent:
-                    await tunnel.send(payload)
-                await tunnel.send_eof()
-
-            nursery.start_soon(send)
-            received.extend([payload async for payload in tunnel])
-        assert hashlib.sha256(b"".join(received)).digest() == hashlib.sha256(b"".join(sent)).digest()
+        shop = await federation.two_sites(echo("databases"))
+        await expect_mirror(shop, "databases", 100)
 
 
 async def test_a_broadcast_and_a_survey_reach_members_of_all_sites(autojump_clock: MockClock) -> None:
     heard: list[str] = []
-
-    def store(name: str) -> iris.Service:
-        service = echo("store", name)
-
-        @service.broadcast
-        async def hear(message: iris.Message) -> None:
-            heard.append(f"{name} {message.payload}")
-
-        return service
-
     async with open_federation() as federation:
         await federation.ring("eu", "us", "ap")
         for site in ("eu", "us", "ap"):
             for number in range(2):
-                await federation.member(site, store(f"{site}{number}"), f"store{number}")
+                await federation.member(site, hearing("store", f"{site}{number}", heard), f"store{number}")
         shop = await federation.node("us", "shop")
         await shop.wait_for("store", members=6)
         async with shop.survey("store", b"?") as answers:
@@ -109,32 +73,24 @@ async def test_a_broadcast_and_a_survey_reach_members_of_all_sites(autojump_cloc
         await shop.broadcast("store", "all")
         await shop.broadcast("store@ap", "there")
         await trio.sleep(1)
-        assert sorted(heard) == sorted([*(f"{name} all" for name in said), "ap0 there", "ap1 there"])
+        assert sorted(heard) == sorted([*(f"{name} all shop" for name in said), "ap0 there shop", "ap1 there shop"])
 
 
 async def test_a_broadcast_that_goes_over_a_tree_at_home_reaches_other_sites_too(autojump_clock: MockClock) -> None:
     heard: list[str] = []
-
-    def store(name: str) -> iris.Service:
-        service = iris.Service("store")
-
-        @service.broadcast
-        async def hear(message: iris.Message) -> None:
-            heard.append(name)
-
-        return service
-
     config = Config(relay_above=2, relay_fan_out=2)
     async with open_federation() as federation:
         await federation.mesh("eu", "us")
         for site, count in (("eu", 2), ("us", 5)):
             for number in range(count):
-                await federation.member(site, store(f"{site}{number}"), f"store{number}", config=config)
+                await federation.member(
+                    site, hearing("store", f"{site}{number}", heard), f"store{number}", config=config
+                )
         shop = await federation.node("us", "shop", config=config)
         await shop.wait_for("store", members=7)
         await shop.broadcast("store", b"everybody")
         await trio.sleep(1)
-        assert sorted(heard) == ["eu0", "eu1", "us0", "us1", "us2", "us3", "us4"]
+        assert [said.split()[0] for said in sorted(heard)] == ["eu0", "eu1", "us0", "us1", "us2", "us3", "us4"]
 
 
 async def test_nodes_of_different_sites_do_not_link_directly(autojump_clock: MockClock) -> None:
@@ -165,7 +121,7 @@ async def test_an_ordinary_node_is_not_let_in_where_gateways_meet(autojump_clock
 
 async def test_what_is_not_exported_cannot_be_asked(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        shop = await join_two(federation, policy=Policy(exports=("databases",)))
+        shop = await federation.two_sites(echo("databases"), policy=Policy(exports=("databases",)))
         secret = await federation.member("eu", echo("secrets"))
         await trio.sleep(1)
         with pytest.raises(NoSuchCluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -78,6 +79,31 @@ class Federation:
         """Return the nodes and gateways of another realm on the same network; its hosts have ``prefix``."""
         return Federation(self.network.other_realm(seed), self._stack, self.nursery, prefix)
 
+    async def two_sites(self, *services: iris.Service, **options: Any) -> iris.Node:
+        """Link us to eu, bring up members at eu, and return a node of us that knows of them.
+
+        Options are those of eu's gateway.
+        """
+        await self.gateway("eu", **options)
+        await self.gateway("us", to=["eu-gateway"])
+        for service in services:
+            await self.member("eu", service)
+        return await self.shop("us", *(service.name for service in services))
+
+    async def three_sites(self) -> tuple[iris.Node, Gateway]:
+        """Have a store at eu, a shop at us, and behind us a site whose gateway a test can make a bad one of."""
+        shop = await self.two_sites(echo("store"))
+        bad = await self.gateway("ap", to=["us-gateway"])
+        await self.wait_for_sites("eu", "us", "ap")
+        return shop, bad
+
+    async def shop(self, site: str, *clusters: str) -> iris.Node:
+        """Bring up a node that knows of members of some clusters."""
+        shop = await self.node(site, "shop")
+        for cluster in clusters:
+            await shop.wait_for(cluster)
+        return shop
+
     async def ring(self, *sites: str) -> None:
         """Bring up one gateway for each site, each linked to the next, the last one to the first."""
         for site, following in zip(sites, (*sites[1:], sites[0]), strict=True):
@@ -147,6 +173,33 @@ def echo(name: str, answer: object = None) -> iris.Service:
     async def mirror(tunnel: iris.Tunnel) -> None:
         async for payload in tunnel:
             await tunnel.send(payload)
+
+    return service
+
+
+async def expect_mirror(node: iris.Node, address: str, count: int) -> None:
+    """Have a tunnel to an ``echo`` bring back what goes in, both ways at the same time."""
+    sent = [bytes([number % 251]) * 50_000 for number in range(count)]
+    received: list[bytes] = []
+    async with node.open_tunnel(address) as tunnel, trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            for payload in sent:
+                await tunnel.send(payload)
+            await tunnel.send_eof()
+
+        nursery.start_soon(send)
+        received.extend([payload async for payload in tunnel])
+    assert hashlib.sha256(b"".join(received)).digest() == hashlib.sha256(b"".join(sent)).digest()
+
+
+def hearing(name: str, who: str, heard: list[str]) -> iris.Service:
+    """Return an ``echo`` that answers who it is, and writes down the broadcasts that it hears and from whom."""
+    service = echo(name, who)
+
+    @service.broadcast
+    async def hear(message: iris.Message) -> None:
+        heard.append(f"{who} {message.payload} {message.sender.cluster}")
 
     return service
 

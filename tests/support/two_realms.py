@@ -46,10 +46,7 @@ class Realms:
         """Bring up members there, and return a node of ours that knows of them."""
         for service in services:
             await self.theirs.member(site, service)
-        shop = await self.ours.node("eu", "shop")
-        for service in services:
-            await shop.wait_for(f"acme/{service.name}")
-        return shop
+        return await self.ours.shop("eu", *(f"acme/{service.name}" for service in services))
 
 
 @asynccontextmanager
