@@ -10,10 +10,11 @@ Rules of this file:
 - A failure counts as a latency, twice the average and at least 50 ms: a member that fails fast is an outlier too, and
   each further failure keeps it out for longer.
 - What is known of a member grows stale while it is not asked.  Each time it is drawn and loses, with nothing
-  outstanding there, its average comes 5 % nearer: so one that was slow or failed is tried again.  While fewer requests
-  are outstanding than there are members, no more of them than with the winner do as well: a member that is ten times
-  slower so gets its share of the capacity also from a single caller, 0.85 of it at 70 % load instead of 0.44.  With
-  more outstanding it would be tried beyond its share, and p99 would double.
+  outstanding there, its average and the queue delay that it reported become 5 % less: so one that was slow or failed
+  is tried again.  So they do with no more requests outstanding there than at the winner, while no more than five for
+  each member are under way and most members report no queue to speak of: a member that is ten times slower so gets its
+  share of the capacity also from a single caller, 1.01 of it at 70 % load instead of 0.45.  Where work waits everywhere
+  it would be tried beyond its share, and p99 would double: there, only with one and a half for each member under way.
 - A member that leaves several requests in a row unanswered is not asked at all for a while, unless all do
   (``iris.cluster.circuit``).
 - However few requests there are, a member that failed gets one after a second, and after pauses that double up to half
@@ -52,8 +53,16 @@ _MAX_LATENCY: Final = 30.0
 
 _STALE: Final = 0.95
 
+_FEW: Final = 1.5
+_MANY: Final = 5
+"""Requests under way for each member, below which all have as many of them as others: if most members have a queue, and
+if they have none."""
+
 _GRAY_DELAY: Final = 1.0
 """A member whose work waits this many seconds gets none while there are others."""
+
+_QUEUED: Final = 0.65
+"""A member whose requests wait for this share of their time has a queue."""
 
 _SPILL_DELAY: Final = 0.25
 """Farther sites are asked, too, when every member of the nearer ones reports at least this queue delay."""
@@ -88,6 +97,8 @@ class _Score:
         "outstanding",
         "pause",
         "place",
+        "queued",
+        "reported",
         "site",
         "suspended",
         "trial_at",
@@ -103,7 +114,10 @@ class _Score:
         self.distance = distance
         self.latency = _UNKNOWN
         self.outstanding = 0
-        self.delay = 0.0
+        self.reported = self.delay = 0.0
+        """The queue delay that it reported last, and what is left of that: it grows stale."""
+        self.queued = False
+        """Whether waiting is much of what its requests take."""
         self.suspended = False
         self.circuit: Circuit | None = None
         self.usual: float | None = None
@@ -160,6 +174,7 @@ class Balancer:
         self._keys: dict[str, NodeId] = {}
         self._started = 0
         self._outstanding = 0
+        self._queues = 0
         self._trial_at = math.inf
         """When the first of the open circuits, or of the members that failed, may be tried."""
         self.on_work: Callable[[], None] | None = None
@@ -192,6 +207,7 @@ class Balancer:
         """Remove a member."""
         score = self._scores.pop(node)
         self._outstanding -= score.outstanding
+        self._queues -= score.queued
         place = bisect_left(self._ordered, score.place, key=_place)
         del self._ordered[self._ordered.index(score, place)]
         self._arranged = False
@@ -214,8 +230,10 @@ class Balancer:
         """Take the queue delay that a member reported, in seconds."""
         score = self._scores.get(node)
         if score is not None:
-            before = score.delay
-            score.delay = delay
+            before = score.reported
+            score.reported = score.delay = delay
+            self._queues += (delay > _QUEUED * score.latency) - score.queued
+            score.queued = delay > _QUEUED * score.latency
             if any((before >= limit) != (delay >= limit) for limit in (_SPILL_DELAY, _GRAY_DELAY)):
                 self._arranged = False
 
@@ -233,8 +251,8 @@ class Balancer:
         at_work = [
             score for score in at_work if score.circuit is None or score.circuit.state is CircuitState.CLOSED
         ] or at_work
-        lively = [score for score in at_work if score.delay < _GRAY_DELAY] or at_work
-        near = min((score.distance for score in lively if score.delay < _SPILL_DELAY), default=None)
+        lively = [score for score in at_work if score.reported < _GRAY_DELAY] or at_work
+        near = min((score.distance for score in lively if score.reported < _SPILL_DELAY), default=None)
         if near is not None:
             lively = [score for score in lively if score.distance <= near]
         self._asked = lively
@@ -265,13 +283,13 @@ class Balancer:
                 for score in self._scores.values()
                 if score.site == prefer.site
                 and not score.suspended
-                and score.delay < _SPILL_DELAY
+                and score.reported < _SPILL_DELAY
                 and (score.circuit is None or score.circuit.state is CircuitState.CLOSED)
                 and score.node not in exclude
             ]
         elif prefer is not None and prefer not in exclude:
             preferred = self._scores.get(prefer)
-            if preferred is not None and not preferred.suspended and preferred.delay < _GRAY_DELAY:
+            if preferred is not None and not preferred.suspended and preferred.reported < _GRAY_DELAY:
                 return prefer
         if key is not None:
             return self._pick_by_key(key, exclude)
@@ -301,9 +319,14 @@ class Balancer:
         if one.latency * (one.outstanding + 1) + one.delay > other.latency * (other.outstanding + 1) + other.delay:
             one, other = other, one
         if other.latency > one.latency and (
-            not other.outstanding or (other.outstanding <= one.outstanding and 2 * self._outstanding < 3 * count)
+            not other.outstanding
+            or (
+                other.outstanding <= one.outstanding
+                and self._outstanding < (_FEW if 2 * self._queues >= len(self._scores) else _MANY) * count
+            )
         ):
             other.latency *= _STALE
+            other.delay *= _STALE
         return one.node
 
     def _pick_by_key(self, key: str, exclude: Collection[NodeId]) -> NodeId | None:

@@ -30,8 +30,7 @@ from iris.patterns.service import BroadcastHandler, Limits, Service, TunnelHandl
 from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
-
-_QUEUE_DELAY_WEIGHT: Final = 0.2
+from iris.patterns.waits import Waits
 
 
 @final
@@ -154,7 +153,7 @@ class Membership:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
-        self.queue_delay = 0.0
+        self._waits = Waits()
         self._config = config
         self._nursery = nursery
         self._concurrency = limits.concurrency or config.service_concurrency
@@ -206,7 +205,7 @@ class Membership:
             broadcasts_failed=self._broadcasts_failed,
             broadcasts_cancelled=self._broadcasts_cancelled,
             broadcasts_queued=len(self._broadcasts),
-            queue_delay=self.queue_delay,
+            queue_delay=self._waits.lately,
             tunnels_received=(
                 self._tunnels_running + self._tunnels_served + self._tunnels_failed + self._tunnels_cancelled
             ),
@@ -264,7 +263,7 @@ class Membership:
     def retry_after(self) -> float:
         """Return when a refused caller may try again, in seconds from now."""
         wait = self._shedding.wait(trio.current_time(), len(self._queue)) if self._shedding.busy else 0.0
-        return max(0.1, self.queue_delay, wait)
+        return max(0.1, self._waits.lately, wait)
 
     def _refuse(self, job: Job) -> None:
         """Refuse a request that was taken on, but has not begun."""
@@ -272,6 +271,12 @@ class Membership:
         text = f"{self.queued} requests wait"
         self._answer(job, (kinds.FAILURE, job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
         self._forget(job)
+
+    @property
+    def queue_delay(self) -> float:
+        """How long requests wait for a handler here, in seconds; see ``Waits``."""
+        oldest = [queue[0].arrived for queue in (self._queue, self._urgent) if queue]
+        return self._waits.delay(min(oldest, default=None), trio.current_time())
 
     @property
     def queued(self) -> int:
@@ -335,7 +340,7 @@ class Membership:
             self._cancelled += 1
             return
         now = trio.current_time()
-        self.queue_delay += _QUEUE_DELAY_WEIGHT * (now - job.arrived - self.queue_delay)
+        self._waits.begun(job.arrived, now)
         if now >= job.deadline:
             self._expire(job)
             return

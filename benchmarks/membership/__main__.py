@@ -193,6 +193,7 @@ def balance(quick: bool) -> None:
         ("30 %", 1, partial(balancing.offered, load=0.3)),
         ("70 %", 1, partial(balancing.offered, load=0.7)),
         ("70 %", 10, partial(balancing.offered, load=0.7)),
+        ("90 %", 1, partial(balancing.offered, load=0.9)),
         ("90 %", 10, partial(balancing.offered, load=0.9)),
         ("200 outstanding", 1, partial(balancing.saturated, outstanding=200)),
         ("200 outstanding", 10, partial(balancing.saturated, outstanding=200)),

@@ -11,12 +11,16 @@ from typing import Final, final
 
 from iris.cluster.balancer import Balancer
 from iris.kernel.ids import NodeId
+from iris.patterns.waits import Waits
 
 _MEMBERS: Final = 10
 _SERVICE: Final = 0.010
 """Mean seconds of work for one request, exponentially distributed."""
 
 _SLOWER: Final = 10.0
+_PROBED: Final = 0.5
+"""Seconds after which each caller hears from one of the members, in turn, how long work waits there."""
+
 _WARM: Final = 5.0
 """Seconds at the start that are not measured."""
 
@@ -52,12 +56,15 @@ class _Run:
                 balancer.add(node)
         self.running: Counter[NodeId] = Counter()
         self.waiting: dict[NodeId, deque[tuple[float, int]]] = {node: deque() for node in self.nodes}
+        self.waits = {node: Waits() for node in self.nodes}
         self.heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.count = 0
         self.now = 0.0
         self.again: Callable[[int], None] | None = None
         self.latencies: list[float] = []
         self.served: Counter[NodeId] = Counter()
+        for caller in range(callers):
+            self.after(_PROBED * self.random.random(), self.probe, caller, [])
 
     @property
     def capacity(self) -> float:
@@ -81,8 +88,17 @@ class _Run:
         else:
             self.waiting[node].append((self.now, caller))
 
+    def probe(self, caller: int, turns: list[NodeId]) -> None:
+        if not turns:
+            turns = self.random.sample(self.nodes, len(self.nodes))
+        *rest, node = turns
+        oldest = self.waiting[node][0][0] if self.waiting[node] else None
+        self.balancers[caller].gray(node, self.waits[node].delay(oldest, self.now))
+        self.after(_PROBED, self.probe, caller, rest)
+
     def serve(self, node: NodeId, since: float, caller: int) -> None:
         self.running[node] += 1
+        self.waits[node].begun(since, self.now)
         self.after(self.random.expovariate(self.speed[node] / _SERVICE), self.done, node, since, caller)
 
     def done(self, node: NodeId, since: float, caller: int) -> None:

@@ -113,13 +113,63 @@ def test_a_member_that_always_failed_is_tried_again_after_some_200_draws() -> No
     assert picks(two, 200)[node(0)] >= 1
 
 
-@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 5), (0.7, 10)])
+@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 1), (0.7, 10)])
 def test_each_of_ten_gets_its_share_of_the_capacity_if_one_is_ten_times_slower(load: float, callers: int) -> None:
     seen = balancing.offered(1, load=load, callers=callers, seconds=10.0)
     without = balancing.offered(1, load=load, callers=callers, seconds=10.0, one_slow=False)
     assert 0.8 < seen.slow_share < 1.2
     assert 0.8 < seen.least_share < seen.greatest_share < 1.2
     assert seen.p99 < 1.5 * without.p99
+
+
+@pytest.mark.parametrize(
+    ("outstanding", "delay", "tried"), [(1, 0.5, True), (2, 0.0, True), (2, 0.5, False), (6, 0.0, False)]
+)
+def test_a_slow_member_is_tried_as_often_as_others_unless_work_waits_everywhere(
+    outstanding: int, delay: float, tried: bool
+) -> None:
+    ten = balancer(10)
+    for number in range(10):
+        answer(ten, node(number), 0.01 if number else 0.1, times=50)
+        for _ in range(outstanding):
+            ten.started(node(number))
+        ten.gray(node(number), delay)
+    assert (picks(ten, 2000)[node(0)] > 0) is tried
+
+
+def test_who_is_gone_with_a_queue_leaves_none_behind() -> None:
+    two = balancer(2)
+    for _ in range(3):
+        for number in range(2):
+            two.gray(node(number), 0.5)
+            two.gray(node(number), 0.6)
+        assert two._queues == 2
+        two.remove(node(0))
+        two.remove(node(1))
+        assert two._queues == 0
+        two.add(node(0))
+        two.add(node(1))
+
+
+def test_a_queue_that_was_reported_once_counts_less_each_time_that_its_member_is_passed_over_for_it() -> None:
+    two = balancer(2)
+    answer(two, node(0), 0.1, times=50)
+    answer(two, node(1), 0.01, times=50)
+    two.gray(node(0), 0.02)
+    two.started(node(1))
+    seen = [two.pick() for _ in range(100)]
+    assert set(seen[:20]) == {node(1)}
+    assert node(0) in seen[20:]
+
+
+def test_a_site_that_said_it_is_full_is_no_more_as_soon_as_it_says_otherwise() -> None:
+    two = balancer(2, site="eu", sites=("eu", "us"))
+    answer(two, node(0), 0.1, times=50)
+    answer(two, node(1), 0.001, times=50)
+    two.gray(node(0), 0.3)
+    assert node(1) in picks(two, 10), "what was reported of the other one fades meanwhile"
+    two.gray(node(0), two._scores[node(0)].delay)
+    assert picks(two, 50) == {node(0): 50}
 
 
 def shares(members: Balancer, seconds: float, *, rate: float, since: float, failing: bool = False) -> Counter[NodeId]:

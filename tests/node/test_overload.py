@@ -269,3 +269,28 @@ async def test_repeats_after_refusals_are_limited_and_after_losses_are_not(autoj
             assert statistics.repeated == received - statistics.requests.sent
             assert statistics.not_repeated > 800
             nursery.cancel_scope.cancel()
+
+
+async def test_a_member_whose_queue_is_stuck_gets_no_work_from_anybody_until_the_queue_moves(
+    autojump_clock: MockClock,
+) -> None:
+    store = Store()
+    store.seconds["store-0"] = 20.0
+    async with open_stage() as stage:
+        members = await store.start(stage, 3, concurrency=1)
+        first, second = await stage.node("first"), await stage.node("second")
+        for node in (first, second):
+            await node.wait_for("store", members=3)
+        sticky, anew = Callers(first, timeout=120.0, prefer=members["store-0"].id), Callers(second, timeout=120.0)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(sticky.ask)
+            await trio.sleep(8.0)  # who probes it is told; nobody has had an answer from it
+            await anew.load(10.0, 4.0)
+            assert (anew.outcomes["reply"], store.served["store-0"]) == (40, 0)
+            assert members["store-0"].statistics().services["store"].received == 3
+        assert store.served["store-0"] == 3
+        store.seconds.clear()
+        await trio.sleep(3.0)
+        await anew.load(10.0, 12.0)
+        assert store.served["store-0"] > 10, "what its last request waited says nothing any more"
