@@ -410,10 +410,7 @@ class Mesh:
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
     def _notice_loss(self, peer: Peer) -> None:
-        """Frames to or from a peer may be lost: what depended on them is repeated, at both ends.
-
-        The other end is told first: it then forgets what this one is about to say anew.
-        """
+        """Frames may be lost: what depended on them is repeated at both ends.  The other one, told first, forgets it."""
         try:
             peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
         except NotSent:
