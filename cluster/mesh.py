@@ -410,7 +410,7 @@ class Mesh:
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
     def _notice_loss(self, peer: Peer) -> None:
-        """Frames may be lost: what depended on them is repeated at both ends.  The other one, told first, forgets it."""
+        """Frames may be lost: what depended on them is repeated at both ends.  The other one is told first."""
         try:
             peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
         except NotSent:

@@ -460,7 +460,7 @@ class Node:
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.
 
-        Nodes that it names are cut off at once from the nodes linked to this one, and from others when these are linked.
+        Nodes that it names are cut off at once from nodes linked to this one, and from others when these are linked.
 
         Args:
             revocations: the list as ``iris keys revoke`` writes it.
