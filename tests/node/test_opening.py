@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -243,33 +241,6 @@ async def test_a_node_that_starts_while_the_last_one_sweeps_makes_the_directory_
     async with iris.open_node(credential=world.shop, environment=environment):
         assert len(swept) == 3
         assert len(world.announced()) == 1
-
-
-async def test_a_node_whose_directory_was_cleared_up_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With real sockets, for the one of this node has gone as well."""
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path))
-    monkeypatch.setattr("iris.cluster.discovery._INTERVAL", 0.05)
-    with tempfile.TemporaryDirectory() as short:  # the path of a socket is
-        place = Path(short) / "run"
-
-        def directory(_: str) -> Path:
-            place.mkdir(mode=0o700, exist_ok=True)
-            return place
-
-        environment = iris.Environment(directory=directory)
-        async with (
-            iris.open_node("orders", environment=environment) as node,
-            node.join("orders", iris.Service("orders")),
-        ):
-            shutil.rmtree(place)
-            with trio.fail_after(20):
-                while not list(place.glob("*.node")):  # noqa: ASYNC110 -- a file tells nobody that it is there
-                    await trio.sleep(0.01)
-            async with iris.open_node("shop", environment=environment) as other:
-                await other.wait_for("orders", timeout=20)
-        assert not place.exists(), "nothing is left behind"
 
 
 async def test_a_place_for_meeting_that_cannot_be_made_is_the_error(world: World) -> None:
