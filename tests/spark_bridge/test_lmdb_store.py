@@ -22,8 +22,7 @@ from iris.spark_bridge.lmdb_store import LmdbStore, open_store
 from iris.spark_bridge.retention import Retention
 from tests.support.arrivals import PUBLISHER, FakeEvent, make_store, numbered, payloads, stored
 
-SMALL_SEGMENT = 8192
-"""A few appends fill it."""
+SMALL_SEGMENT = 8192  # a few appends fill it
 
 
 @pytest.fixture
