@@ -161,6 +161,7 @@ class Handshakes:
         self._config = host.config
         self._entropy = entropy
         self._wall_clock = wall_clock
+        self._index = int.from_bytes(entropy(4))
         self._initiating: dict[int, _Initiating] = {}
         self._responding: dict[int, _Responding] = {}
         self._answering: dict[bytes, _Responding] = {}
@@ -243,8 +244,9 @@ class Handshakes:
                 waiting.fail(_dialled_itself(addresses) if waiting.reflected else _cut_off(addresses))
 
     def _new_index(self) -> int:
+        """Return the next free one: which of two sessions is the later one is told by them (``SessionEntry``)."""
         while True:
-            index = int.from_bytes(self._entropy(4))
+            index = self._index = (self._index + 1) % 2**32
             taken = index in self._initiating or index in self._responding or self._host.is_session(index)
             if index and not taken:
                 return index

@@ -266,29 +266,28 @@ class Mesh:
     ) -> Peer:
         """Take a finished handshake into use, for a new peer or for one already linked.
 
-        The newest session is the one that frames leave under; if it replaces another over the same connection, from
-        when the peer has shown that it has it.  Of two connections the one in use stays, but for one that only the
-        peer can dial: it has dialled another because that one is of no use any more.
+        Frames leave under the latest session; over the same connection once the peer has shown that it has it.  Of two
+        connections the one in use stays, unless only the peer can dial it: it dials anew because that one is of no use.
         """
         node, rights = established.peer.node_id, established.peer.certificate.rights
         known = self._peers.get(node)
         restricted = known is not None and known.identity.certificate.rights != rights
         renews = known is not None and initiated and known.link.is_up and outgoing is known.link.outgoing
+        peer = known or Peer(established.peer, established.session, addresses, self.config)
         if known is None:
-            peer = self._peers[node] = Peer(established.peer, established.session, addresses, self.config)
+            self._peers[node] = peer
             self._nursery.start_soon(peer.link.run)
-        else:
-            peer = known
-            peer.identity = established.peer
+        peer.identity = established.peer
         peer.initiated, peer.site, link = initiated, site, peer.link
-        self._add_session(established.session, peer, awaited=renews)
+        entry = self._add_session(established.session, peer, awaited=renews)
         if renews:
             self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
             if restricted:
                 self._notice_loss(peer)
             return peer
-        peer.session = established.session
-        link.use(established.session)
+        if entry.replaces(peer.session and self._sessions.get(peer.session.local_index)):
+            peer.session = established.session
+            link.use(established.session)
         if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
             self._ways.close(link.outgoing)
             link.detach()
@@ -308,12 +307,13 @@ class Mesh:
             self._begin_redial(peer)
         return peer
 
-    def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> None:
-        self._sessions[session.local_index] = SessionEntry(session, peer, awaited=awaited)
+    def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> SessionEntry:
+        entry = self._sessions[session.local_index] = SessionEntry(session, peer, self.node, awaited=awaited)
         # Not the one in use: the peer may have shown none of the later ones that it has it.
         own = [i for i, entry in self._sessions.items() if entry.peer is peer and entry.session is not peer.session]
         for index in own[: 1 - _MAX_SESSIONS]:
             self._sessions.pop(index).session.close()
+        return entry
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -356,8 +356,9 @@ class Mesh:
                 return
             session, peer = entry.session, entry.peer
             body = session.open_untrusted(frame)
-            if not entry.begun:
-                entry.begin(self._sessions.values())
+            if not entry.begun and not entry.begin(self._sessions.values()):
+                self.refusals["late frame of a former session"] += 1
+                return
             if self._inbound.strangers or self._inbound.rivals:
                 self._inbound.genuine(peer.node)
             if session.lost_frames != entry.lost_frames:

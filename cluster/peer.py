@@ -105,7 +105,9 @@ class SessionEntry:
     """A session in which frames may arrive, and whose it is.
 
     A peer that has begun to send in one session never goes back to a former one.  What a broken connection still holds
-    of that one may be read later than what follows on the next connection, and would be out of order.
+    of that one may be read later than what follows on the next connection, and would be out of order.  That holds for
+    its first frame, too: which of two sessions is the former one, both ends tell by the index that the one with the
+    lesser id gave them, because each gives them in ascending order.
 
     Attributes:
         lost_frames: the gaps that were reported upwards.
@@ -115,11 +117,12 @@ class SessionEntry:
             the handshake may come too late, and what is sealed for a session that the peer does not have is lost.
     """
 
-    __slots__ = ("awaited", "begun", "left", "lost_frames", "peer", "session")
+    __slots__ = ("_rank", "awaited", "begun", "left", "lost_frames", "peer", "session")
 
-    def __init__(self, session: Session, peer: Peer, *, awaited: bool) -> None:
+    def __init__(self, session: Session, peer: Peer, own: NodeId, *, awaited: bool) -> None:
         self.session: Final = session
         self.peer: Final = peer
+        self._rank = session.local_index if own < peer.node else session.remote_index
         self.lost_frames = 0
         self.begun = False
         self.left = False
@@ -129,16 +132,31 @@ class SessionEntry:
         """Tell whether the peer may still show that it has this session, so that it is too soon for another one."""
         return self.awaited and now - self.session.established < 2 * config.handshake_timeout
 
-    def begin(self, entries: Iterable[SessionEntry]) -> None:
-        """Note the first frame: the peer has left those of ``entries`` in which it sent before."""
-        for other in entries:
-            if other.peer is self.peer and other.begun:
-                other.left = True
+    def follows(self, other: SessionEntry) -> bool:
+        """Tell whether this session with the same peer is a later one."""
+        return 0 < (self._rank - other._rank) % 2**32 < 2**31
+
+    def replaces(self, in_use: SessionEntry | None) -> bool:
+        """Tell whether frames are to leave under it now: two that cross may end in another order than they began."""
+        return in_use is None or in_use is self or self.follows(in_use)
+
+    def begin(self, entries: Iterable[SessionEntry]) -> bool:
+        """Note the first frame: the peer has left those of ``entries`` in which it sent before.
+
+        False if it comes late, after frames in a later session.
+        """
+        former = [other for other in entries if other.peer is self.peer and other.begun]
+        if any(other.follows(self) for other in former):
+            self.left = True
+            return False
+        for other in former:
+            other.left = True
         self.begun = True
         if self.awaited:
             self.awaited = False
             self.peer.session = self.session
             self.peer.link.use(self.session)
+        return True
 
 
 class PeerObserver(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from iris.cluster.handshakes import parse_hello_untrusted
-from iris.cluster.peer import Peer
+from iris.cluster.peer import Peer, SessionEntry
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
@@ -21,7 +22,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.security.handshake import Initiator
 from iris.security.identity import NodeIdentity
 from tests.support.meshes import Fleet, MeshNode, open_meshes
-from tests.support.realms import WALL, TestRealm, seeded_entropy
+from tests.support.realms import WALL, TestRealm
 from tests.support.scheduling import seed_scheduler
 
 MARK = 0x7E
@@ -396,17 +397,39 @@ def test_indices_are_never_those_in_use() -> None:
         async with open_meshes("a", "b") as fleet:
             handshakes = fleet["a"].mesh._handshakes
             taken = next(iter(fleet["a"].mesh._sessions))
-            drawn = iter([bytes(4), taken.to_bytes(4), b"\0\0\0\7"])
-
-            def entropy(size: int) -> bytes:
-                assert size == 4
-                return next(drawn)
-
-            handshakes._entropy = entropy
-            assert handshakes._new_index() == 7
-            handshakes._entropy = seeded_entropy(3)
+            handshakes._index = taken - 1
+            assert handshakes._new_index() == taken + 1, "the next one that is free"
+            handshakes._index = 2**32 - 1
+            assert handshakes._new_index() == 1, "round, and never 0"
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def _entries(own: int, other: int, *indices: tuple[int, int]) -> list[SessionEntry]:
+    """Return an entry for each pair of indices, the own one first.  ``own`` and ``other`` are numbers of nodes."""
+    peer: Any = SimpleNamespace(node=NodeId(f"{other:032x}"))
+    sessions: list[Any] = [SimpleNamespace(local_index=ours, remote_index=theirs) for ours, theirs in indices]
+    return [SessionEntry(session, peer, NodeId(f"{own:032x}"), awaited=False) for session in sessions]
+
+
+@pytest.mark.parametrize("indices", [[(7, 9), (8, 7)], [(2**32 - 1, 3), (1, 2)]])
+def test_both_ends_know_the_later_one_of_two_sessions_that_crossed(indices: list[tuple[int, int]]) -> None:
+    earlier, later = _entries(1, 2, *indices)
+    assert later.follows(earlier)
+    assert not earlier.follows(later)
+    assert not later.follows(later)
+    earlier, later = _entries(2, 1, *[(theirs, ours) for ours, theirs in indices])
+    assert later.follows(earlier)
+    assert not earlier.follows(later)
+
+
+def test_the_first_frame_of_a_session_is_late_after_one_of_a_later_session() -> None:
+    first, second, third = entries = _entries(1, 2, (7, 1), (8, 2), (9, 3))
+    assert second.begin(entries)
+    assert not first.begin(entries)
+    assert (first.left, second.left, second.begun) == (True, False, True)
+    assert third.begin(entries)
+    assert second.left
 
 
 def test_node_ids_are_texts() -> None:
