@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,35 +52,28 @@ def directory(sites: int, clusters: int) -> tuple[int, int, int, int]:
 
 
 @contextmanager
-def gateways(near: Sequence[str]) -> Iterator[None]:
+def gateways() -> Iterator[None]:
     """Run the gateways of two sites, each in a process of its own."""
     urls = [f"tcp://127.0.0.1:{failover.free_port()}" for _ in range(2)]
     with ExitStack() as stack:
         for site, own, other in (("near", *urls), ("far", *reversed(urls))):
-            reached = [part for url in near for part in ("--near", url)]
-            process = stack.enter_context(failover.start(*failover.gateway_arguments(site, own, [other]), *reached))
+            process = stack.enter_context(failover.start(*failover.gateway_arguments(site, own, [other])))
             stack.callback(process.terminate)
         yield
 
 
 @asynccontextmanager
-async def open_sites(*, apart: bool, near: Sequence[str]) -> AsyncIterator[iris.Node]:
-    """Bring up a store at each of two sites, in processes of their own or not, and a shop at one; yield the shop.
-
-    All listen at ``near``; if it is empty, where nodes of one machine do.
-    """
+async def open_sites(*, apart: bool) -> AsyncIterator[iris.Node]:
+    """Bring up a store at each of two sites, in processes of their own or not, and a shop at one; yield the shop."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(gateways(near))
-        shop = await stack.enter_async_context(iris.open_node("shop", site="near", listen=near))
+        stack.enter_context(gateways())
+        shop = await stack.enter_async_context(iris.open_node("shop", site="near"))
         for site in ("near", "far"):
             if apart:
-                reached = [part for url in near for part in ("--listen", url)]
-                process = stack.enter_context(
-                    failover.start("run", "benchmarks.failover:store", "--site", site, *reached)
-                )
+                process = stack.enter_context(failover.start("run", "benchmarks.failover:store", "--site", site))
                 stack.callback(process.terminate)
             else:
-                node = await stack.enter_async_context(iris.open_node("store", site=site, listen=near))
+                node = await stack.enter_async_context(iris.open_node("store", site=site))
                 await stack.enter_async_context(node.join("store", failover.store))
         await shop.wait_for("store@near", timeout=60)
         await shop.wait_for("store@far", timeout=60)
@@ -116,10 +109,10 @@ async def tunnel_rate(shop: iris.Node, address: str, mib: int) -> float:
     return mib / (time.perf_counter() - started)
 
 
-async def compare(rounds: int, *, apart: bool, near: Sequence[str]) -> None:
+async def compare(rounds: int, *, apart: bool) -> None:
     """Print direct and relayed side by side, in turns so that both meet the same load of the machine."""
     print("answered by processes of their own" if apart else "answered in the caller's process")
-    async with open_sites(apart=apart, near=near) as shop:
+    async with open_sites(apart=apart) as shop:
         for address in ("store@near", "store@far"):
             await request_times(shop, address, 50)
         direct: list[float] = []
@@ -143,12 +136,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument(
-        "--nodes", choices=["ipc", "tcp"], default="ipc", help="by what nodes and gateways of a site talk"
-    )
     parser.add_argument("--only", choices=["directory", "relay", "failover"])
     given = parser.parse_args()
-    near = ["tcp://127.0.0.1:0"] if given.nodes == "tcp" else []
     kept = True
     if given.only in (None, "directory"):
         print("sites clusters messages MiB-sent bytes-for-a-change KiB-per-gateway")
@@ -161,7 +150,7 @@ def main() -> int:
             os.environ["XDG_RUNTIME_DIR"] = home
             if given.only != "failover":
                 for apart in (True, False):
-                    trio.run(partial(compare, given.rounds, apart=apart, near=near))
+                    trio.run(partial(compare, given.rounds, apart=apart))
             if given.only != "relay":
                 kept = failover.conduct(given.kills)
     return 0 if kept else 1

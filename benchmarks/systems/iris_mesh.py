@@ -1,11 +1,12 @@
 """Iris through its public names, as its users write it; everything is sealed.
 
-The nodes are in a local realm of their own, which needs no set-up, and meet over loopback TCP as the peers do.
+The nodes are in a local realm of their own, which needs no set-up, and talk over loopback TCP as the peers do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import trio
 
@@ -32,25 +33,32 @@ from iris._bench_roles import age_events, ask, count_events, echo, publish_event
 
 TOPIC = "benchmark"
 
+_TCP = iris.Environment(directory=None, lan=None)
+"""Nodes of one machine that find each other there talk over Unix sockets."""
+
+
+def _open(cluster: str | None = None, *, seeds: Sequence[str] = ()) -> AbstractAsyncContextManager[iris.Node]:
+    return iris.open_node(cluster, listen=LOOPBACK, seeds=seeds, environment=_TCP)
+
 
 async def _stream_sink(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK) as node:
+    async with _open() as node:
         await count_events(node, TOPIC, task, lambda: task.ready(tcp_address(node)))
 
 
 async def _stream_source(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
+    async with _open(seeds=task.addresses) as node:
         await publish_events(node, TOPIC, task)
         await trio.sleep_forever()  # the sinks end the trial
 
 
 async def _paced_sink(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK) as node:
+    async with _open() as node:
         await age_events(node, TOPIC, task, lambda: task.ready(tcp_address(node)))
 
 
 async def _paced_source(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
+    async with _open(seeds=task.addresses) as node:
         await publish_paced(node, TOPIC, task)
         await trio.sleep_forever()
 
@@ -59,13 +67,13 @@ async def _request_sink(task: Task) -> None:
     service = iris.Service(CLUSTER)
     service.request(echo)
     limits = iris.Limits(concurrency=task.case.concurrency)
-    async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service, limits=limits):
+    async with _open(CLUSTER) as node, node.join(CLUSTER, service, limits=limits):
         task.ready(tcp_address(node))
         await trio.sleep_forever()
 
 
 async def _request_source(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
+    async with _open(seeds=task.addresses) as node:
         await node.wait_for(CLUSTER)
         await ask(node, CLUSTER, task)
 
@@ -77,13 +85,13 @@ async def _tunnel_sink(task: Task) -> None:
     async def receive(tunnel: iris.Tunnel) -> None:
         await receive_bulk(tunnel, task)
 
-    async with iris.open_node(CLUSTER, listen=LOOPBACK) as node, node.join(CLUSTER, service):
+    async with _open(CLUSTER) as node, node.join(CLUSTER, service):
         task.ready(tcp_address(node))
         await trio.sleep_forever()
 
 
 async def _tunnel_source(task: Task) -> None:
-    async with iris.open_node(listen=LOOPBACK, seeds=task.addresses) as node:
+    async with _open(seeds=task.addresses) as node:
         await node.wait_for(CLUSTER)
         async with node.open_tunnel(CLUSTER) as tunnel:
             await send_stream(task, tunnel.send)
