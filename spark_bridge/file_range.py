@@ -84,17 +84,22 @@ def _not_understood() -> RemoteProtocolError:
     return RemoteProtocolError("a member of the bridge told of a file in a form that is not understood")
 
 
+def _is_it(found: FileRange, status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (found.device, found.inode)
+
+
 def read_file_range(found: FileRange) -> Iterator[Chunk]:
     """Yield the chunks, verified; none if the file that has this path here is another one.
 
     Raises:
-        OSError: it cannot be read.
+        OSError, ValueError, OverflowError: it cannot be read, or what was told of it makes no sense.
         LogDamaged: what is there is not whole chunks.
     """
+    if not _is_it(found, os.lstat(found.path)):  # opening alone can do something, if it is no file
+        return
     descriptor = os.open(found.path, _FLAGS)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (found.device, found.inode):
+        if not _is_it(found, os.fstat(descriptor)):
             return
         positions = itertools.accumulate(found.sizes, initial=found.position)
         for position, size in zip(positions, found.sizes, strict=False):

@@ -171,7 +171,8 @@ class LmdbStore:
 
     def _finish_segments(self, finished: Iterable[FinishedSegment]) -> None:
         for shard, epoch, first, size in finished:
-            self._files.finish(shard, epoch, first, size)
+            with contextlib.suppress(OSError, LogDamaged):  # it is committed; the room comes back later
+                self._files.finish(shard, epoch, first, size)
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)

@@ -81,7 +81,7 @@ def _chunks_of_files(portal: Portal, *, address: str, shard: str, start: int, en
                 check_chunk(chunk, shard, at)
                 at = chunk.end
                 yield chunk
-        except (OSError, DataLost, LogDamaged):
+        except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
             return
         if at == begin:
             return

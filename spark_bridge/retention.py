@@ -59,10 +59,14 @@ def choose_expired(
     by_age = [item for number, shard in segments.items() for item in _ages(number, shard, now)]
     by_age.sort(key=lambda item: item[:3])
     stopped: set[int] = set()
+    needed = retention.max_bytes is None
     for age, number, _, segment in by_age:
+        if number in stopped:
+            continue
         too_old = retention.max_age is not None and age < now - retention.max_age * 1_000_000
-        too_many = retention.max_bytes is not None and total - segment.size >= retention.max_bytes
-        if number in stopped or not (too_old or too_many):
+        # Once the oldest that is left is needed, so are all behind it: a smaller one in its place would take it along.
+        needed = needed or (retention.max_bytes is not None and total - segment.size < retention.max_bytes)
+        if needed and not too_old:
             continue
         if retention.keep_unread and segment.end > unread.get(number, segment.end):
             stopped.add(number)
@@ -102,6 +106,8 @@ class ClockCheck:
     def __init__(self, newest: float | None) -> None:
         self._newest = newest
         self._offset: float | None = None
+        self._trusted = -math.inf
+        """What the offset was before it jumped ahead."""
         self._believed = -math.inf
 
     def is_believed(self, wall: float, monotonic: float) -> bool:
@@ -113,7 +119,9 @@ class ClockCheck:
             if self._newest is not None and wall > self._newest + _LONG:
                 self._believed = monotonic + _SETTLING
         elif offset > before + _JUMP:
+            if monotonic >= self._believed:
+                self._trusted = before
             self._believed = monotonic + _SETTLING
-        elif offset < before - _JUMP:
-            self._believed = -math.inf  # it was set back: less is old than before
+        elif offset < before - _JUMP and offset <= self._trusted + _JUMP:
+            self._believed = -math.inf  # it was set back to where it was, or further: less is old than before
         return monotonic >= self._believed

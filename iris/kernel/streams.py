@@ -251,14 +251,8 @@ class Streams:
             target = self._chunk[began:]
         else:
             target = self._chunk
-        try:
-            size = stream.socket.recv_into(target)
-        except BlockingIOError:
-            return None
-        except OSError:
-            size = 0
+        size = self._fill(stream, target)
         if not size:
-            self.hang_up(stream.number)
             return None
         if stream.frame is None:
             stream.began = b""
@@ -277,18 +271,23 @@ class Streams:
         if self._at:
             self._chunk[:there] = self._chunk[self._at : self._end]
             self._at, self._end = 0, there
+        size = self._fill(stream, self._chunk[there:])
+        if size:
+            self._end += size
+            self._left, self._current = None, stream
+        return None
+
+    def _fill(self, stream: _Stream, target: memoryview) -> int:
+        """Return how many bytes there were; 0 if none, also of a connection that has ended, which is hung up."""
         try:
-            size = stream.socket.recv_into(self._chunk[there:])
+            size = stream.socket.recv_into(target)
         except BlockingIOError:
-            return None
+            return 0
         except OSError:
             size = 0
         if not size:
             self.hang_up(stream.number)
-            return None
-        self._end += size
-        self._left, self._current = None, stream
-        return None
+        return size
 
     def _clear(self) -> None:
         """Have the connection whose frame is still in the chunk keep it itself."""

@@ -93,8 +93,14 @@ def test_another_file_than_the_members_is_not_read(store: LmdbStore, change: dic
 def test_a_path_that_leads_elsewhere_is_not_followed(store: LmdbStore, tmp_path: Path) -> None:
     found = locate(store, 0, 60)
     (tmp_path / "link").symlink_to(found.path)
-    with pytest.raises(OSError, match="symbolic link"):
-        read(dataclasses.replace(found, path=str(tmp_path / "link")))
+    assert read(dataclasses.replace(found, path=str(tmp_path / "link"))) == []
+
+
+def test_what_is_no_file_is_not_even_opened(store: LmdbStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    at = (tmp_path / "pipe").stat()
+    found = locate(store, 0, 60)
+    assert read(dataclasses.replace(found, path=str(tmp_path / "pipe"), device=at.st_dev, inode=at.st_ino)) == []
 
 
 def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: LmdbStore) -> None:
@@ -213,6 +219,8 @@ def test_without_local_files_everything_comes_by_session(reached: Reached) -> No
         pytest.param({"path": "/nowhere/at/all"}, id="no file"),
         pytest.param({"position": 3}, id="no chunk there"),
         pytest.param({"sizes": []}, id="nothing of the file"),
+        pytest.param({"path": "/no\0where"}, id="no path"),
+        pytest.param({"position": 2**64 - 1}, id="no position"),
     ],
 )
 def test_what_no_file_gives_comes_by_session(reached: Reached, change: dict[str, Any] | None) -> None:

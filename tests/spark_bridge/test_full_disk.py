@@ -29,6 +29,7 @@ class SmallDisk:
     def __init__(self, segments: int) -> None:
         self.room = segments
         self.full = False
+        self.shrinks = True
         self._real = FileSystem()
 
     def create(self, path: Path, size: int) -> int:
@@ -57,6 +58,8 @@ class SmallDisk:
         self._real.sync(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
+        if not self.shrinks:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._real.truncate(descriptor, size)
 
     def close(self, descriptor: int) -> None:
@@ -91,6 +94,15 @@ def test_appending_finds_the_room_that_trimming_makes(tmp_path: Path) -> None:
     at = len(taken) + 1
     assert store.append({0: numbered(at, at + 9)}, now=at).count == 10, "what was refused is not taken for a repeat"
     assert stored(store)[-1] == b"%d" % (at + 9)
+    store.close()
+
+
+def test_what_is_committed_is_acknowledged_though_no_room_can_be_given_back(tmp_path: Path) -> None:
+    disk = SmallDisk(9)
+    store = make_store(tmp_path, disk=disk, segment_bytes=SEGMENT)
+    disk.shrinks = False  # a file system that copies on writing needs room for that
+    taken, _ = append_until_full(store)
+    assert stored(store) == taken
     store.close()
 
 

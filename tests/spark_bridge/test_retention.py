@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.index import SegmentRecord
@@ -37,6 +39,27 @@ SEGMENTS = {0: [segment(0), segment(2), segment(4)], 1: [segment(1), segment(3)]
 )
 def test_the_oldest_segments_go_first(retention: Retention, expected: dict[int, int]) -> None:
     assert choose_expired(SEGMENTS, retention, now=5 * SECOND, unread={}) == expected
+
+
+def test_no_smaller_segment_goes_in_place_of_the_oldest() -> None:
+    active = SegmentRecord(first=180, end=190, size=2, written=18 * SECOND, last_timestamp=18 * SECOND)
+    closed = [segment(number) for number in range(18)]
+    assert choose_expired({0: [*closed, active]}, Retention(max_bytes=1750), now=0, unread={}) == {}
+    other = [segment(0, size=64), segment(1, size=64)]
+    assert choose_expired({0: other, 1: [segment(2, size=2)]}, Retention(max_bytes=100), now=0, unread={}) == {}
+
+
+@given(st.lists(st.lists(st.integers(1, 100), max_size=12), max_size=4), st.integers(1, 1500))
+def test_as_much_stays_as_is_to_be_kept(sizes: list[list[int]], max_bytes: int) -> None:
+    segments = {
+        shard: [segment(10 * number + shard, size) for number, size in enumerate(of_shard)]
+        for shard, of_shard in enumerate(sizes)
+    }
+    before = choose_expired(segments, Retention(max_bytes=max_bytes), now=0, unread={})
+    stays = [one.size for shard, found in segments.items() for one in found if one.first >= before.get(shard, 0)]
+    whole = sum(map(sum, sizes))
+    assert sum(stays) >= min(whole, max_bytes)
+    assert sum(stays) == whole or sum(stays) < max_bytes + 100
 
 
 def test_what_a_group_has_not_read_stays_if_that_is_wanted() -> None:
@@ -101,6 +124,15 @@ def test_a_clock_that_is_set_back_is_believed_at_once() -> None:
     assert check.is_believed(0.0, 0.0)
     assert not check.is_believed(10 * HOUR, 1.0)
     assert check.is_believed(2.0, 2.0)
+
+
+def test_a_clock_that_jumped_ahead_and_is_set_back_a_little_is_not_believed() -> None:
+    check = ClockCheck(newest=None)
+    assert check.is_believed(0.0, 0.0)
+    assert not check.is_believed(100 * HOUR, 1.0)
+    assert not check.is_believed(100 * HOUR - 60.0, 2.0), "a jump is a minute"
+    assert not check.is_believed(99 * HOUR, 3.0)
+    assert check.is_believed(4.0, 4.0)
 
 
 @pytest.mark.parametrize(("newest", "believed"), [(None, True), (100 * HOUR, True), (75 * HOUR, False)])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS
+from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA
 from iris.spark_bridge.staging import Staging, new_part
 from tests.support.staged import part, rows, written
@@ -73,6 +74,20 @@ def test_rows_are_divided_into_chunks_that_can_be_read(tmp_path: Path, sizes: li
         assert 0 < batch.num_rows <= CHUNK_EVENTS
         assert batch.num_rows == 1 or batch.nbytes < CHUNK_BYTES
     assert len(batches) <= 1 + 2 * (len(sizes) // CHUNK_EVENTS) + 4 * (sum(sizes) // CHUNK_BYTES) + 40
+
+
+def test_offsets_that_lead_out_of_a_column_are_refused(tmp_path: Path) -> None:
+    whole = pa.ipc.open_stream(rows(*({"value": b"x", "topic": "t"} for _ in range(3))).getvalue()).read_next_batch()
+    offsets = pa.py_buffer(b"".join(number.to_bytes(4, "little") for number in (0, 65_536, 2, 3)))
+    bad = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"xxx")])
+    columns = [bad if field.name == "value" else whole.column(field.name) for field in SINK_SCHEMA]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SINK_SCHEMA) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SINK_SCHEMA))
+    staging = Staging(tmp_path)
+    write(staging, sink.getvalue().to_pybytes())
+    with pytest.raises(LogDamaged, match="out of bounds"):
+        values(staging)
 
 
 def test_columns_of_another_form_are_refused(tmp_path: Path) -> None:
