@@ -285,9 +285,9 @@ class Mesh:
             if restricted:
                 self._notice_loss(peer)
             return peer
-        if entry.replaces(peer.session and self._sessions.get(peer.session.local_index)):
-            peer.session = established.session
-            link.use(established.session)
+        later = entry.use(self._sessions.values())
+        if later is not None and link.outgoing is None and not later.begun:
+            self._ways.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
         if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
             self._ways.close(link.outgoing)
             link.detach()

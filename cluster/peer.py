@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol, final
 
 from iris.cluster.border import Border
@@ -136,11 +136,20 @@ class SessionEntry:
         """Tell whether this session with the same peer is a later one."""
         return 0 < (self._rank - other._rank) % 2**32 < 2**31
 
-    def replaces(self, in_use: SessionEntry | None) -> bool:
-        """Tell whether frames are to leave under it now: two that cross may end in another order than they began."""
-        return in_use is None or in_use is self or self.follows(in_use)
+    def use(self, entries: Iterable[SessionEntry]) -> SessionEntry | None:
+        """Have frames leave under it; if they do so under a later one of ``entries`` already, return that one.
 
-    def begin(self, entries: Iterable[SessionEntry]) -> bool:
+        Two handshakes that cross may end in another order than they began in, and at both ends in different ones.
+        """
+        peer = self.peer
+        in_use = next((entry for entry in entries if entry.session is peer.session), None)
+        if in_use is not None and in_use.follows(self):
+            return in_use
+        peer.session = self.session
+        peer.link.use(self.session)
+        return None
+
+    def begin(self, entries: Collection[SessionEntry]) -> bool:
         """Note the first frame: the peer has left those of ``entries`` in which it sent before.
 
         False if it comes late, after frames in a later session.
@@ -154,8 +163,7 @@ class SessionEntry:
         self.begun = True
         if self.awaited:
             self.awaited = False
-            self.peer.session = self.session
-            self.peer.link.use(self.session)
+            self.use(entries)
         return True
 
 

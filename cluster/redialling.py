@@ -56,7 +56,7 @@ class Redialling:
         self._nursery = nursery
         self._connect = connect
         self._drop = drop
-        self._under_way: set[NodeId] = set()
+        self._under_way: set[Peer] = set()
         self.pauses: Callable[[Peer], Iterable[float]] = pauses_of
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
         self.refused: Callable[[NodeId], None] = lambda _: None
@@ -65,9 +65,9 @@ class Redialling:
 
     def begin(self, peer: Peer) -> bool:
         """Reach a peer again; tell whether that is new."""
-        if self._peers.get(peer.node) is not peer or peer.node in self._under_way or peer.leaving:
+        if self._peers.get(peer.node) is not peer or peer in self._under_way or peer.leaving:
             return False
-        self._under_way.add(peer.node)
+        self._under_way.add(peer)
         self._nursery.start_soon(self._redial, peer)
         return True
 
@@ -84,7 +84,7 @@ class Redialling:
                     await self._connect(peer)
                 except AuthenticationError as error:
                     self.refused(peer.node)
-                    self._under_way.discard(peer.node)
+                    self._under_way.discard(peer)
                     self._drop(peer.node, f"somebody else answers at its address: {error}")
                     return
                 except Refused:
@@ -94,5 +94,6 @@ class Redialling:
                 else:
                     return
         finally:
-            self._under_way.discard(peer.node)
-        self._drop(peer.node, "it cannot be reached any more")
+            self._under_way.discard(peer)
+        if self._peers.get(peer.node) is peer and peer.link.outgoing is None:
+            self._drop(peer.node, "it cannot be reached any more")

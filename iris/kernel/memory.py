@@ -13,6 +13,7 @@ from typing import Final, final
 
 import trio
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport import ConnectionObserver, Refused
 from iris.kernel.values import dataclass
@@ -41,6 +42,7 @@ class MemoryNetwork:
         latency: least and greatest seconds that a frame takes one way.
         loss: probability from 0 to 1 that a frame vanishes silently.
         capacity: frames in transit on one way before its writer has to wait.
+        capacity_bytes: bytes likewise, as the buffers of sockets have room for; a frame may go beyond.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class MemoryNetwork:
         latency: tuple[float, float] = (0.0001, 0.0005),
         loss: float = 0.0,
         capacity: int = 64,
+        capacity_bytes: int = 1024 * KIB,
     ) -> None:
         self.random: Final = random.Random(seed)
         self.latency = latency
         self.loss = loss
         self.capacity: Final = capacity
+        self.capacity_bytes: Final = capacity_bytes
         self._transports: list[MemoryTransport] = []
         self._listening: dict[str, MemoryTransport] = {}
         self.accepting: Final[dict[str, _Accepting]] = {}
@@ -225,7 +229,7 @@ class MemoryTransport:
         if self.paused or not self._arrived or self._arrived[0].due > trio.current_time():
             return None
         arrival = self._arrived.pop(0)
-        arrival.way.taken()
+        arrival.way.taken(arrival.frame)
         self._source = arrival.way.number
         return arrival.frame
 
@@ -311,7 +315,7 @@ class MemoryOutgoing:
         self._source = source
         self._target = target
         self._on_broken = on_broken
-        self._in_transit = 0
+        self._in_transit = self._bytes_in_transit = 0
         self._due = 0.0
         self._room = trio.lowlevel.ParkingLot()
         self.closed = False
@@ -326,7 +330,7 @@ class MemoryOutgoing:
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
-        if self._in_transit >= network.capacity:
+        if self._is_full:
             return False
         if network.is_cut(self._source.host, self._target.host):
             return True
@@ -337,6 +341,7 @@ class MemoryOutgoing:
             return True
         self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
         self._in_transit += 1
+        self._bytes_in_transit += len(frame)
         self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
         return True
 
@@ -348,16 +353,22 @@ class MemoryOutgoing:
         """See ``Outgoing.wait_writable``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
-        if self._in_transit >= self._network.capacity:
+        if self._is_full:
             await self._room.park()
             if self.closed:
                 raise trio.ClosedResourceError("this way out was closed")
         else:
             await trio.lowlevel.checkpoint()
 
-    def taken(self) -> None:
+    @property
+    def _is_full(self) -> bool:
+        network = self._network
+        return self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes
+
+    def taken(self, frame: bytes) -> None:
         """Note that the target has read a frame of this way."""
         self._in_transit -= 1
+        self._bytes_in_transit -= len(frame)
         self._room.unpark_all()
 
     def break_off(self) -> None:
