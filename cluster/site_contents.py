@@ -84,7 +84,7 @@ class Contents:
 
     def since(self, version: int) -> Iterator[Exports]:
         """Yield what somebody at ``version`` has to be told."""
-        if version == self.version:
+        if version == self.version or not self.version:  # nothing is known of it yet
             return
         added: dict[Export, bool] = {}
         reached = version

@@ -7,11 +7,13 @@ takes for a flood: what several others tell, each a little less than that, makes
 Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
 site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
 ``transit``s; to a gateway of another realm, all but what this realm lets that one reach; and what is beyond half of
-what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it.
+what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it,
+and of what each has told a second gateway of a site comes after the first ones of all.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, final
@@ -27,7 +29,10 @@ from iris.kernel.ids import NodeId, realm_of_site
 from iris.kernel.wire import Message
 
 _Told = dict[Hop, tuple[tuple[Hop, ...], int]]
-"""For each origin the path and the version that a neighbour was told."""
+"""For each origin the path and the version that a neighbour was told; no path: that there is none."""
+
+_LOST: Final = (Hop("", NodeId("")),)
+"""The path of an origin of which it is not known what the neighbour has heard."""
 
 
 @final
@@ -113,7 +118,7 @@ class Advertising:
         if told is None:
             return
         if origin is None:
-            self._told[neighbour] = {}
+            self._told[neighbour] = dict.fromkeys(told, (_LOST, 0))
         elif origin in told:
             told[origin] = (told[origin][0], 0)
 
@@ -154,10 +159,15 @@ class Advertising:
         chosen = None
         if len(weights) >= self._max_origins or sum(weights.values()) > room:
             learned: dict[NodeId, list[tuple[Hop, int]]] = {}
-            for origin, weight in sorted(weights.items()):
+            seen: Counter[str] = Counter()
+            ranked: list[tuple[int, Hop]] = []
+            for origin in sorted(weights):
+                ranked.append((seen[origin.site], origin))
+                seen[origin.site] += 1
+            for _, origin in sorted(ranked):  # no site without any before another has two
                 way = self._directory.best(origin)
                 assert way is not None, "what is believed can be reached"
-                learned.setdefault(way.neighbour, []).append((origin, weight))
+                learned.setdefault(way.neighbour, []).append((origin, weights[origin]))
             chosen = fair_share(learned, places=self._max_origins - 1, weight=max(room, 1))
         self.left_out = 0 if chosen is None else len(weights) - len(chosen)
         if chosen != self._chosen:
@@ -206,11 +216,17 @@ class Advertising:
             if now is not None and not self._may_tell(neighbour, len(news), now):
                 self._behind[neighbour] = order[at:]
                 return
+            known = told.pop(origin, None)
+            if news:
+                told[origin] = (_LOST, 0)  # should it not be sent in the middle of this
             yield from news
             if path and contents is not None:
                 told[origin] = (path, contents.version)
-            else:
-                told.pop(origin, None)
+            elif known is not None:
+                told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` has it told again
+        gone = [origin for origin, (path, _) in told.items() if not path]
+        for origin in gone[:-MAX_ORIGINS]:
+            del told[origin]
 
     def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
         pace = self._pace.get(neighbour)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from iris.cluster.site_directory import SiteDirectory
-from iris.cluster.site_messages import CLUSTER, TOPIC, Export, Exports, Hop, Route, split_exports
+from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
 from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT
 from iris.federation.advertising import Advertising
 from iris.federation.fair_share import fair_share
@@ -209,6 +209,79 @@ def test_who_exports_very_much_has_no_more_of_it_passed_on_than_the_others_leave
         tell(directory, C, small, members(small.site, range(10)))
     hand_over(advertising, there, None, 0.0)
     assert there.sites() == ("b0", "c0", "c1", "c2", "home")
+
+
+def test_when_not_all_fits_each_site_is_passed_on_by_one_gateway_before_any_by_two() -> None:
+    directory = listening()
+    advertising = passing(directory, D, max_origins=4)
+    there = SiteDirectory(Hop("next", D))
+    there.add(A, 0.0, local=False)
+    for site in range(3):
+        pair = [Hop(f"b{site}", node(100 + 2 * site + number)) for number in range(2)]
+        for origin, other in (pair, pair[::-1]):
+            lead(directory, B, "far", origin)
+            tell(directory, B, origin, [*members("store", [site]), Export(COMPANION, "", other.gateway)])
+    assert len(directory.origins()) == 6
+    hand_over(advertising, there, None, 0.0)
+    assert there.sites() == ("b0", "b1", "b2", "home")
+    assert advertising.left_out == 3
+
+
+@pytest.mark.parametrize("in_the_middle", [False, True])
+def test_a_withdrawal_that_is_lost_is_told_again(in_the_middle: bool) -> None:
+    directory = listening()
+    advertising = passing(directory, D)
+    there = SiteDirectory(Hop("next", D))
+    there.add(A, 0.0, local=False)
+    origin = Hop("far", B)
+    lead(directory, B, "far", origin)
+    tell(directory, B, origin, members("store", [7]))
+    hand_over(advertising, there, None, 0.0)
+    assert there.sites() == ("far", "home")
+    directory.forget(B)
+    withdrawal = advertising.messages(D, {origin}, 1.0)
+    assert next(withdrawal) == Route(origin, ()).message()
+    if not in_the_middle:
+        assert list(withdrawal) == []
+    advertising.repeat(D)
+    hand_over(advertising, there, None, 2.0)
+    assert there.sites() == ("home",)
+    assert list(advertising.messages(D, None, 3.0)) == [], "nothing is told twice"
+
+
+def test_of_withdrawals_a_neighbour_is_told_again_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iris.federation.advertising.MAX_ORIGINS", 4)
+    directory = listening()
+    advertising = passing(directory, D)
+    origins = [Hop("far", node(100 + number)) for number in range(10)]
+    for origin in origins:
+        lead(directory, B, "far", origin)
+        tell(directory, B, origin, members("store", [7]))
+        assert len(list(advertising.messages(D))) >= 2
+        directory.receive_route_untrusted(B, Route(origin, ()).message(), 1.0)
+        assert list(advertising.messages(D)) == [Route(origin, ()).message()]
+    advertising.repeat(D)
+    again = [message for message in advertising.messages(D) if message[0] == kinds.ROUTE]
+    own = Route(directory.own, (directory.own,))
+    assert again == [*(Route(origin, ()).message() for origin in origins[-4:]), own.message()]
+
+
+def test_a_site_that_goes_and_comes_at_once_is_not_passed_on_as_empty() -> None:
+    directory = listening()
+    advertising = passing(directory, D)
+    there = SiteDirectory(Hop("next", D))
+    there.add(A, 0.0, local=False)
+    origin = Hop("far", B)
+    lead(directory, B, "far", origin)
+    tell(directory, B, origin, members("store", [7]))
+    hand_over(advertising, there, None, 0.0)
+    directory.receive_route_untrusted(B, Route(origin, ()).message(), 1.0)
+    lead(directory, B, "far", origin, 1.0)
+    hand_over(advertising, there, {origin}, 1.0)
+    assert there.clusters() == {"store"}, "its exports are on their way"
+    tell(directory, B, origin, members("archive", [8]))
+    hand_over(advertising, there, {origin}, 1.0)
+    assert there.clusters() == {"archive"}
 
 
 def test_a_site_of_too_many_entries_exports_a_part_of_each_node_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
