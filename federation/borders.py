@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.site_messages import COMPANION, Export, Exports, Hop, Route
 from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, RemoteProtocolError
@@ -79,6 +80,19 @@ def split_peer(peer: str) -> tuple[str, str]:
     """Return the realm and the URL of a gateway to dial, ``REALM/URL`` or ``URL``; no realm is the own one."""
     alias, slash, url = peer.partition("/")
     return (alias, url) if slash and ":" not in alias else ("", peer)
+
+
+def check_dialled(urls: list[str]) -> None:
+    """See that a gateway that listens nowhere can reach others at these URLs.
+
+    Raises:
+        ConfigError: it cannot; the text says why.
+    """
+    if not urls:
+        raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
+    for url in urls:
+        if not is_two_way(url):
+            raise ConfigError(f"a gateway that listens nowhere reaches others at ws:// addresses; {url} is none")
 
 
 def trusted_id(identity: NodeIdentity, alias: str) -> str:

@@ -23,13 +23,12 @@ from iris._node import Node
 from iris.cluster.border import Allowed
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
-from iris.cluster.reverse_ways import is_two_way
 from iris.cluster.site_directory import Flooded, exports_of
 from iris.cluster.site_messages import COMPANION, Export, Hop, message_size, wanted_untrusted
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertising
-from iris.federation.borders import inward_untrusted, split_peer, trusted_id
+from iris.federation.borders import check_dialled, inward_untrusted, split_peer, trusted_id
 from iris.federation.carrying import Carrying
 from iris.federation.lists import Lists
 from iris.federation.policy import Policy
@@ -376,10 +375,13 @@ class Gateway:
         self._lost.unpark_all()
 
     def end(self) -> None:
-        """Have the nodes of this site told that nothing leads through here any more."""
+        """Have the nodes of this site told that nothing leads or may cross here any more; later ones too."""
+        self._allowed = Allowed((), (), ())
+        self._sites.border.receive_untrusted(self._near.node, self._allowed.message())
         for node in self._directory.neighbours:
             if not self._directory.is_local(node):
                 self._directory.forget(node)
+        self._stale.update(self._near.peers)
         self._tell()
 
 
@@ -448,7 +450,7 @@ async def open_gateway(
     for alias, _ in dialled:
         trusted_id(parts.mesh.identity, alias)
     if not urls:
-        _check_dialled([url for _, url in dialled])
+        check_dialled([url for _, url in dialled])
     transport = environment.transport(parts.config)
     try:
         bound = await transport.listen(urls)
@@ -481,14 +483,6 @@ async def open_gateway(
                 parts.revoking.detach(between)
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
-
-
-def _check_dialled(peers: list[str]) -> None:
-    if not peers:
-        raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
-    for url in peers:
-        if not is_two_way(url):
-            raise ConfigError(f"a gateway that listens nowhere reaches others at ws:// addresses; {url} is none")
 
 
 def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:

@@ -249,3 +249,25 @@ async def test_a_gateway_that_is_closed_is_no_way_any_more(autojump_clock: MockC
         with pytest.raises(NoSuchCluster):
             await shop.request("databases")
         assert federation.gateways["eu-gateway"].statistics().sites == ()
+
+
+async def test_a_gateway_that_was_closed_lets_nothing_cross_for_those_that_come_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        node = await federation.node("us", "gateway")
+        there = await federation.node("us", "there")
+        async with open_gateway(node, listen=["mem://us-gateway/between"], policy=Policy(export_topics=(">",))):
+            await trio.sleep(1)
+            assert allows(node)
+            assert allows(there)
+        await trio.sleep(1)
+        late = await federation.node("us", "late")
+        await trio.sleep(1)
+        assert not any(allows(here) for here in (node, there, late))
+
+
+def allows(node: iris.Node) -> bool:
+    sites = node.parts.sites
+    assert sites is not None
+    return sites.border.may_leave("orders.new")
