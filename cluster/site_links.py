@@ -106,10 +106,11 @@ class SiteLinks:
 
     # -- subscribers ----------------------------------------------------------------------------------------
 
-    async def reach_subscribers(self, nodes: Collection[Subscribing]) -> bool:
+    async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> bool:
         """Link to nodes and learn what they subscribe to; tell whether it worked with all of them.
 
-        They are waited for as far as there is ``Patience`` with their sites.
+        They are waited for as far as there is ``Patience`` with their sites; or, however often there was none, for
+        ``within`` seconds, but no longer than for one site that has not been waited for lately.
         """
         fresh = [(site, node) for site, node in nodes if node not in self._heard]
         if not fresh:
@@ -120,7 +121,7 @@ class SiteLinks:
         try:
             async with trio.open_nursery() as nursery:
                 for site, node in _in_turns(fresh):
-                    patience = self._patience.left(site, now)
+                    patience = self._patience.left(site, now) if within is None else min(within, self._patience.limit)
                     if patience > 0:
                         nursery.start_soon(self._reach, site, node, now + patience, limit, took)
                     elif self._is_missing(node) and len(self._under_way) < _AT_A_TIME:

@@ -169,9 +169,9 @@ class Sites:
         picker = self._membership.picker(address)
         return picker is not None and picker.pick() is not None
 
-    async def reach_nodes(self, nodes: Collection[Subscribing]) -> bool:
-        """Link to nodes of other sites and learn what they subscribe to; tell whether it worked with all of them."""
-        return await self._links.reach_subscribers(nodes)
+    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> bool:
+        """See ``SiteLinks.reach_subscribers``."""
+        return await self._links.reach_subscribers(nodes, within=within)
 
     # -- ways: Carrier --------------------------------------------------------------------------------------
 

@@ -254,7 +254,7 @@ class Node:
             payload: as for ``request``.
             confirm: return only when every durable subscriber (a bridge) has the event on disk.
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
-            timeout: seconds that the confirmation may take.
+            timeout: seconds that the confirmation may take, after links to subscribers at other sites: 5 more at most.
             headers: as for ``request``.
             retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
                 each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
@@ -274,7 +274,7 @@ class Node:
         is dropped.
         """
         if self._foreign is not None and self._foreign.pending(topic):
-            await self._foreign.reach(topic)
+            await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
         if not (confirm or retain or strict):
             publishing = self._publishing
             # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
@@ -297,7 +297,7 @@ class Node:
 
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
-        return open_confirmed_events(self._pubsub.confirming, self._config, check_timeout(timeout))
+        return open_confirmed_events(self._pubsub.confirming, self._config, check_timeout(timeout), self._foreign)
 
     def subscribe(
         self,

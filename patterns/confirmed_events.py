@@ -20,6 +20,7 @@ from iris.kernel.errors import IrisError
 from iris.kernel.ids import check_key
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.confirming import Confirming, Unconfirmed
+from iris.patterns.foreign_subscribers import ForeignSubscribers
 
 _RUN_BYTES: Final = 240 * KIB
 """A run of this size is a frame of its own.  What runs and frames cost at both ends is divided by so many more
@@ -58,10 +59,13 @@ class ConfirmedEvents:
     In the order of the calls, also when events have to be sent again.  May be used by several tasks.
     """
 
-    def __init__(self, confirming: Confirming, config: Config, timeout: float) -> None:
+    def __init__(
+        self, confirming: Confirming, config: Config, timeout: float, foreign: ForeignSubscribers | None = None
+    ) -> None:
         self._confirming = confirming
         self._config = config
         self._timeout = timeout
+        self._foreign = foreign
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
         self._opened = Wakeup()
@@ -128,6 +132,8 @@ class ConfirmedEvents:
             await self._changed.park()
         if self._error is not None:
             raise self._error
+        if self._foreign is not None and self._foreign.pending(topic):
+            await self._foreign.reach(topic, within=self._timeout)
         await self._confirming.wait_way(topic, trio.current_time() + self._timeout, self._timeout)
         self._post()  # of another task, which was faster
         run = self._open = _Open(topic, key, headers, flat)
@@ -193,10 +199,10 @@ class ConfirmedEvents:
 
 @asynccontextmanager
 async def open_confirmed_events(
-    confirming: Confirming, config: Config, timeout: float
+    confirming: Confirming, config: Config, timeout: float, foreign: ForeignSubscribers | None = None
 ) -> AsyncIterator[ConfirmedEvents]:
     """See ``Node.confirming``."""
-    events = ConfirmedEvents(confirming, config, timeout)
+    events = ConfirmedEvents(confirming, config, timeout, foreign)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

@@ -90,11 +90,16 @@ class ForeignSubscribers:
         except TypeError:  # a list, say: ``reach`` refuses it
             return True
 
-    async def reach(self, topic: str) -> None:
+    async def reach(self, topic: str, *, within: float | None = None) -> None:
         """Link to those who want a topic and are not linked yet; a topic of another realm is a ConfigError.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
+
+        Args:
+            topic: of the event.
+            within: seconds for which the publisher of an event that is to be confirmed waits, whomever it has waited
+                for lately; None: as long as there is patience with their sites.
 
         Raises:
             ConfigError: it is not a topic.
@@ -106,7 +111,8 @@ class ForeignSubscribers:
             self._version = version
         if len(self._reached) >= _TOPICS:
             self._reached.clear()
-        if await self._sites.reach_nodes({(found.site, found.node) for found in self._matcher.match(topic)}):
+        nodes = {(found.site, found.node) for found in self._matcher.match(topic)}
+        if await self._sites.reach_nodes(nodes, within=within):
             self._reached[topic] = version
 
     def _update(self, present: set[Subscriber]) -> None:

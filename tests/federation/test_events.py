@@ -155,6 +155,39 @@ async def test_a_confirmed_event_waits_for_a_durable_subscriber_of_another_site(
         assert kept == ["paid"]
 
 
+@pytest.mark.parametrize("how", ["publish", "confirming"])
+async def test_a_confirmed_event_waits_for_a_site_for_which_others_do_not(autojump_clock: MockClock, how: str) -> None:
+    """Its publisher has waited for that site as long as it does in a while."""
+    kept: dict[str, list[object]] = {}
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+
+        async def keep(site: str) -> None:
+            store = await federation.node(site, "store")
+            events = await federation.enter(store.subscribe("orders.>", durable=True))
+
+            async def confirm() -> None:
+                async for event in events:
+                    kept.setdefault(site, []).append(event.payload)
+                    await events.confirm([event])
+
+            federation.nursery.start_soon(confirm)
+
+        await keep("us")
+        await keep("eu")
+        publisher = await federation.node("us", "publisher")
+        await trio.sleep(1)
+        assert publisher.parts.sites is not None
+        now = trio.current_time()
+        publisher.parts.sites._links._patience.spend("eu", now, now + 5)
+        if how == "publish":
+            await publisher.publish("orders.new", "paid", confirm=True)
+        else:
+            async with publisher.confirming() as confirmed:
+                await confirmed.publish("orders.new", "paid")
+        assert kept == {"us": ["paid"], "eu": ["paid"]}
+
+
 async def test_a_subscription_that_ends_is_withdrawn(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         await federation.mesh("eu", "us")

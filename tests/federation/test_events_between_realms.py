@@ -162,6 +162,9 @@ async def test_what_cannot_be_is_one_clear_error(autojump_clock: MockClock) -> N
         ear = await realms.ours.node("eu", "ear")
         with pytest.raises(ConfigError, match="'acme' is another realm, and each publishes on topics of its own"):
             await ear.publish("acme/orders.new", b"x")
+        with pytest.raises(ConfigError, match="'acme' is another realm, and each publishes on topics of its own"):
+            async with ear.confirming() as confirmed:
+                await confirmed.publish("acme/orders.new", b"x")
         await ear.publish("else/orders.new", b"no realm is called so: a topic like any other")
         for pattern in ("acme/>", "acme/*.new", "acme/", "acme/..", "acme/orders." + "x" * 220):
             with pytest.raises(ConfigError, match="no pattern of topics of another realm"):
