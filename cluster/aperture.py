@@ -10,7 +10,7 @@ RPC libraries of large installations do ("deterministic aperture", "subsetting")
   always.
 - While the caller's own processor is the limit, and it is requests that keep it busy, more members could not answer
   more: it comes down to a quarter of a member for each outstanding request.  It widens as soon as the processor has
-  time left, because then it is members that are waited for.
+  time left, because then it is members that are waited for.  Time in which nothing was outstanding says neither.
 - Each failure lets one more in, so that a dozen that fail together are left behind; half of these are taken back with
   each look at the processor.
 
@@ -57,7 +57,7 @@ class Aperture:
             and nothing is narrowed below four members for each outstanding request.
     """
 
-    __slots__ = ("_admitted", "_at", "_due", "_ended", "_left", "_processor_time", "_spread", "_used")
+    __slots__ = ("_admitted", "_at", "_due", "_ended", "_idled", "_left", "_processor_time", "_spread", "_used")
 
     def __init__(self, processor_time: Callable[[], float] | None = None) -> None:
         self._processor_time = processor_time
@@ -65,12 +65,15 @@ class Aperture:
         self._admitted = 0
         self._left = _REQUESTS
         self._ended = 0
+        self._idled = True
         self._at = -math.inf
         self._due = -math.inf
         self._used = 0.0
 
     def width(self, outstanding: int) -> int:
         """Return the number of members among which the next request's is drawn."""
+        if not outstanding:
+            self._idled = True
         return max(MIN_APERTURE, int(self._spread * outstanding) + 1) + self._admitted
 
     def failed(self, members: int) -> None:
@@ -92,9 +95,11 @@ class Aperture:
             self._left = _REQUESTS
             self._admitted //= 2
         if self._processor_time is not None:
-            used = self._processor_time()
-            busy, many = (used - self._used) / elapsed, ended >= _MANY * elapsed
-            self._used = used
+            before, self._used = self._used, self._processor_time()
+            if self._idled:
+                self._idled = False
+                return
+            busy, many = (self._used - before) / elapsed, ended >= _MANY * elapsed
             if busy > _BUSY and many:
                 self._spread = max(_NARROWEST, self._spread / _STEP)
             elif busy < _IDLE or not many:

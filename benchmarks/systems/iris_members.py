@@ -50,6 +50,9 @@ SLICES: Final = 5
 WARM_UP: Final = 0.3
 """Of a slice: so much of its work comes before what counts."""
 
+SETTLING: Final = 0.5
+"""Seconds before the first slice: the asker finds out how many members to ask, in steps of 50 ms."""
+
 
 @final
 class _Members:
@@ -144,6 +147,8 @@ async def members(task: Task) -> None:
     async with AsyncExitStack() as stack:
         stack.enter_context(marked())
         askers = {number: await stack.enter_async_context(_open_asker(credential, number)) for number in MEMBERS}
+        for asker in askers.values():
+            await _ask(asker, task.case.concurrency, payload, SETTLING, work)
         for _ in range(SLICES):
             for number, asker in askers.items():
                 rates[number].append(await _ask(asker, task.case.concurrency, payload, task.seconds / SLICES, work))

@@ -62,6 +62,16 @@ def test_it_widens_within_a_second_however_few_requests_end() -> None:
     assert aperture.width(64) == 257
 
 
+def test_time_in_which_nothing_was_outstanding_changes_nothing() -> None:
+    processor = Processor()
+    aperture = Aperture(lambda: processor.used)
+    for _ in range(20):
+        processor.work(aperture, busy=0.99, seconds=0.12)
+        aperture.width(0)
+        processor.now += 1.0
+    assert aperture.width(64) == 17
+
+
 def test_without_a_look_at_the_processor_nothing_is_narrowed() -> None:
     aperture = Aperture()
     Processor().work(aperture, busy=1.0, seconds=2.0)
