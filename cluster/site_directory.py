@@ -116,6 +116,13 @@ class SiteDirectory:
         """Those that are listened to."""
         return tuple(self._neighbours)
 
+    def questions(self) -> Iterator[tuple[NodeId, Message]]:
+        """Yield what to ask which neighbour after more of other realms is permitted: it was passed over before."""
+        for neighbour, known in self._neighbours.items():
+            for origin in known.told:
+                if realm_of_site(origin.site):
+                    yield neighbour, wanted(origin)
+
     def is_local(self, neighbour: NodeId) -> bool:
         """Tell whether a neighbour is a gateway of this site."""
         known = self._neighbours.get(neighbour)

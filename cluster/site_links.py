@@ -106,15 +106,15 @@ class SiteLinks:
 
     # -- subscribers ----------------------------------------------------------------------------------------
 
-    async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> bool:
-        """Link to nodes and learn what they subscribe to; tell whether it worked with all of them.
+    async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+        """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
 
         They are waited for as far as there is ``Patience`` with their sites; or, however often there was none, for
         ``within`` seconds, but no longer than for one site that has not been waited for lately.
         """
         fresh = [(site, node) for site, node in nodes if node not in self._heard]
         if not fresh:
-            return True
+            return 0
         now = trio.current_time()
         limit = trio.CapacityLimiter(_AT_A_TIME)
         took: dict[str, float] = {}
@@ -129,7 +129,7 @@ class SiteLinks:
         finally:
             for site, until in took.items():
                 self._patience.spend(site, now, until)
-        return all(node in self._mesh.peers for _, node in fresh)
+        return sum(node not in self._mesh.peers for _, node in fresh)
 
     async def _reach(
         self, site: str, node: NodeId, deadline: float, limit: trio.CapacityLimiter, took: dict[str, float]

@@ -36,7 +36,7 @@ from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, qualified, realm_of_site
-from iris.kernel.link import Link
+from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 from iris.security.identity import PeerIdentity
@@ -169,7 +169,7 @@ class Sites:
         picker = self._membership.picker(address)
         return picker is not None and picker.pick() is not None
 
-    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> bool:
+    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
         """See ``SiteLinks.reach_subscribers``."""
         return await self._links.reach_subscribers(nodes, within=within)
 
@@ -370,7 +370,7 @@ class Sites:
         self._listen_to(peer)
         question = self.directory.receive_exports_untrusted(peer.node, message, trio.current_time())
         if question is not None:
-            peer.link.post(question, 0)
+            peer.link.post(question, 0, CONTROL_RESERVE)
         self._wakeup.wake()
 
     def _listen_to(self, peer: Peer) -> None:

@@ -257,7 +257,7 @@ class Gateway:
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Tell it what has changed, or all."""
-        peer = self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
+        peer = self._peer(neighbour)
         if peer is None:
             return
         messages = self._advertising.messages(neighbour, changed, trio.current_time())
@@ -273,6 +273,9 @@ class Gateway:
                 return
             self._told += 1
             self._told_bytes += size
+
+    def _peer(self, neighbour: NodeId) -> Peer | None:
+        return self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
 
     async def _look_after_neighbours(self) -> None:
         """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
@@ -296,6 +299,7 @@ class Gateway:
                 await trio.sleep(_ALIVE_EVERY)
                 now = trio.current_time()
                 self._between.identity = self._near.identity
+                self._lists.ask_anew(self._directory, self._peer)
                 for node, peer in list(self._between.peers.items()):
                     try:
                         self._between.check_peer(peer.identity)  # its right to be a gateway, for one

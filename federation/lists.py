@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from iris.cluster.peer import Peer
 from iris.cluster.site_contents import Contents
+from iris.cluster.site_directory import SiteDirectory
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export
 from iris.federation.policy import Policy
+from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId, qualified, realm_of_site, realm_of_topic
+from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.topics import is_pattern
+from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity
 
 
@@ -25,6 +30,30 @@ class Lists:
     def __init__(self, policy: Policy, identity: Callable[[], NodeIdentity]) -> None:
         self._policy = policy
         self._identity = identity
+        self._agreed = self._realms()
+
+    def _realms(self) -> dict[str, ForeignRealm]:
+        return {trusted.realm.id: trusted.realm for trusted in self._identity().trusted}
+
+    def _have_changed(self) -> bool:
+        before, self._agreed = self._agreed, self._realms()
+        return before.keys() != self._agreed.keys() or any(
+            not realm.means_the_same(before[realm_id]) for realm_id, realm in self._agreed.items()
+        )
+
+    def ask_anew(self, directory: SiteDirectory, peer: Callable[[NodeId], Peer | None]) -> None:
+        """Ask neighbours for all that other realms export if the owners have agreed on something else.
+
+        What was told before was passed over; neighbours that had the lists of today earlier do not tell it again.  Call
+        it from time to time.
+        """
+        for neighbour, question in directory.questions() if self._have_changed() else ():
+            asked = peer(neighbour)
+            try:
+                if asked is not None:
+                    asked.link.post(question, 0, CONTROL_RESERVE)
+            except NotSent:
+                self._agreed = {}  # the next time
 
     def is_exported(self, exported: Contents, node: NodeId, site: str) -> bool:
         """Tell whether a node of this site serves or hears something that another site may use."""

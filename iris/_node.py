@@ -79,13 +79,13 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
-        self._foreign = None if sites is None else ForeignSubscribers(sites, lambda: mesh.identity)
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
         self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
         self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
+        self._foreign = None if sites is None else ForeignSubscribers(sites, mesh, self._publishing.count_unlinked)
         self._serving = Serving(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
@@ -120,7 +120,7 @@ class Node:
 
         Args:
             cluster: name of the cluster.
-            payload: bytes, or None, bool, int, float, str, list, dict with str keys; at most ``Config.max_payload``.
+            payload: bytes, None, bool, int, float, str, list, dict with str keys, dataclass; at most ``max_payload``.
             timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
                 cancel scope shortens it, and what is left is what nested requests in the handler may use.
             idempotent: the handler's effect is the same when it runs twice.
@@ -254,7 +254,7 @@ class Node:
             payload: as for ``request``.
             confirm: return only when every durable subscriber (a bridge) has the event on disk.
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
-            timeout: seconds that the confirmation may take, after links to subscribers at other sites: 5 more at most.
+            timeout: seconds that the confirmation may take; links to other sites are waited for half of it at most.
             headers: as for ``request``.
             retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
                 each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
@@ -269,12 +269,12 @@ class Node:
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        It yields to other tasks every 1,024 events or 256 KiB, not at each call.  Cancelled while it waits, the event
-        is on its way, or unsent if it yielded, or waited for a patient subscriber or another site; a late confirmation
-        is dropped.
+        It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is on its way, or
+        unsent if it yielded or waited for a patient subscriber or another site; a late confirmation is dropped.
         """
         if self._foreign is not None and self._foreign.pending(topic):
-            await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
+            left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
+            timeout = left if confirm else timeout
         if not (confirm or retain or strict):
             publishing = self._publishing
             # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.

@@ -19,6 +19,7 @@ from iris.kernel.ids import NodeId, cluster_of
 from iris.kernel.link import Link
 from iris.patterns.counters import Tally
 from iris.patterns.directory import Directory, nobody_serves
+from iris.patterns.handlers import encoded
 from iris.patterns.relays import Relays, Tree, stands_alone
 
 _STALLED: Final = 0.25
@@ -40,14 +41,14 @@ class Broadcasts:
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
         """See ``Node.broadcast``."""
-        encoded = wire.encode_payload(payload, self._config.max_payload)
+        body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         members = self._directory.member_ids(cluster)
         if not members:
             self._trees.pop(cluster, None)
             raise nobody_serves(cluster, self._mesh.identity)
-        message = (kinds.BROADCAST, cluster_of(cluster), flat, encoded)
-        size = wire.payload_size(encoded) + wire.headers_size(flat)
+        message = (kinds.BROADCAST, cluster_of(cluster), flat, body)
+        size = wire.payload_size(body) + wire.headers_size(flat)
         if len(members) <= self._config.relay_above:
             self._trees.pop(cluster, None)
             links = self._tell(members, message, size)

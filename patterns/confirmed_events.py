@@ -21,6 +21,7 @@ from iris.kernel.ids import check_key
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.confirming import Confirming, Unconfirmed
 from iris.patterns.foreign_subscribers import ForeignSubscribers
+from iris.patterns.handlers import encoded
 
 _RUN_BYTES: Final = 240 * KIB
 """A run of this size is a frame of its own.  What runs and frames cost at both ends is divided by so many more
@@ -40,16 +41,18 @@ _WINDOW_EVENTS: Final = 32_768
 class _Open:
     """A run that is still growing."""
 
-    __slots__ = ("began", "flat", "headers", "key", "payloads", "size", "topic")
+    __slots__ = ("deadline", "flat", "headers", "key", "payloads", "size", "topic")
 
-    def __init__(self, topic: str, key: str | None, headers: Mapping[str, str] | None, flat: wire.Headers) -> None:
+    def __init__(
+        self, topic: str, key: str | None, headers: Mapping[str, str] | None, flat: wire.Headers, deadline: float
+    ) -> None:
         self.topic = topic
         self.key = key
         self.headers = None if headers is None else dict(headers)
         self.flat = flat
         self.payloads: list[wire.Payload] = []
         self.size = 0
-        self.began = trio.current_time()
+        self.deadline = deadline
 
 
 @final
@@ -101,8 +104,8 @@ class ConfirmedEvents:
         if self._error is not None:
             raise self._error
         headers = headers or None
-        encoded = wire.encode_payload(payload, self._config.max_payload) if type(payload) is not bytes else payload
-        size = len(encoded) if type(encoded) is bytes else wire.payload_size(encoded)
+        body = encoded(payload, self._config.max_payload) if type(payload) is not bytes else payload
+        size = len(body) if type(body) is bytes else wire.payload_size(body)
         if size > self._config.max_payload:
             wire.encode_payload(payload, self._config.max_payload)  # says so
         run = self._open
@@ -114,7 +117,7 @@ class ConfirmedEvents:
             or run.size + size > self._run_bytes
         ):
             run = await self._begin_run(topic, key, headers)
-        run.payloads.append(encoded)
+        run.payloads.append(body)
         run.size += size
         self.published += 1
         if len(run.payloads) == wire.MAX_ARRAY or run.size >= self._run_bytes:
@@ -132,11 +135,12 @@ class ConfirmedEvents:
             await self._changed.park()
         if self._error is not None:
             raise self._error
+        left = self._timeout
         if self._foreign is not None and self._foreign.pending(topic):
-            await self._foreign.reach(topic, within=self._timeout)
-        await self._confirming.wait_way(topic, trio.current_time() + self._timeout, self._timeout)
+            left = await self._foreign.reach(topic, within=self._timeout)
+        await self._confirming.wait_way(topic, trio.current_time() + left, self._timeout)
         self._post()  # of another task, which was faster
-        run = self._open = _Open(topic, key, headers, flat)
+        run = self._open = _Open(topic, key, headers, flat, trio.current_time() + left)
         self._opened.wake()
         return run
 
@@ -145,7 +149,7 @@ class ConfirmedEvents:
         if run is None or not run.payloads:
             return
         unconfirmed = Unconfirmed(run.topic, run.payloads, run.key, run.flat, run.size)
-        self._window.append((unconfirmed, run.began + self._timeout))
+        self._window.append((unconfirmed, run.deadline))
         self._events += len(run.payloads)
         self._bytes += unconfirmed.size
         self._confirming.post(unconfirmed)

@@ -21,6 +21,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
 from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Audience
+from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
 from iris.patterns.publishing import STALLED, Publishing, envelope_size
 from iris.patterns.shards import stable_hash
@@ -125,12 +126,12 @@ class Confirming:
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
     ) -> None:
         """See ``Node.publish`` with ``confirm=True``."""
-        encoded = wire.encode_payload(payload, self._config.max_payload)
+        body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
         await self.wait_way(topic, deadline, timeout)
-        run = Unconfirmed(topic, (encoded,), key, flat, wire.payload_size(encoded))
+        run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
         try:
             self.post(run)
             await self.wait(run, deadline, timeout)

@@ -6,9 +6,13 @@ home, and from there on there is no difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, final
 
+import trio
+
+from iris.cluster.mesh import Mesh
 from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
@@ -70,11 +74,16 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
 
 @final
 class ForeignSubscribers:
-    """Who subscribes at other sites."""
+    """Who subscribes at other sites.
 
-    def __init__(self, sites: Sites, identity: Callable[[], NodeIdentity]) -> None:
+    Args:
+        unlinked: told of each event how many nodes that are said to want it there was no link to.
+    """
+
+    def __init__(self, sites: Sites, mesh: Mesh, unlinked: Callable[[int], None]) -> None:
         self._sites = sites
-        self._identity = identity
+        self._mesh = mesh
+        self._unlinked = unlinked
         self._matcher: Matcher[Subscriber] = Matcher()
         self._known: set[Subscriber] = set()
         self._version = -1
@@ -90,21 +99,22 @@ class ForeignSubscribers:
         except TypeError:  # a list, say: ``reach`` refuses it
             return True
 
-    async def reach(self, topic: str, *, within: float | None = None) -> None:
-        """Link to those who want a topic and are not linked yet; a topic of another realm is a ConfigError.
+    async def reach(self, topic: str, *, within: float | None = None) -> float:
+        """Link to those who want a topic and are not linked yet; return what is left of ``within``.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
 
         Args:
             topic: of the event.
-            within: seconds for which the publisher of an event that is to be confirmed waits, whomever it has waited
-                for lately; None: as long as there is patience with their sites.
+            within: seconds in which an event is to be confirmed: half of them may be spent here, whomever its publisher
+                has waited for lately; None: as long as there is patience with their sites.
 
         Raises:
-            ConfigError: it is not a topic.
+            ConfigError: it is not a topic, or one of another realm.
         """
-        check_own_realm(check_topic(topic), self._identity())
+        began = trio.current_time()
+        check_own_realm(check_topic(topic), self._mesh.identity)
         version = self._sites.subscribers_version
         if version != self._version:
             self._update(self._sites.directory.subscribers())
@@ -112,8 +122,12 @@ class ForeignSubscribers:
         if len(self._reached) >= _TOPICS:
             self._reached.clear()
         nodes = {(found.site, found.node) for found in self._matcher.match(topic)}
-        if await self._sites.reach_nodes(nodes, within=within):
+        missing = await self._sites.reach_nodes(nodes, within=None if within is None else within / 2)
+        if missing:
+            self._unlinked(missing)
+        else:
             self._reached[topic] = version
+        return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
 
     def _update(self, present: set[Subscriber]) -> None:
         for gone in self._known - present:

@@ -6,7 +6,8 @@ Asking costs the same for any number of members; their answers come one by one, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from contextlib import suppress
+from typing import Any, Final, final
 
 import trio
 
@@ -15,12 +16,20 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError, Unknown
 from iris.kernel.ids import NodeId, cluster_of
+from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.counters import Tally
 from iris.patterns.handlers import encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.relays import Relays, Tree
-from iris.patterns.requests import PRIORITY_SHIFT, Requests, budget_of, failure_of
+from iris.patterns.requests import NOT_HERE, PRIORITY_SHIFT, Requests, budget_of, failure_of
 from iris.patterns.shedding import Priority
+
+_LOOK_EVERY: Final = 5.0
+"""Seconds after which members that have not answered are asked whether they have the request: whoever was to hand it
+on may have been lost with it, and others than its origin may be those who know."""
+
+_LOOK_SOON: Final = 1.0
+"""Seconds after a member was lost; what is on its way over others should have come by then."""
 
 
 @final
@@ -56,8 +65,10 @@ class Inquiry:
         self._members = members
         self._answered = answered
         self._failed = failed
+        self._asked = frozenset(members)
         self._waiting = dict.fromkeys(members)  # a set that keeps its order
         self._done = trio.Event()
+        self._pause = trio.CancelScope()
 
     async def ask(
         self,
@@ -91,12 +102,20 @@ class Inquiry:
             if self._waiting:
                 request = (kinds.REQUEST, number, name, operation, budget, flags, flat, body)
                 self._relays.send(tree, request, Tally())
-                await self._done.wait()
+                while not self._done.is_set():
+                    with trio.CancelScope(deadline=trio.current_time() + _LOOK_EVERY) as self._pause:
+                        await self._done.wait()
+                    self._ask_whether_there(number)
         finally:
             del requests.gathering[number]
             if self._waiting:
                 self._cancel(number, tree)
                 tally.expired += len(self._waiting)
+
+    def _ask_whether_there(self, number: int) -> None:
+        for member in self._waiting:
+            with suppress(NotSent):  # who cannot be asked is being given up, or is asked the next time
+                self._mesh.post(member, (kinds.AWAITED, number), 0, CONTROL_RESERVE)
 
     def _cancel(self, number: int, tree: Tree) -> None:
         cancel = (kinds.CANCEL, number)
@@ -111,6 +130,8 @@ class Inquiry:
 
     def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
         """Take what comes of one member; None: it is gone."""
+        if outcome is None and member in self._asked:
+            self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:
             return
         match outcome:
@@ -124,6 +145,9 @@ class Inquiry:
                     self._requests.tally.delivered += 1
                     self._answered(member, value)
                     self._look()
+            case (kinds.FAILURE, _, str() as code, str(), int()) if code == NOT_HERE:
+                text = f"node {member} of cluster {self._cluster!r} does not have the request, and no reply has come"
+                self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))
             case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
                 self._end(member, failure_of(self._cluster, member, code, text, retry_after))
             case _:

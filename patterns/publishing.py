@@ -29,6 +29,7 @@ from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.event_feed import Outlet
 from iris.patterns.event_trees import EventTrees
+from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable, Terms
 from iris.patterns.shards import ShardMap, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
@@ -230,9 +231,9 @@ class Publishing:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """See ``Node.publish``."""
-        encoded = wire.encode_payload(payload, self._config.max_payload)
-        size = wire.payload_size(encoded)
-        if key is None and not headers and self.extend(topic, encoded, size):
+        body = encoded(payload, self._config.max_payload)
+        size = wire.payload_size(body)
+        if key is None and not headers and self.extend(topic, body, size):
             return
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         check_key(key)
@@ -247,7 +248,7 @@ class Publishing:
         if state.held:
             await self.wait_released(topic)
             state = self.look_up(topic)
-        self._post_run(state, topic, key, flat, encoded, size)
+        self._post_run(state, topic, key, flat, body, size)
         self._since_yield += size + _EVENT_OVERHEAD
         if self._crowded:
             self._crowded = False
@@ -314,6 +315,11 @@ class Publishing:
         if run.skipped:
             run.state.lost += more * run.skipped
             self._tally.lost["subscriber stalled"] += more * run.skipped
+
+    def count_unlinked(self, nodes: int) -> None:
+        """Count an event that did not wait for so many nodes of other sites, which are said to want it."""
+        self._tally.sent += nodes
+        self._tally.lost["no link to another site yet"] += nodes
 
     def post_to(self, node: NodeId, message: wire.Message, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""

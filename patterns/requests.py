@@ -203,8 +203,11 @@ class Requests:
                         cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, tried
                     )
 
+                def has_other(tried: set[NodeId]) -> bool:
+                    return picker is not None and len(tried) < _MAX_ATTEMPTS and picker.has_other(tried)
+
                 hedging = self._hedges.setdefault(cluster, Hedging())
-                reply = await hedging.ask(ask, hedge, (lambda _: False) if picker is None else picker.has_other)
+                reply = await hedging.ask(ask, hedge, has_other)
         except BaseException as error:
             self.count(error)
             raise
@@ -263,6 +266,8 @@ class Requests:
         lost: MemberLost | None = None
         """Of the last member that may have run it."""
         for attempt in range(_MAX_ATTEMPTS):
+            if len(tried) >= _MAX_ATTEMPTS:  # a hedged request is asked from two tasks
+                break
             if now is None or attempt:  # a look takes 1 us
                 now = trio.current_time()
             if now >= deadline:

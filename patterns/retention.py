@@ -24,6 +24,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import MAX_KEY, check_key
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.confirming import Confirming
+from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable, Terms
 from iris.patterns.publishing import Publishing, envelope_size
 from iris.patterns.retained import RetainedEvent, RetainedEvents
@@ -57,7 +58,7 @@ class Retention:
         within: float | None,
     ) -> None:
         """See ``Node.publish`` with ``retain=True``; ``within`` is the timeout of a confirmed event."""
-        encoded = wire.encode_payload(payload, self._config.max_payload)
+        body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
         publishing = self._publishing
@@ -67,11 +68,11 @@ class Retention:
                 await publishing.wait_released(topic)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
-        size = wire.payload_size(encoded) + envelope_size(topic, flat, key)
+        size = wire.payload_size(body) + envelope_size(topic, flat, key)
         self.events.check(topic, size)
         former, last = self.events.get(topic), publishing.last_number(topic)
         # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
-        self.events.keep(RetainedEvent(topic, last + 1, flat, key, encoded, size))
+        self.events.keep(RetainedEvent(topic, last + 1, flat, key, body, size))
         try:
             if within is None:
                 await publishing.publish(topic, payload, key=key, headers=headers)

@@ -11,6 +11,7 @@ import trio
 
 from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
+from iris.patterns.handlers import encoded
 from iris.patterns.tunnel_end import TunnelEnd
 from iris.patterns.tunnel_file import FileSummary, Progress, receive_file, send_file
 from iris.patterns.tunnel_machine import TunnelStatistics
@@ -84,7 +85,7 @@ class Tunnel:
     # -- sending --------------------------------------------------------------------------------------------
 
     async def send(self, payload: Any) -> None:
-        """Send one message: bytes, or None, bool, int, float, str, list or dict with str keys.
+        """Send one message: a payload as for ``Node.request``.
 
         Returns as soon as the message is queued here.  It waits while two windows are unsent or unacknowledged: a
         slow reader slows its sender.  A message that fits is queued without waiting; other tasks run at least every
@@ -101,7 +102,7 @@ class Tunnel:
         """
         limit = self.max_message
         try:
-            data, packed = wire.split_payload(wire.encode_payload(payload, limit))
+            data, packed = wire.split_payload(encoded(payload, limit))
         except PayloadTooLarge:
             raise PayloadTooLarge(
                 f"a message of more than {limit} bytes to cluster {self.cluster!r}: send larger things with "

@@ -111,7 +111,7 @@ class TunnelEnd:
 
     def _goes_on(self, room: int) -> bool:
         """Tell whether a frame with so much room left takes another chunk, which can carry the mark that is due."""
-        return room >= STEP and self.machine.has_data and self._flight.has_room
+        return room >= STEP and self.machine.sending.has_chunk and self._flight.has_room
 
     def offer(self) -> None:
         """Tell the link if there is something to take and room for it."""

@@ -108,6 +108,13 @@ class SendingHalf:
         """Whether ``take`` would give something."""
         return self.sent < self._cut or self._can_cut()
 
+    @property
+    def has_chunk(self) -> bool:
+        """Whether ``take`` would give a chunk, and not the end of file."""
+        if self.sent < self._cut:
+            return self._kept[self.sent][0] != END_OF_FILE
+        return bool(self._waiting) and self._can_cut()
+
     def has_room(self, size: int) -> bool:
         """Tell whether a message of ``size`` bytes can be taken in."""
         held = self._waiting_cost + self._kept_cost

@@ -282,11 +282,14 @@ def join_trusted(realms: tuple[bytes, ...], secrets: tuple[bytes, ...]) -> tuple
     """Return trusted realms from what a file holds of each: it, as ``encode_foreign`` wrote it, and its pair secret.
 
     Raises:
-        AuthenticationError: malformed, or there is not one secret for each.
+        AuthenticationError: malformed, there is not one secret for each, or one name or key is that of two.
     """
     if len(realms) != len(secrets):
         raise AuthenticationError(f"{len(realms)} trusted realms and {len(secrets)} pair secrets")
-    decoded = map(decode_foreign, realms)
+    decoded = tuple(map(decode_foreign, realms))
+    for named in ([realm.alias for realm in decoded], [realm.id for realm in decoded]):
+        if len(set(named)) < len(named):
+            raise AuthenticationError("two of the trusted realms have one name, or one is there twice")
     return tuple(TrustedRealm(realm=realm, pair_secret=secret) for realm, secret in zip(decoded, secrets, strict=True))
 
 

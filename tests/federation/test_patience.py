@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,6 +12,7 @@ from iris.cluster.patience import WINDOW, Patience
 from iris.cluster.site_doubts import SiteDoubts
 from iris.cluster.site_links import _in_turns
 from iris.cluster.site_messages import TOPIC, Export, Hop, Route, split_exports
+from iris.kernel.errors import RequestTimeout
 from iris.kernel.ids import NodeId
 from tests.support.federations import Heard, open_federation, reports_of
 
@@ -106,7 +109,46 @@ async def test_a_gateway_that_names_nodes_which_never_answer_does_not_stop_publi
         assert stood >= 5.0, "it was waited for"
         await trio.sleep(2)
         assert [event.payload for event in heard] == list(range(-1, 40))
+        published = till.statistics().publishing
+        assert published.sent == published.handed_over + sum(published.lost.values())
+        assert published.lost["no link to another site yet"] == sum(3 * min(turn + 1, names) for turn in range(40))
         assert till.statistics().links.keys() >= {ear.id}
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+@pytest.mark.parametrize("how", ["publish", "retain", "confirming"])
+async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites(
+    autojump_clock: MockClock, how: str, confirms: bool
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us", "ap")
+        await federation.wait_for_sites("eu", "us", "ap")
+        events = await federation.enter((await federation.node("us", "store")).subscribe("orders.>", durable=True))
+
+        async def confirm() -> None:
+            async for event in events:
+                await trio.sleep(1)
+                await events.confirm([event])
+
+        till = await federation.node("eu", "till")
+        own = Hop("ap", federation.nodes["ap-gateway"].id)
+        hostile = federation.gateways["ap-gateway"]
+        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
+        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
+        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
+        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+            link.post(part.message(), 200)
+        await trio.sleep(1)
+        if confirms:
+            federation.nursery.start_soon(confirm)
+        began = trio.current_time()
+        with contextlib.nullcontext() if confirms else pytest.raises(RequestTimeout, match="has confirmed within"):
+            if how == "confirming":
+                async with till.confirming(timeout=4) as confirming:
+                    await confirming.publish("orders.new", b"paid")
+            else:
+                await till.publish("orders.new", b"paid", confirm=True, retain=how == "retain", timeout=4)
+        assert trio.current_time() - began == pytest.approx(3.1 if confirms else 4.1, abs=0.11)
 
 
 def test_clusters_that_are_not_believed_are_counted_and_reported_once_and_not_kept(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -277,6 +279,36 @@ async def test_a_narrower_bundle_is_in_force_at_once_and_a_longer_one_breaks_not
         with pytest.raises(NoSuchCluster):
             await shop.request("acme/databases")
         assert await shop.request("acme/store", 2) == 2
+
+
+async def test_what_is_imported_later_is_told_anew_by_gateways_that_had_the_new_lists_before(
+    autojump_clock: MockClock,
+) -> None:
+    """Credentials are refreshed one after the other: here that of the gateway at the border first."""
+    async with open_realms() as realms:
+        realms.introduce(imports=("databases",))
+        await realms.link()
+        behind = await realms.ours.gateway("us", to=["eu-gateway"])
+        await realms.theirs.member("eu", echo("databases"))
+        await realms.theirs.member("eu", echo("store"))
+        shop = await realms.ours.shop("us", "acme/databases")
+        late = [realms.ours.nodes[name].parts.mesh for name in ("us-gateway", "us-shop")]
+        former = late[0].identity.trusted
+        realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"), imports=("databases", "store"))
+        wider = late[0].identity.trusted
+        for mesh in late:
+            mesh.identity = dataclasses.replace(mesh.identity, trusted=former)
+        await trio.sleep(10)
+        with pytest.raises(NoSuchCluster):
+            await shop.request("acme/store")
+        for mesh in late:
+            mesh.identity = dataclasses.replace(mesh.identity, trusted=wider)
+        await trio.sleep(2)
+        assert await shop.request("acme/store", 1) == 1
+        told = realms.ours.gateways["eu-gateway"].statistics().told
+        await trio.sleep(10)
+        assert realms.ours.gateways["eu-gateway"].statistics().told == told, "asked once"
+        assert behind.statistics().sites == ("acme/eu", "eu")
 
 
 async def test_trust_ends_with_the_bundle(autojump_clock: MockClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -213,6 +214,23 @@ async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(
         assert shop.statistics().hedged == received - 1000
         assert shop.statistics().requests.sent == 1000
         await trio.sleep(2)
+
+
+async def test_a_hedged_request_is_attempted_four_times_in_all_as_any_other(autojump_clock: MockClock) -> None:
+    store = Store(1.0)
+    full = iris.Limits(concurrency=1, queue=1)
+    async with open_stage() as stage:
+        members = [await stage.member(store.service(f"store-{n}"), f"store-{n}", limits=full) for n in range(8)]
+        filler, shop = await stage.node("filler"), await stage.node("shop")
+        for node in (filler, shop):
+            await node.wait_for("store", members=8)
+        async with trio.open_nursery() as nursery:
+            for member in members[1:] * 2:
+                nursery.start_soon(partial(filler.request, "store", prefer=member.id))
+            await trio.sleep(0.1)
+            await shop.request("store", idempotent=True, hedge=0.1, prefer=members[0].id)
+        assert shop.statistics().hedged == 1
+        assert sum(member.statistics().services["store"].refused for member in members) == 3
 
 
 async def test_a_service_with_adaptive_limits_runs_no_more_than_helps(autojump_clock: MockClock) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 import iris
@@ -163,6 +165,9 @@ class Caches:
             match self.behaviour.get(host):
                 case "fail":
                     raise ValueError("empty")
+                case "slow":
+                    await trio.sleep(12)
+                    return host
                 case "hang":
                     try:
                         await trio.sleep_forever()
@@ -269,6 +274,39 @@ async def test_members_that_die_while_they_are_surveyed_are_missing_and_those_be
         assert answers.missing == (members["cache-05"].id,)
         assert isinstance(answers.errors[members["cache-05"].id], iris.Unknown)
         assert caches.asked == dict.fromkeys(members, 1)
+
+
+async def test_a_survey_without_a_deadline_ends_when_a_relay_dies_with_it_in_hand(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        posted = {node: link.posted for node, link in shop.statistics().links.items()}
+        caches.behaviour = dict.fromkeys(members, "slow")
+        with trio.fail_after(20):
+            async with shop.survey("cache", 1, timeout=math.inf) as answers:
+                await trio.testing.wait_all_tasks_blocked()
+                links = shop.statistics().links
+                relay = next(host for host, member in members.items() if links[member.id].posted > posted[member.id])
+                stage.crash(relay)
+                gathered = {answer.member async for answer in answers}
+        asked = {members[host].id for host in caches.asked}
+        assert 0 < len(gathered) < 11, "the relay handed it on: the test shows nothing"
+        assert gathered == asked - {members[relay].id}
+        assert set(answers.missing) == {member.id for member in members.values()} - gathered
+        assert answers.ended_by == "all"
+        assert all(isinstance(answers.errors[member], iris.Unknown) for member in answers.missing)
+        text = "does not have the request, and no reply has come: it ran never or once"
+        assert sum(text in str(error) for error in answers.errors.values()) == 11 - len(gathered)
+
+
+async def test_members_that_take_their_time_are_not_taken_for_lost(autojump_clock: MockClock) -> None:
+    caches = Caches()
+    async with open_stage() as stage:
+        shop, members = await shop_and_caches(stage, caches, 12)
+        caches.behaviour = dict.fromkeys(members, "slow")
+        async with shop.survey("cache", 1, timeout=math.inf) as answers:
+            assert {answer.member async for answer in answers} == {member.id for member in members.values()}
+        assert (answers.errors, caches.asked) == ({}, dict.fromkeys(members, 1))
 
 
 @pytest.mark.parametrize("count", [2, 12])

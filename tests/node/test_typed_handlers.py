@@ -248,3 +248,43 @@ def test_a_handler_that_could_never_be_called_is_refused_when_it_is_registered(
     with pytest.raises(iris.ConfigError, match=text):
         service.request("operation", thread=thread)(handler)
     assert not service.requests
+
+
+async def test_dataclasses_and_models_can_be_sent_in_every_pattern(autojump_clock: MockClock) -> None:
+    till = make_till()
+    heard: list[object] = []
+
+    @till.broadcast
+    async def hear(message: iris.Message) -> None:
+        heard.append(message.payload)
+
+    @till.tunnel
+    async def mirror(tunnel: iris.Tunnel) -> None:
+        await tunnel.send(await tunnel.receive())
+
+    basket = Basket([Item("tea", 2.5)])
+    sent = {"items": [{"name": "tea", "price": 2.5}], "coupon": None}
+    async with open_stage() as stage:
+        member, shop = await stage.pair(till)
+        assert len({hear, mirror}) == 2
+        async with member.subscribe("baskets", durable=True) as events, trio.open_nursery() as nursery:
+
+            async def confirm() -> None:
+                async for event in events:
+                    heard.append(event.payload)
+                    await events.confirm([event])
+
+            nursery.start_soon(confirm)
+            await shop.broadcast("till", basket)
+            await shop.publish("baskets", basket)
+            await shop.publish("baskets", basket, retain=True)
+            await shop.publish("baskets", basket, confirm=True)
+            async with shop.confirming() as confirming:
+                await confirming.publish("baskets", basket)
+            async with shop.survey("till", basket, operation="total") as answers:
+                assert [answer.payload async for answer in answers] == [{"total": 2.5}]
+            async with shop.open_tunnel("till") as tunnel:
+                await tunnel.send(basket)
+                assert await tunnel.receive() == sent
+            assert heard == [sent] * 5
+            nursery.cancel_scope.cancel()

@@ -189,3 +189,16 @@ def test_messages_survive_cutting(sizes: list[int], piece: int, window: int, lim
             sending.acknowledge(sending.sent, granted)
     assert got == messages
     assert sending.messages_delivered == sending.messages_sent == len(messages)
+
+
+def test_the_end_of_file_is_no_chunk_also_when_it_is_sent_again() -> None:
+    sending = half()
+    sending.add(b"data", packed=False)
+    sending.add_eof()
+    for _ in range(2):
+        assert (sending.has_next, sending.has_chunk) == (True, True)
+        assert sending.take(2**16) == Chunk(0, END, b"data")
+        assert (sending.has_next, sending.has_chunk) == (True, False)
+        assert sending.take(2**16) == Chunk(1, END_OF_FILE, b"")
+        assert (sending.has_next, sending.has_chunk) == (False, False)
+        sending.go_back(0)

@@ -243,3 +243,15 @@ async def test_a_thousand_idle_tunnels_are_small_and_stay(autojump_clock: MockCl
         for one, other in pairs[::100]:
             await one.send(b"still here")
             assert await other.receive() == b"still here"
+
+
+async def test_the_end_of_file_carries_no_mark_so_the_chunk_before_it_does(autojump_clock: MockClock) -> None:
+    async with open_nodes() as (near, far):
+        sender, _ = await near.open(far)
+        near.mesh.hold()
+        await sender.send(bytes(64 * KIB))
+        await sender.send_eof()
+        (source,) = near.mesh.sources
+        taken = [piece[0] for _ in range(2) if (piece := source.take(256 * KIB, shared=False)) is not None]
+        assert [message[0] for message in taken] == [kinds.TUNNEL_CHUNK, kinds.TUNNEL_EOF]
+        assert taken[0][-1] > 0

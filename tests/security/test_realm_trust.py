@@ -24,6 +24,7 @@ from iris.security.foreign_realm import (
     encode_foreign,
     federation_keys,
     issue_bundle,
+    join_trusted,
     pair_secret,
     read_bundle_untrusted,
 )
@@ -273,6 +274,12 @@ def test_a_name_that_is_taken_is_refused() -> None:
         trust_realm(trusted(), other, wall_now=WALL)
     both = trust_realm(trusted(), other, wall_now=WALL, alias="acme2")
     assert [known.realm.alias for known in both.trusted] == ["acme", "acme2"]
+    files = tuple(encode_foreign(known.realm) for known in both.trusted)
+    same = encode_foreign(dataclasses.replace(both.trusted[1].realm, alias="acme"))
+    assert [known.realm.alias for known in join_trusted(files, (bytes(32), bytes(32)))] == ["acme", "acme2"]
+    for made_up in ((files[0], same), (files[0], files[0])):
+        with pytest.raises(AuthenticationError, match="two of the trusted realms have one name"):
+            join_trusted(made_up, (bytes(32), bytes(32)))
 
 
 def test_a_list_that_is_none_is_refused() -> None:
