@@ -27,6 +27,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
+from iris.kernel.ids import NodeId
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
@@ -86,6 +87,22 @@ class BridgeClient:
         self._node = node
         self._bridge = bridge
         self._patience = patience
+        self._found: tuple[frozenset[NodeId], tuple[str, ...]] | None = None
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Return the clusters at which the members are found, sorted.
+
+        They are asked only if other members are there than those that were asked last: where a member is found does
+        not change while it runs.
+
+        Raises:
+            as ``shards``.
+        """
+        present = {member.node for member in self._node.members(self._bridge)}
+        if self._found is None or self._found[0] != present:
+            asked, shards = await self._all_shards()
+            self._found = asked, tuple(sorted({shard.address for shard in shards}))
+        return self._found[1]
 
     async def shards(self) -> list[RemoteShard]:
         """Return every shard of every member, by number.
@@ -95,7 +112,11 @@ class BridgeClient:
                 members divide.
             RemoteError: two members have a shard of the same number.
         """
-        shards = sorted(await self._retry(self._survey), key=lambda shard: shard.number)
+        return (await self._all_shards())[1]
+
+    async def _all_shards(self) -> tuple[frozenset[NodeId], list[RemoteShard]]:
+        asked, found = await self._retry(self._survey)
+        shards = sorted(found, key=lambda shard: shard.number)
         for one, other in itertools.pairwise(shards):
             if one.number == other.number:
                 raise RemoteError(
@@ -103,9 +124,9 @@ class BridgeClient:
                     f"two members of the bridge {self._bridge!r} both have a shard {one.number}: start them with "
                     "different shards",
                 )
-        return shards
+        return asked, shards
 
-    async def _survey(self) -> list[RemoteShard]:
+    async def _survey(self) -> tuple[frozenset[NodeId], list[RemoteShard]]:
         shards: list[RemoteShard] = []
         async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
             async for answer in answers:
@@ -117,7 +138,7 @@ class BridgeClient:
         missing = set(range(max((shard.of for shard in shards), default=0))) - {shard.number for shard in shards}
         if missing:
             raise trio.TooSlowError(f"shard {min(missing)} has no member: start the one that has its log")
-        return shards
+        return frozenset(answers.asked), shards
 
     async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, tuple[int, int]]:
         """Return the earliest and the next offset of a member's shards.

@@ -99,12 +99,15 @@ class Intake:
             NotAllowed: the writer may not publish on a topic; nothing was committed.
         """
         ordered = sorted(parts, key=lambda part: part.partition)
+        # What came with the commit is in memory anyway: its rows are kept for the mesh, and not read a second time.
+        kept: list[pa.RecordBatch] | None = [] if len(carried) == len(ordered) else None
         async with self._committing:
+            rows = self._staging.rows(ordered, carried)
             append = partial(
                 self._store.append_batch,
                 query,
                 batch,
-                writer.check(self._staging.rows(ordered, carried)),
+                writer.check(rows if kept is None else _keep(rows, kept)),
                 sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
                 now=int(self._wall_clock() * 1_000_000),
@@ -112,21 +115,31 @@ class Intake:
             count = await trio.to_thread.run_sync(append)
             if count is not None:
                 self._committed(0)
-                self._committed(await self._tell(query, self._staging.rows(ordered, carried)))
+                if kept is None:
+                    untold = await self._read_and_tell(query, self._staging.rows(ordered, carried))
+                else:
+                    untold = sum([await self._tell(query, found) for found in kept])
+                self._committed(untold)
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
 
-    async def _tell(self, query: str, batches: Iterator[pa.RecordBatch]) -> int:
-        """Publish what is in the log now; return how many rows could not be: that is no error of the one who wrote."""
-        own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
+    async def _read_and_tell(self, query: str, batches: Iterator[pa.RecordBatch]) -> int:
+        """Publish what is in the log now; as ``_tell``."""
         untold = 0
         while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:
-            for row in rows.to_pylist():
-                headers = {**own, **header_texts(row["headers"])}
-                try:
-                    await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
-                except IrisError:
-                    untold += 1
+            untold += await self._tell(query, rows)
+        return untold
+
+    async def _tell(self, query: str, rows: pa.RecordBatch) -> int:
+        """Publish rows; return how many could not be: that is no error of the one who wrote."""
+        own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
+        untold = 0
+        for row in rows.to_pylist():
+            headers = {**own, **header_texts(row["headers"])}
+            try:
+                await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+            except IrisError:
+                untold += 1
         return untold
 
     async def abort(self, query: str, batch: int) -> None:
@@ -138,6 +151,13 @@ class Intake:
         while True:
             await trio.to_thread.run_sync(self._staging.discard_older, self._wall_clock() - _ABANDONED)
             await trio.sleep(_LOOKED_FOR)
+
+
+def _keep(batches: Iterator[pa.RecordBatch], kept: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass rows on, and keep them."""
+    for rows in batches:
+        kept.append(rows)
+        yield rows
 
 
 def split_rows(sharding: Sharding, publisher: str, rows: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:

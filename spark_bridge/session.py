@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Final
 
+from iris.kernel.errors import ConfigError
 from iris.spark_bridge.java import find_java
 from iris.spark_bridge.worker_python import find_worker_python
 
@@ -110,7 +111,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(IrisSource)
 
 
-def foreach_batch(query: str, **options: str) -> Callable[[DataFrame, int], None]:
+def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callable[[DataFrame, int], None]:
     """Return a function for ``writeStream.foreachBatch`` that publishes each batch, once.
 
     For queries that do more with a batch than publish it::
@@ -126,10 +127,23 @@ def foreach_batch(query: str, **options: str) -> Callable[[DataFrame, int], None
     Args:
         query: what tells this query's batches from those of others, for ever: 1 to 64 letters, digits, ``-`` and ``_``.
             A query that begins with a new checkpoint needs a new one, because its batches are numbered from 0 again.
+        inline_rows: rows of the largest batch that is collected, and published by the driver itself: that takes half
+            of the time.  A larger one is computed anew for Spark's workers, after its first rows have been collected.
+            0: all go to workers.
         options: those of the sink.
+
+    Raises:
+        ConfigError: ``inline_rows`` is no number of rows.
     """
+    if inline_rows < 0:
+        raise ConfigError(f"inline_rows is {inline_rows}: use a whole number, 0 or more")
 
     def publish(batch: DataFrame, number: int) -> None:
+        if inline_rows:
+            from iris.spark_bridge.inline_sink import publish_inline
+
+            if publish_inline(batch, number, query=query, rows=inline_rows, given=options):
+                return
         named = {**options, "query": query, "batch": str(number)}
         batch.write.format("iris").options(**named).mode("append").save()
 

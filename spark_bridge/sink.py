@@ -116,7 +116,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
     portal = portal_to(options.connection)
     if options.delivery == "at-least-once":
         for found in rows:
-            portal.call(partial(_publish, rows=found))
+            portal.call(partial(publish_rows, rows=found))
         return WriterCommitMessage()
     task = TaskContext.get()
     assert task is not None
@@ -132,7 +132,8 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
     return Staged(address, part)
 
 
-async def _publish(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
+async def publish_rows(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
+    """Publish rows of SINK_SCHEMA, confirmed by every durable subscriber."""
     await client.publish(rows.to_pylist())
 
 
@@ -144,7 +145,7 @@ async def _stage(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
 
 async def _address(client: BridgeClient, query: str) -> str:
     """Return the member that commits all batches of a query: which one depends on the query alone."""
-    addresses = sorted({shard.address for shard in await client.shards()})
+    addresses = await client.addresses()
     return addresses[hash_of(query) % len(addresses)]
 
 
@@ -155,7 +156,6 @@ def hash_of(query: str) -> int:
 
 def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Do the driver's work: what the tasks staged becomes part of the log."""
-    settle_in()  # this is a worker, too, and is used again for the next batch
     staged = [message for message in messages if isinstance(message, Staged)]
     carried = [message for message in messages if isinstance(message, Carried)]
     if not staged and not carried:
@@ -229,6 +229,7 @@ class IrisWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows."""
+        settle_in()  # this is a worker, too, and is used again for the next batch
         _commit(messages, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

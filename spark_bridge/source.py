@@ -62,6 +62,7 @@ from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHE
 from iris.spark_bridge.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.typed import typed_columns
 from iris.spark_bridge.watch import BridgeWatch
+from iris.spark_bridge.worker_process import settle_in
 
 _FIRST_POLL: Final = 0.25
 _LONGEST_POLL: Final = 8.0
@@ -114,6 +115,7 @@ class IrisSource(DataSource):
         return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
 
     def _sink_options(self, schema: StructType, *, streaming: bool, overwrite: bool) -> SinkOptions:
+        settle_in()  # Spark asks a process of its own for a writer, of a stream once for each micro-batch
         if overwrite:
             how = "outputMode append or update" if streaming else "mode('append')"
             raise ConfigError(f"events cannot be overwritten: use {how}")

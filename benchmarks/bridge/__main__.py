@@ -27,13 +27,14 @@ def main() -> None:
     rates.add_argument("--java", default="", help="options of Spark's Java, as '-XX:TieredStopAtLevel=1'")
     latency = verbs.add_parser("latency", help="the way of one event through Spark, and what Spark alone takes for it")
     latency.add_argument("--default", action="store_true", help="a session without latency=True")
+    latency.add_argument("--sink", action="store_true", help="only to our sink and a subscriber behind it")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
     if given.verb == "latency":
         from benchmarks.bridge.latency import main as measure_latency
 
-        measure_latency(latency=not given.default)
+        measure_latency(latency=not given.default, sink=given.sink)
         return
     row("what", "figure", "target")
     row("---", "---", "---")

@@ -1,7 +1,8 @@
 """How long an event takes from its publisher through Spark to a sink, and how long Spark alone takes for the same.
 
 A process for each kind of session, because Java takes its options at its start: ``python -m benchmarks.bridge latency``
-for one with ``latency=True``, with ``--default`` for one without.
+for one with ``latency=True``, with ``--default`` for one without.  ``--sink`` measures only the way to our own sink and
+a subscriber behind it, in a third of the time.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any, Final, final
 
 import trio
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import iris
 from benchmarks.bridge.rates import filled_bridge, row
 from benchmarks.bridge.spark_rates import open_session, shares, times
+from iris.spark_bridge import foreach_batch
 
 _WARM: Final = 300
 """Events before those that count: Java interprets what is new to it, and compiles it while the first ones come."""
@@ -54,19 +57,25 @@ class Ages:
             self._changed.wait_for(lambda: len(self.found) >= count, _LONGEST)
 
 
-def measure_latency(directory: Path, *, latency: bool) -> None:
-    """Measure the ways of an event in one kind of session, each after Spark alone has warmed Java up."""
+def measure_latency(directory: Path, *, latency: bool, sink: bool) -> None:
+    """Measure the ways of an event in one kind of session, each after Spark alone has warmed Java up; or the last."""
     kind = "latency=True" if latency else "default"
+    target = "p50 <= 80 ms" if latency else ""
     spark = open_session(directory, latency=latency)
     try:
-        floor = LineServer()
-        lines = spark.readStream.format("socket").options(host="127.0.0.1", port=floor.port).load()
-        _report(f"Spark alone ({kind}): a line by TCP to foreachBatch", lines, directory, floor.send)
         log = spark.readStream.format("iris").options(subscribe="there", startingOffsets="latest")
-        _report(f"event to Spark to foreachBatch ({kind})", log.load(), directory, _publish)
         inline = log.option("inlineRows", 256).load()
-        _report(f"the same ({kind}), inlineRows=256", inline, directory, _publish, "p50 <= 80 ms" if latency else "")
-        _to_subscriber(f"the same ({kind}), to our sink and a subscriber", inline, directory)
+        if not sink:
+            floor = LineServer()
+            lines = spark.readStream.format("socket").options(host="127.0.0.1", port=floor.port).load()
+            _report(f"Spark alone ({kind}): a line by TCP to foreachBatch", lines, directory, floor.send)
+            _report(f"event to Spark to foreachBatch ({kind})", log.load(), directory, _publish)
+            _report(f"the same ({kind}), inlineRows=256", inline, directory, _publish, target)
+        what = f"event to Spark ({kind}), inlineRows=256, to our sink and a subscriber"
+        values = inline.select("value").writeStream
+        _to_subscriber(what, values.format("iris").option("topic", "back"), directory)
+        by_driver = foreach_batch("back", inline_rows=256, topic="back")
+        _to_subscriber(f"{what}, by foreach_batch(inline_rows=256)", values.foreachBatch(by_driver), directory, target)
     finally:
         spark.stop()
 
@@ -133,24 +142,26 @@ def _publish(count: int, every: float) -> None:
     trio.run(publish)
 
 
-def _to_subscriber(what: str, frame: DataFrame, directory: Path) -> None:
-    back = (
-        frame.select("value")
-        .writeStream.format("iris")
-        .option("topic", "back")
-        .option("checkpointLocation", str(directory / "back"))
-        .start()
-    )
+def _to_subscriber(what: str, writer: DataStreamWriter, directory: Path, target: str = "") -> None:
+    place = str(directory / f"checkpoint-{time.monotonic_ns()}")
+    back = writer.option("checkpointLocation", place).start()
     try:
         back.processAllAvailable()
-        row(f"{what}, p50 and p99", _quantiles(trio.run(_send_and_hear)))
+        ages, used = trio.run(_send_and_hear)
+        row(f"{what}, p50 and p99", _quantiles(ages), target)
+        row("processor time for each of these events", used)
+        row("Spark's account of their batches, medians", _account(back.recentProgress))
     finally:
         back.stop()
 
 
-async def _send_and_hear() -> list[float]:
-    """Publish an event now and then, and return how old each is when it comes back from Spark, in milliseconds."""
+async def _send_and_hear() -> tuple[list[float], str]:
+    """Publish an event now and then; return how old each is when it comes back from Spark, in milliseconds.
+
+    And the processor time that each took.
+    """
     ages: list[float] = []
+    before: dict[int, float] = {}
     wanted = _WARM + _COUNT
     async with (
         iris.open_node("observer") as node,
@@ -167,13 +178,15 @@ async def _send_and_hear() -> list[float]:
 
         nursery.start_soon(hear)
         for number in range(wanted):
+            if number == _WARM:
+                before = times()
             await node.publish("there", b"%.6f" % time.perf_counter(), confirm=True, timeout=60)
             await trio.sleep(_QUICK if number < _WARM else _EVERY)
         nursery.cancel_scope.deadline = trio.current_time() + _LONGEST
-    return ages[_WARM:]
+    return ages[_WARM:], shares(before, _COUNT, "ms")
 
 
-def main(*, latency: bool) -> None:
+def main(*, latency: bool, sink: bool) -> None:
     """Measure one kind of session, with a bridge of its own."""
     with filled_bridge(1000) as (directory, _):
-        measure_latency(directory, latency=latency)
+        measure_latency(directory, latency=latency, sink=sink)

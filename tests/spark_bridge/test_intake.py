@@ -301,6 +301,28 @@ async def test_a_driver_stages_what_is_too_much_for_its_commit(tmp_path: Path) -
         assert stored(bridge.store)[-1] == b"few"
 
 
+async def test_listeners_get_what_came_with_a_commit_once_and_in_its_order(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as (bridge, client),
+        network.open_node("listener") as node,
+        node.subscribe("out.*") as events,
+    ):
+        parts = {part(1): written(["c"]).getvalue(), part(0): written(["a", "b"], key="k").getvalue()}
+        for count in (3, None):
+            assert await client.commit("bridge", "q", 0, list(parts), parts) == count
+        await client.commit("bridge", "q", 1, [part(0, batch=1)], {part(0, batch=1): written(["last"]).getvalue()})
+        with trio.fail_after(5):
+            heard = [await anext(events) for _ in range(4)]
+        assert [(event.payload, event.key) for event in heard] == [
+            (b"a", "k"),
+            (b"b", "k"),
+            (b"c", None),
+            (b"last", None),
+        ]
+        assert bridge.statistics().untold == 0
+
+
 # -- who may write ---------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,28 @@ async def test_several_patterns_store_an_event_once(tmp_path: Path) -> None:
         assert sorted(value for log in logs for value in log) == sorted(b"%d" % n for n in range(40))
 
 
+async def test_members_are_asked_for_their_address_when_others_are_there_than_before(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("spark") as node:
+
+        def asked() -> int:
+            return node.statistics().requests.sent
+
+        async with open_member(network, tmp_path / "0", topics=["t"], shards=[0], member="first"):
+            client = BridgeClient(node, "bridge", patience=5)
+            assert await client.addresses() == ("bridge.first",)
+            before = asked()
+            for _ in range(3):
+                assert await client.addresses() == ("bridge.first",)
+            assert asked() == before
+            async with open_member(network, tmp_path / "1", topics=["t"], shards=[1], member="second"):
+                await node.wait_for("bridge", 2)
+                assert await client.addresses() == ("bridge.first", "bridge.second")
+                assert asked() == before + 2
+        # The same log in another process is another member.
+        async with open_member(network, tmp_path / "0", topics=["t"], shards=[0], member="third"):
+            assert await client.addresses() == ("bridge.third",)
+
+
 async def test_broadcasts_are_stored_by_one_member_and_tunnels_where_they_end(tmp_path: Path) -> None:
     async with (
         open_network() as network,

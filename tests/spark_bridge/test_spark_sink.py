@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- everybody calls it so
 
 import iris
+from iris.kernel.errors import ConfigError
 from iris.spark_bridge import foreach_batch
+from iris.spark_bridge.inline_sink import publish_inline
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [
@@ -131,6 +133,43 @@ def test_foreach_batch_publishes_each_batch_once(spark: SparkSession, bridge: Br
     run_once()
     assert numbers == [0, 0, 1]
     assert log(spark, "out") == ["A", "B"]
+
+
+def test_a_small_batch_is_published_by_the_driver_once_whichever_way_it_is_repeated(
+    spark: SparkSession, bridge: BridgeProcess
+) -> None:
+    inline, workers = foreach_batch("q", inline_rows=2, topic="t"), foreach_batch("q", topic="t")
+    two = spark.createDataFrame([("a",), ("b",)], ["value"])
+    assert publish_inline(two, 0, query="q", rows=2, given={"topic": "t"})
+    for publish_batch in (inline, workers):
+        publish_batch(two, 0)
+    assert log(spark, "t") == ["a", "b"]
+    three = spark.createDataFrame([("c",), ("d",), ("e",)], ["value"])
+    large = two.select(F.repeat("value", 200_000).alias("value"))
+    for batch in (three, large):
+        assert not publish_inline(batch, 1, query="q", rows=2, given={"topic": "t"})
+    inline(three, 1)
+    inline(three.limit(0), 2)
+    inline(two, 3)
+    assert sorted(log(spark, "t")) == ["a", "a", "b", "b", "c", "d", "e"]
+
+
+def test_the_driver_publishes_topics_keys_and_headers(spark: SparkSession, bridge: BridgeProcess) -> None:
+    rows = spark.range(1).selectExpr(
+        "binary('x') value", "'k' key", "'t.1' topic", "array(struct('h' as key, binary('v') as value)) headers"
+    )
+    given = {"delivery": "at-least-once"}
+    for _ in range(2):
+        assert publish_inline(rows, 0, query="q", rows=1, given=given)
+    first, second = spark.read.format("iris").load().collect()
+    assert (bytes(first.key), bytes(first.value), first.topic) == (b"k", b"x", "t.1")
+    assert {header.key: bytes(header.value) for header in second.headers}["h"] == b"v"
+    with pytest.raises(ConfigError, match="column value is null in 1 rows"):
+        publish_inline(rows.selectExpr("string(null) value", "topic"), 0, query="q", rows=1, given={})
+    with pytest.raises(ConfigError, match="column key is bigint"):
+        publish_inline(rows.selectExpr("value", "topic", "1L key"), 0, query="q", rows=1, given={})
+    with pytest.raises(ConfigError, match="inline_rows is -1"):
+        foreach_batch("q", inline_rows=-1)
 
 
 def test_whoever_listens_hears_what_is_committed(spark: SparkSession, bridge: BridgeProcess) -> None:

@@ -13,9 +13,13 @@ def told():
     before = gc.get_freeze_count()
     settle_in()
     frozen = gc.get_freeze_count()
-    made = [[] for _ in range(1000)]
+    more = [[] for _ in range(1000)]
     settle_in()
-    assert gc.get_freeze_count() == frozen, "only the first call"
+    again = gc.get_freeze_count()
+    assert again - frozen >= 1000, "what the first task has imported, too"
+    yet_more = [[] for _ in range(1000)]
+    settle_in()
+    assert gc.get_freeze_count() == again, "only the first two calls"
     return frozen - before
 
 modules = told()
@@ -27,7 +31,7 @@ print(modules, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_what_is_imported_is_frozen_once_in_each_process() -> None:
+def test_what_is_imported_is_frozen_twice_in_each_process() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     frozen, child = map(int, done.stdout.split())
     assert frozen > 1000

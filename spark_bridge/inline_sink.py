@@ -1,0 +1,75 @@
+"""Small batches, published without a Python worker: the driver's own process gives them to the bridge.
+
+Otherwise Spark asks three Python processes, one after the other, to publish a batch: for a writer, to write, and to
+commit.  For a batch of one event that takes longer than Spark takes for everything else.
+
+Bridge and note are those of ``iris.spark_bridge.sink``: a batch that is repeated is in the log once, whichever way it
+comes the second time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from iris.kernel.config import KIB
+from iris.spark_bridge.options import parse_sink_options
+from iris.spark_bridge.portal import portal_to
+from iris.spark_bridge.schema import SINK_SCHEMA
+from iris.spark_bridge.sink import Carried, check_columns, commit_parts, publish_rows, to_rows
+from iris.spark_bridge.staging import new_part
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+    from pyspark.sql.types import StructType
+
+_BYTES: Final = 256 * KIB
+"""What is more than that is left to the workers, however few rows it is."""
+
+
+def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, given: Mapping[str, str]) -> bool:
+    """Publish a batch that is small; of one that is not, nothing.
+
+    Args:
+        batch: what to publish.
+        number: of the batch.
+        query: whose it is.
+        rows: of the largest batch that is small.
+        given: the options of the sink.
+
+    Returns:
+        Whether it was small.
+
+    Raises:
+        ConfigError: an option is wrong, or rows cannot be published.
+        Errors of ``BridgeClient.commit``, and of Spark.
+    """
+    options = parse_sink_options({**given, "query": query, "batch": str(number)}, streaming=False)
+    schema = batch.schema
+    check_columns(schema, options)
+    collected = batch.limit(rows + 1).collect()
+    if len(collected) > rows:
+        return False
+    table = to_rows(_to_arrow(collected, schema), options)
+    if table.nbytes > _BYTES:
+        return False
+    portal = portal_to(options.connection)
+    if options.delivery == "at-least-once":
+        portal.call(partial(publish_rows, rows=table))
+        return True
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, SINK_SCHEMA) as writer:
+        writer.write_batch(table)
+    carried = Carried(new_part(query=query, batch=number, partition=0), stream.getvalue())
+    portal.call(partial(commit_parts, staged=[], carried=[carried]))
+    return True
+
+
+def _to_arrow(rows: Sequence[Row], schema: StructType) -> pa.RecordBatch:
+    given = [row.asDict(recursive=True) for row in rows]
+    return pa.RecordBatch.from_pylist(given, schema=to_arrow_schema(schema, timezone="UTC"))
