@@ -1,4 +1,4 @@
-"""``iris bridge status``, ``tail``, ``replay``, ``verify`` and ``trim``: looking at a bridge and its log."""
+"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``: looking at a bridge and its log."""
 
 from __future__ import annotations
 
@@ -244,3 +244,24 @@ def trim(connection: Connection, name: str, timeout: float, shard: int, before: 
             note(f"{await trim_log(client, shard, before)} events are gone from shard {shard}")
 
     return run_until_done(remove)
+
+
+@click.command()
+@named
+@patient
+@click.option("--group", required=True, metavar="NAME", help="As status names it.")
+@connected
+def drop(connection: Connection, name: str, timeout: float, group: str) -> int:
+    """Forget a group of readers that does not come back, for which --keep-unread would keep events.
+
+    The node must speak for the bridge's own cluster.
+    """
+
+    async def forget() -> None:
+        with needing_spark():
+            from iris.spark_bridge.inspection import drop_group
+        async with _client(connection, name, timeout, speaking_for=name) as client:
+            await drop_group(client, group)
+            note(f"group {group} is forgotten")
+
+    return run_until_done(forget)

@@ -19,11 +19,12 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name
 from iris.patterns.shards import Share, check_share
 from iris.patterns.topics import check_pattern
+from iris.spark_bridge.clock import MemberClock
 from iris.spark_bridge.gathering import gathering_service
 from iris.spark_bridge.group import GroupLimits
 from iris.spark_bridge.intake import Intake
-from iris.spark_bridge.lmdb_store import open_store
 from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.operations import Operations
 from iris.spark_bridge.place import Place
 from iris.spark_bridge.retention import Retention
@@ -110,7 +111,9 @@ async def open_bridge(
     place = Place(node=node, bridge=name, address=address, shards=shards, of=of)
     await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
+    staging = Staging(Path(directory) / "staged")
     async with _closing(store), AsyncExitStack() as stack:
+        clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
         bridge = BridgeMember(
             store,
             shards=shards,
@@ -118,16 +121,16 @@ async def open_bridge(
             bridge=name,
             limits=group or GroupLimits(),
             retention=retention or Retention(),
-            wall_clock=wall_clock,
+            clock=clock,
         )
         intake = Intake(
             store,
-            Staging(Path(directory) / "staged"),
+            staging,
             Sharding(shards),  # a batch of Spark's is committed by one member, in one step
             bridge=name,
             publish=node.publish,
             committed=bridge.take_note,
-            wall_clock=wall_clock,
+            clock=clock,
         )
         operations = Operations(
             bridge, intake, bridge=name, address=address, readers=readers, find_peer=node.parts.mesh.peer
@@ -165,3 +168,10 @@ async def _closing(store: Store) -> AsyncIterator[None]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+def _newest(store: Store, staging: Staging) -> float | None:
+    """Return when the newest event was stored, or the last rows staged."""
+    times = [state.timestamp / 1e6 for state in store.shards() if state.timestamp]
+    staged = staging.newest()
+    return max(times if staged is None else [*times, staged], default=None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.frame import Chunk, decode_frames
-from iris.spark_bridge.index import ChunkPlace, IndexView
+from iris.spark_bridge.index import ChunkPlace, IndexView, ShardRecord
 from iris.spark_bridge.segment import SegmentFiles
 
 
@@ -30,6 +30,26 @@ def take_places(view: IndexView, shard: int, start: int, end: int, max_bytes: in
     if expected < end:
         raise LogDamaged(f"the index of shard {shard} names no chunk for offset {expected}")
     return places
+
+
+def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> int:
+    """Return the first offset whose event is not older than ``timestamp``; that behind the last event if there is none.
+
+    The events of a chunk share a time, and no chunk is older than the one before.
+    """
+    low, high = shard.earliest, shard.next
+    first = next(view.chunks(shard.number, low), None)
+    if first is None or first.timestamp >= timestamp:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        chunk = view.chunk_from(shard.number, middle)
+        if chunk is None or chunk.timestamp >= timestamp:
+            high = middle
+        else:
+            low = chunk.end
+    chunk = view.chunk_from(shard.number, low)
+    return shard.next if chunk is None else chunk.first
 
 
 def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[int]:

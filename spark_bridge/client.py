@@ -87,7 +87,7 @@ class BridgeClient:
         self._node = node
         self._bridge = bridge
         self._patience = patience
-        self._found: tuple[frozenset[NodeId], tuple[str, ...]] | None = None
+        self._found: tuple[frozenset[NodeId], Sequence[RemoteShard]] | None = None
 
     async def addresses(self) -> tuple[str, ...]:
         """Return the clusters at which the members are found, sorted.
@@ -98,11 +98,26 @@ class BridgeClient:
         Raises:
             as ``shards``.
         """
+        return tuple(sorted({shard.address for shard in await self._known_shards()}))
+
+    async def is_counted(self) -> bool:
+        """Tell whether a member that is away would be missed: they divide the events, or there is only one.
+
+        They are asked, and errors are, as by ``addresses``.
+        """
+        return all(shard.of or shard.address == self._bridge for shard in await self._known_shards())
+
+    async def _known_shards(self) -> Sequence[RemoteShard]:
+        """Return every shard, with what it held when it was asked about."""
         present = {member.node for member in self._node.members(self._bridge)}
         if self._found is None or self._found[0] != present:
-            asked, shards = await self._all_shards()
-            self._found = asked, tuple(sorted({shard.address for shard in shards}))
+            self._found = await self._all_shards()
         return self._found[1]
+
+    @property
+    def bridge(self) -> str:
+        """The bridge's cluster."""
+        return self._bridge
 
     async def shards(self) -> list[RemoteShard]:
         """Return every shard of every member, by number.

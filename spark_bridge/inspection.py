@@ -1,6 +1,6 @@
 """Looking at a bridge: what it holds, how far its readers are, single events, and whether the log is sound.
 
-The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify`` and ``trim``.
+The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.client import BridgeClient, RemoteShard
-from iris.spark_bridge.lmdb_store import open_store
 from iris.spark_bridge.offsets import Extent, Offsets, Range, check_order, place, ranges_between
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.options import Position, SourceOptions
 from iris.spark_bridge.reading import to_batches
 from iris.spark_bridge.watch import BridgeWatch
@@ -208,6 +208,21 @@ async def trim(client: BridgeClient, shard: int, before: int) -> int:
             trimmed: int = await client.ask(found.address, "trim", {"shard": found.id, "before": before})
             return trimmed
     raise ConfigError(f"the bridge has no shard {shard}")
+
+
+async def drop_group(client: BridgeClient, group: str) -> None:
+    """Forget a group of readers, so that nothing is kept for it any more.  Only for nodes of the bridge's own cluster.
+
+    A query of this group that still runs makes it known again with its next batch.
+
+    Raises:
+        NotAllowed: this node speaks for another cluster.
+        ConfigError: no member knows it.
+    """
+    addresses = dict.fromkeys(shard.address for shard in await client.shards())
+    known = [await client.ask(address, "drop", {"group": group}) for address in addresses]
+    if not any(known):
+        raise ConfigError(f"the bridge has no group {group!r}: its status names those that it has")
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, final
 
@@ -12,6 +12,7 @@ import trio
 
 from iris.kernel.errors import IrisError, RemoteError
 from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.clock import MemberClock
 from iris.spark_bridge.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging
@@ -22,6 +23,9 @@ _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a batch that was staged and neither committed nor given up is forgotten."""
 
 _LOOKED_FOR: Final = 3600.0
+
+_TELLING: Final = 30.0
+"""Seconds for publishing a batch; its writer gives an attempt to commit 60 s."""
 
 Publish = Callable[..., Awaitable[None]]
 """``node.publish``."""
@@ -46,7 +50,7 @@ class Intake:
         bridge: str,
         publish: Publish,
         committed: Callable[[int], None],
-        wall_clock: Callable[[], float],
+        clock: MemberClock,
     ) -> None:
         self._store = store
         self._staging = staging
@@ -54,7 +58,7 @@ class Intake:
         self._bridge = bridge
         self._publish = publish
         self._committed = committed
-        self._wall_clock = wall_clock
+        self._clock = clock
         self._committing = trio.Lock()
 
     async def stage(self, part: StagedPart, tunnel: Tunnel) -> int:
@@ -110,37 +114,37 @@ class Intake:
                 writer.check(rows if kept is None else _keep(rows, kept)),
                 sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
-                now=int(self._wall_clock() * 1_000_000),
+                now=self._clock.now(),
             )
             count = await trio.to_thread.run_sync(append)
             if count is not None:
                 self._committed(0)
-                if kept is None:
-                    untold = await self._read_and_tell(query, self._staging.rows(ordered, carried))
-                else:
-                    untold = sum([await self._tell(query, found) for found in kept])
-                self._committed(untold)
+                told = self._staging.rows(ordered, carried) if kept is None else iter(kept)
+                await self._tell(query, told, count, blocking=kept is None)
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
 
-    async def _read_and_tell(self, query: str, batches: Iterator[pa.RecordBatch]) -> int:
-        """Publish what is in the log now; as ``_tell``."""
-        untold = 0
-        while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:
-            untold += await self._tell(query, rows)
-        return untold
+    async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
+        """Publish what is in the log now, as far as that goes in a while.
 
-    async def _tell(self, query: str, rows: pa.RecordBatch) -> int:
-        """Publish rows; return how many could not be: that is no error of the one who wrote."""
+        Rows that could not be are counted, and no error of the one who wrote: whoever has to have all of them reads the
+        log.  Subscribers that make their publishers wait may not hold up Spark's query.
+        """
         own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
-        untold = 0
-        for row in rows.to_pylist():
-            headers = {**own, **header_texts(row["headers"])}
-            try:
-                await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
-            except IrisError:
-                untold += 1
-        return untold
+        told = 0
+        try:
+            with trio.move_on_after(_TELLING):
+                while True:
+                    rows = await trio.to_thread.run_sync(next, batches, None) if blocking else next(batches, None)
+                    if rows is None:
+                        break
+                    for row in rows.to_pylist():
+                        headers = {**own, **header_texts(row["headers"])}
+                        with suppress(IrisError):
+                            await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                            told += 1
+        finally:
+            self._committed(count - told)
 
     async def abort(self, query: str, batch: int) -> None:
         """Forget what was staged of a batch."""
@@ -149,7 +153,8 @@ class Intake:
     async def discard_abandoned(self) -> None:
         """Forget batches that nobody comes back to, now and every hour, until cancelled."""
         while True:
-            await trio.to_thread.run_sync(self._staging.discard_older, self._wall_clock() - _ABANDONED)
+            if self._clock.is_believed():
+                await trio.to_thread.run_sync(self._staging.discard_older, self._clock.seconds() - _ABANDONED)
             await trio.sleep(_LOOKED_FOR)
 
 

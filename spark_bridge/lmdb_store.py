@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import threading
@@ -16,23 +15,19 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
-from iris.kernel.errors import ConfigError
-from iris.kernel.ids import Entropy
 from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS, ROOM, FinishedSegment, ShardAppend
 from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
-from iris.spark_bridge.chunks import read_places, take_pieces, take_places
+from iris.spark_bridge.chunks import find_offset, read_places, take_pieces, take_places
 from iris.spark_bridge.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch, StoreBusy, StoreFull
+from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
-from iris.spark_bridge.index import MAP_BYTES, ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.index import ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.reserve import Reserve
 from iris.spark_bridge.retention import Retention, choose_expired
 from iris.spark_bridge.schema import encode_events, place_rows
-from iris.spark_bridge.segment import SEGMENT_BYTES, Disk, FileSystem, SegmentFiles, sync_directory
-from iris.spark_bridge.store import Appended, Cursor, ShardState
-
-JOB_PREFIX: Final = "job-"
-"""How the ids of Spark's batch jobs begin; a job never comes back, unlike a streaming query."""
+from iris.spark_bridge.segment import SegmentFiles
+from iris.spark_bridge.store import JOB_PREFIX, Appended, Cursor, ShardState
 
 _WINDOWS: Final = 4096
 """Publishers whose windows stay in memory; those of others are read again when they publish."""
@@ -42,13 +37,10 @@ _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 _DELETED_AT_ONCE: Final = 20_000
 """Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
 
-_RESERVE: Final = 1024 * 1024
-"""Given up when a full disk leaves the index no room to write down that something was removed."""
-
 
 @final
 class LmdbStore:
-    """A log in one directory.  Made by ``open_store``."""
+    """A log in one directory.  Made by ``iris.spark_bridge.opening.open_store``."""
 
     def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int) -> None:
         self._directory = directory
@@ -263,19 +255,7 @@ class LmdbStore:
             record = view.shard(shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
-            first = next(view.chunks(shard, record.earliest), None)
-            if first is None or first.timestamp >= timestamp:
-                return record.earliest
-            low, high = record.earliest, record.next
-            while low < high:
-                middle = (low + high) // 2
-                chunk = view.chunk_from(shard, middle)
-                if chunk is None or chunk.timestamp >= timestamp:
-                    high = middle
-                else:
-                    low = chunk.end
-            chunk = view.chunk_from(shard, low)
-            return record.next if chunk is None else chunk.first
+            return find_offset(view, record, timestamp)
 
     # -- cursors --------------------------------------------------------------------------------------------
 
@@ -316,7 +296,7 @@ class LmdbStore:
 
     def trim(self, shard: int, before: int) -> int:
         """See ``Store``."""
-        reserve = self._directory / "reserve"
+        reserve = Reserve(self._directory / "reserve")
         with self._writing:
             with self._index.read() as view:
                 record = view.shard(shard)
@@ -326,10 +306,10 @@ class LmdbStore:
                 try:
                     earliest = self._trim(shard, before)
                 except StoreFull:
-                    reserve.unlink(missing_ok=True)
+                    reserve.give_up()
                     earliest = self._trim(shard, before)
             finally:
-                _make_reserve(reserve)
+                reserve.make()
             return earliest - record.earliest
 
     def _trim(self, number: int, before: int) -> int:
@@ -384,114 +364,6 @@ class LmdbStore:
             self._files.close()
             self._index.close()
             os.close(self._lock)
-
-
-def open_store(
-    directory: Path,
-    *,
-    shards: Sequence[int],
-    entropy: Entropy,
-    disk: Disk | None = None,
-    segment_bytes: int = SEGMENT_BYTES,
-    map_bytes: int = MAP_BYTES,
-    look_only: bool = False,
-) -> LmdbStore:
-    """Open the log in ``directory``, made if it is not there.
-
-    Takes the same short time for any number of events: nothing is scanned.
-
-    Args:
-        directory: for this log alone.
-        shards: numbers of the shards to make, if they are not there; others that are there are kept.
-        entropy: makes the epochs of new shards.
-        disk: what segments are written to; the real one by default.
-        segment_bytes: size of a segment file.
-        map_bytes: how large the index may become.
-        look_only: make nothing, and leave alone what appends that never finished have left behind.
-
-    Raises:
-        StoreBusy: another process has it open.
-        StoreFull: there is no room.
-        LogDamaged: what is there is not a log of this version, or files of it are missing or of another log.
-        ConfigError: the directory cannot be used, or there is no log to look at.
-    """
-    segments = directory / "segments"
-    if not (directory / "index" / "data.mdb").exists():
-        if look_only:
-            raise ConfigError(f"there is no log in {directory}")
-        if left := sorted(segments.glob("*.segment")):
-            raise LogDamaged(
-                f"the index of the log in {directory} is gone, and {len(left)} segment files are there, {left[0]} the "
-                "first: put the index back, or move them away to begin a new log"
-            )
-    try:
-        if not look_only:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            segments.mkdir(exist_ok=True, mode=0o700)
-            (directory / "index").mkdir(exist_ok=True, mode=0o700)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreBusy(f"the log in {directory} is open in another process") from None
-        index = Index(directory / "index", map_bytes=map_bytes)
-        try:
-            files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
-            if not look_only:
-                _remove_strangers(segments, index, files)
-                with index.write() as view:
-                    for number in shards:
-                        if view.shard(number) is None:
-                            epoch = entropy(8).hex()
-                            view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
-                for made in (segments, directory / "index", directory, directory.parent):
-                    sync_directory(made)
-                _make_reserve(directory / "reserve")
-        except BaseException:
-            index.close()
-            raise
-    except BaseException:
-        os.close(lock)
-        raise
-    return LmdbStore(directory, index, files, lock)
-
-
-def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
-    """Delete the segment files of appends that never became part of the log."""
-    with index.read() as view:
-        view.check_segments()
-        shards = view.shards()
-        named = {
-            files.path(shard.number, shard.epoch, segment.first)
-            for shard in shards
-            for segment in view.segments(shard.number)
-        }
-    present = set(directory.glob("*.segment"))
-    # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.
-    own = tuple(files.path(shard.number, shard.epoch, 0).name.rpartition("-")[0] for shard in shards)
-    foreign = [path for path in present - named if not path.name.startswith(own)]
-    if foreign:
-        raise LogDamaged(
-            f"{len(foreign)} segment files are of another log than the index beside them, {min(foreign)} the first: "
-            "put back the index that belongs to them, or move them away"
-        )
-    missing = named - present
-    if missing:
-        raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")
-    for path in present - named:
-        path.unlink()
-
-
-def _make_reserve(path: Path) -> None:
-    """Occupy a little of the disk, if there is room."""
-    if not path.exists():
-        try:
-            os.close(FileSystem().create(path, _RESERVE))
-        except OSError:
-            return
 
 
 def _unpack_cursor(group: str, record: bytes) -> Cursor:

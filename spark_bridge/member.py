@@ -19,9 +19,10 @@ from iris.kernel.wakeup import Wakeup
 from iris.patterns.subscription import Subscription
 from iris.patterns.topics import Matcher
 from iris.spark_bridge.arrivals import Arrivals, count_events
+from iris.spark_bridge.clock import MemberClock
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
-from iris.spark_bridge.retention import ClockCheck, Retention
+from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.store import Appended, ShardState, Store
@@ -93,7 +94,7 @@ class BridgeMember:
         bridge: str,
         limits: GroupLimits,
         retention: Retention,
-        wall_clock: Callable[[], float],
+        clock: MemberClock,
     ) -> None:
         self.store: Final = store
         self.sharding: Final = Sharding(shards, of)
@@ -102,7 +103,7 @@ class BridgeMember:
         self._bridge = bridge
         self._own = frozenset(shards)
         self._retention = retention
-        self._wall_clock = wall_clock
+        self._clock = clock
         self._group: Group[_Batch] = Group(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
@@ -111,8 +112,6 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self.refresh()
-        newest = max((state.timestamp for state in self._states.values()), default=0)
-        self._clock = ClockCheck(newest / 1e6 if newest else None)
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -139,7 +138,7 @@ class BridgeMember:
 
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
-        return int(self._wall_clock() * 1_000_000)
+        return self._clock.now()
 
     def take_note(self, untold: int) -> None:
         """Look at the store again, after rows of Spark's were added; ``untold`` could not be published."""
@@ -273,21 +272,18 @@ class BridgeMember:
         while True:
             await self._retain()
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
-            if self._is_clock_believed():
+            if self._clock.is_believed():
                 with suppress(StoreFull):  # next time
                     await trio.to_thread.run_sync(self.store.forget_publishers, before)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:
         retention = self._retention
-        if not self._is_clock_believed():
+        if not self._clock.is_believed():
             retention = dataclasses.replace(retention, max_age=None)
         with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
-
-    def _is_clock_believed(self) -> bool:
-        return self._clock.is_believed(self._wall_clock(), trio.current_time())
 
 
 def _explain(batches: Sequence[_Batch]) -> None:

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, cast, final
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
 from iris.patterns.topics import check_pattern, check_topic
-from iris.spark_bridge.typed import TypedColumns
+from iris.spark_bridge.store import JOB_PREFIX, QUERY
+from iris.spark_bridge.typed import CORRUPT, TypedColumns
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -27,6 +28,9 @@ Position = Where | Mapping[str, int]
 
 _LAST_TIME: Final = 253_402_300_799_999
 """The end of the year 9999."""
+
+_MOST_PARTITIONS: Final = 100_000
+"""Spark's driver keeps each task in memory, and plans them one after the other."""
 
 _SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
 
@@ -68,7 +72,7 @@ class SourceOptions:
     include_headers: bool = True
     local_files: bool = True
     """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.file_range``."""
-    corrupt_column: str = "_corrupt_record"
+    corrupt_column: str = CORRUPT
     fail_fast: bool = False
     """Whether a payload that does not fit the user's schema ends the query."""
     typed: TypedColumns | None = None
@@ -150,14 +154,14 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         starting_timestamp=begin,
         ending=ending,
         ending_timestamp=end,
-        group=options.group("group"),
+        group=options.name("group"),
         max_offsets=options.number("maxOffsetsPerTrigger", least=1),
-        min_partitions=options.number("minPartitions", least=1),
+        min_partitions=options.number("minPartitions", least=1, most=_MOST_PARTITIONS),
         inline_rows=options.number("inlineRows", least=0) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
         local_files=options.flag("localFiles", default=True),
-        corrupt_column=options.text("columnNameOfCorruptRecord") or "_corrupt_record",
+        corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
         fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
     )
 
@@ -247,13 +251,15 @@ class _Options:
             raise ConfigError(f"option {name} is empty: give a value or leave it out")
         return value
 
-    def number(self, name: str, *, least: int) -> int | None:
+    def number(self, name: str, *, least: int, most: int = 2**63 - 1) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not value.strip().isascii() or not value.strip().isdigit() or not least <= int(value) < 2**63:
-            raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} or more")
-        return int(value)
+        digits = value.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most):
+            upto = "or more" if most == 2**63 - 1 else f"to {most}"
+            raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} {upto}")
+        return int(digits)
 
     def timestamp(self, name: str) -> int | None:
         value = self.number(name, least=0)
@@ -305,9 +311,20 @@ class _Options:
                 raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
         return value
 
-    def group(self, name: str) -> str | None:
+    def name(self, name: str) -> str | None:
         value = self.text(name)
-        return None if value is None else check_name(value, "group")
+        try:
+            return None if value is None else check_name(value, name)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
+    def query(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None and (not QUERY.match(value) or value.startswith(JOB_PREFIX)):
+            raise ConfigError(
+                f"option {name} is {value!r}: use 1 to 64 letters, digits, '-' and '_', not beginning with {JOB_PREFIX}"
+            )
+        return value
 
     def shards(self, name: str) -> tuple[int, ...] | None:
         value = self.text(name)
@@ -393,11 +410,10 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         raise ConfigError("options query and batch name a batch together: give both or none")
     if streaming and options.has("query"):
         raise ConfigError("option query is for a batch write (df.write): a stream has an id of its own")
-    query = options.text("query")
     return SinkOptions(
         connection=_connection(options),
         topic=topic,
         delivery=delivery,
-        query=None if query is None else check_name(query, "query"),
+        query=options.query("query"),
         batch=options.number("batch", least=0),
     )

@@ -61,8 +61,7 @@ class Place:
             async with self.node.survey(self.bridge, None, operation="shards", timeout=_PATIENCE) as answers:
                 async for answer in answers:
                     if answer.member != self.node.id and against in (None, answer.member):
-                        for fields in answer.payload:
-                            self._compare(shard_untrusted(fields), answer.member)
+                        self._compare([shard_untrusted(fields) for fields in answer.payload], answer.member)
         except NoSuchCluster:
             return
         for member, error in answers.errors.items():
@@ -72,22 +71,29 @@ class Place:
     def _refused(self, member: str, error: IrisError) -> BridgeUnreachable:
         return BridgeUnreachable(f"node {member} of bridge {self.bridge!r} does not say which shards it has: {error}")
 
-    def _compare(self, other: RemoteShard, member: str) -> None:
-        if other.number in self.shards:
-            raise ConfigError(
-                f"shard {other.number} of bridge {self.bridge!r} is at node {member} already: give this one other "
-                "shards, or another name if it is a bridge of its own"
-            )
-        if other.of != (self.of or 0):
-            raise ConfigError(
-                f"node {member} of bridge {self.bridge!r} {_counting(other.of)}, and this one {_counting(self.of)}: "
-                "start all members alike"
-            )
-        if other.address == self.address:
-            raise ConfigError(
-                f"node {member} of bridge {self.bridge!r} is reached as {other.address!r} already: give each member a "
-                "name of its own"
-            )
+    def _compare(self, others: Sequence[RemoteShard], member: str) -> None:
+        for other in others:
+            if other.number in self.shards:
+                raise ConfigError(
+                    f"shard {other.number} of bridge {self.bridge!r} is at node {member} already: give this one other "
+                    "shards, or another name if it is a bridge of its own"
+                )
+        for other in others:
+            if other.of != (self.of or 0):
+                raise ConfigError(
+                    f"node {member} of bridge {self.bridge!r} {_counting(other.of)}, and this one "
+                    f"{_counting(self.of)}: start all members alike"
+                )
+            if self.bridge in (other.address, self.address):
+                raise ConfigError(
+                    f"bridge {self.bridge!r} has another member, node {member}, and one of the two has no name of its "
+                    "own: start each with a different --member, or all with --of"
+                )
+            if other.address == self.address:
+                raise ConfigError(
+                    f"node {member} of bridge {self.bridge!r} is reached as {other.address!r} already: give each "
+                    "member a name of its own"
+                )
 
 
 def _counting(of: int | None) -> str:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from typing import final
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.index import SegmentRecord
-
-_JUMP: Final = 60.0
-_LONG: Final = 24 * 3600.0
-_SETTLING: Final = 3600.0
 
 
 @final
@@ -88,40 +83,3 @@ def _ages(number: int, shard: Sequence[SegmentRecord], now: int) -> list[tuple[i
         age = min(age, segment.last_timestamp if segment.last_timestamp <= now else segment.written)
         found.append((age, number, segment.first, segment))
     return found
-
-
-@final
-class ClockCheck:
-    """Tells whether the wall clock may be believed when it says that much time has passed.
-
-    A clock that jumps ahead, because it was wrong before or is wrong now, makes everything old at once: all events
-    would go, and with what is known of publishers their repeats would be new.  So after a jump nothing counts as old
-    for an hour, in which the clock can be set right.
-
-    Args:
-        newest: seconds since 1970 of the newest event that there is; a bridge that starts a day after it looks again
-            in an hour as well.
-    """
-
-    def __init__(self, newest: float | None) -> None:
-        self._newest = newest
-        self._offset: float | None = None
-        self._trusted = -math.inf
-        """What the offset was before it jumped ahead."""
-        self._believed = -math.inf
-
-    def is_believed(self, wall: float, monotonic: float) -> bool:
-        """Take a look at the clock; ``monotonic`` is one that runs evenly."""
-        offset = wall - monotonic
-        before = self._offset
-        self._offset = offset
-        if before is None:
-            if self._newest is not None and wall > self._newest + _LONG:
-                self._believed = monotonic + _SETTLING
-        elif offset > before + _JUMP:
-            if monotonic >= self._believed:
-                self._trusted = before
-            self._believed = monotonic + _SETTLING
-        elif offset < before - _JUMP and offset <= self._trusted + _JUMP:
-            self._believed = -math.inf  # it was set back to where it was, or further: less is old than before
-        return monotonic >= self._believed

@@ -133,10 +133,13 @@ def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callab
         options: those of the sink.
 
     Raises:
-        ConfigError: ``inline_rows`` is no number of rows.
+        ConfigError: ``inline_rows`` is no number of rows, an option is wrong, or the query's name is.
     """
+    from iris.spark_bridge.options import parse_sink_options
+
     if inline_rows < 0:
         raise ConfigError(f"inline_rows is {inline_rows}: use a whole number, 0 or more")
+    parse_sink_options({**options, "query": query, "batch": "0"}, streaming=False)
 
     def publish(batch: DataFrame, number: int) -> None:
         if inline_rows:

@@ -11,26 +11,29 @@ is published again.
 
 from __future__ import annotations
 
-import io
+import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final, final
+from typing import IO, Any, Final, final
 
 import pyarrow as pa
+import trio
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteError
-from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.lmdb_store import JOB_PREFIX
+from iris.spark_bridge.carried import merge_carried
+from iris.spark_bridge.client import BridgeClient, one_error
 from iris.spark_bridge.options import SinkOptions
 from iris.spark_bridge.portal import portal_to
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging import StagedPart, new_part
+from iris.spark_bridge.store import JOB_PREFIX
 from iris.spark_bridge.worker_process import settle_in
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
@@ -42,6 +45,9 @@ a tunnel, and without a file that is synchronized, with its directories, to be r
 
 _MOST_BYTES: Final = 512 * KIB
 """Of all tasks, that go with one commit: it is a request, which nodes take up to 1 MiB."""
+
+_AT_ONCE: Final = 8
+"""Parts that the driver stages at one time."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -144,8 +150,19 @@ async def _stage(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
 
 
 async def _address(client: BridgeClient, query: str) -> str:
-    """Return the member that commits all batches of a query: which one depends on the query alone."""
+    """Return the member that commits all batches of a query: which one depends on the query alone.
+
+    Raises:
+        ConfigError: nobody knows how many members there are, so one that is away would not be missed, and a batch that
+            it has in its log would be committed again, by another one.
+    """
     addresses = await client.addresses()
+    if not query.startswith(JOB_PREFIX) and not await client.is_counted():
+        raise ConfigError(
+            f"the members of bridge {client.bridge!r} do not say how many they are, so a batch that Spark repeats "
+            "could be in the log twice: start them with --of, or a single one without --member, or write with option "
+            "delivery at-least-once"
+        )
     return addresses[hash_of(query) % len(addresses)]
 
 
@@ -170,15 +187,35 @@ async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carrie
 
     Errors are those of ``BridgeClient.commit``.
     """
-    parts = [message.part for message in staged] + [message.part for message in carried]
-    query, batch = parts[0].query, parts[0].batch
+    parts = [message.part for message in staged]
+    query, batch = (staged or carried)[0].part.query, (staged or carried)[0].part.batch
     address = staged[0].address if staged else await _address(client, query)
-    rows = {message.part: message.rows for message in carried}
-    if sum(map(len, rows.values())) > _MOST_BYTES:
-        for part, data in rows.items():
-            await client.stage(address, part, io.BytesIO(data))
-        rows = {}
-    await client.commit(address, query, batch, parts, rows)
+    with ExitStack() as stack:
+        merged = merge_carried({message.part: message.rows for message in carried}, parts)
+        for file in merged.values():
+            stack.callback(file.close)
+        rows: dict[StagedPart, bytes] = {}
+        if sum(file.seek(0, os.SEEK_END) for file in merged.values()) > _MOST_BYTES:
+            await _stage_all(client, address, merged)
+        else:
+            for part, file in merged.items():
+                file.seek(0)
+                rows[part] = file.read()
+        await client.commit(address, query, batch, [*parts, *merged], rows)
+
+
+async def _stage_all(client: BridgeClient, address: str, files: Mapping[StagedPart, IO[bytes]]) -> None:
+    """Stage some parts, a few at a time: each waits for the member's disk."""
+    room = trio.Semaphore(_AT_ONCE)
+
+    async def stage(part: StagedPart, file: IO[bytes]) -> None:
+        async with room:
+            await client.stage(address, part, file)
+
+    with one_error():
+        async with trio.open_nursery() as nursery:
+            for part, file in files.items():
+                nursery.start_soon(stage, part, file)
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:

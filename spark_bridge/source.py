@@ -60,7 +60,7 @@ from iris.spark_bridge.portal import Portal, portal_to
 from iris.spark_bridge.reading import read_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 from iris.spark_bridge.sink import IrisStreamWriter, IrisWriter, check_columns
-from iris.spark_bridge.typed import typed_columns
+from iris.spark_bridge.typed import check_log_columns, typed_columns
 from iris.spark_bridge.watch import BridgeWatch
 from iris.spark_bridge.worker_process import settle_in
 
@@ -125,10 +125,15 @@ class IrisSource(DataSource):
 
 
 def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """Return the options with the user's schema, if it is not the log's own."""
-    if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
-        return options
+    """Return the options with the user's schema, if it is not the log's own.
+
+    Raises:
+        ConfigError: events cannot be read as this schema.
+    """
     arrow = to_arrow_schema(schema, timezone="UTC")
+    if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
+        check_log_columns(arrow)
+        return options
     typed = typed_columns(arrow, corrupt=options.corrupt_column, fail=options.fail_fast)
     return dataclasses.replace(options, typed=typed)
 

@@ -13,7 +13,6 @@ import dataclasses
 import io
 import itertools
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +29,8 @@ from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.segment import is_full, sync_directory
+from iris.spark_bridge.store import QUERY
 
-_QUERY = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _LARGEST: Final = 2**63
 _CHECKSUM: Final = 4
 
@@ -51,7 +50,7 @@ class StagedPart:
     attempt: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.query, str) or not _QUERY.match(self.query):
+        if not isinstance(self.query, str) or not QUERY.match(self.query):
             raise RemoteError("bad_request", f"query is {self.query!r}: use 1 to 64 letters, digits, '-' and '_'")
         for name in ("batch", "partition", "attempt"):
             value = getattr(self, name)
@@ -157,6 +156,14 @@ class Staging:
                 shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             home.rmdir()
+
+    def newest(self) -> float | None:
+        """Return when the last batch was touched, in seconds since 1970; None if there is none."""
+        times: list[float] = []
+        for path in self._directory.glob("*/*"):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime)
+        return max(times, default=None)
 
     def discard_older(self, seconds: float) -> None:
         """Delete what was last touched before a time, in seconds since 1970: its query will not come back."""

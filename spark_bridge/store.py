@@ -8,8 +8,9 @@ read from a position that no longer means the same.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 import pyarrow as pa
 
@@ -17,6 +18,12 @@ from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.retention import Retention
+
+QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+"""Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
+
+JOB_PREFIX: Final = "job-"
+"""How the ids of Spark's batch jobs begin; a job never comes back, unlike a streaming query."""
 
 
 @final

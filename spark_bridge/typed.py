@@ -12,6 +12,7 @@ the rows: it is an error.  A batch with an error is halved until the rows that d
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Mapping
 from typing import Any, Final, cast, final
@@ -27,6 +28,9 @@ from iris.spark_bridge.packed import packed_reader
 from iris.spark_bridge.schema import HEADER_ENCODING, SCHEMA
 
 LOG_COLUMNS: Final[Mapping[str, str]] = {f"_{name}": name for name in SCHEMA.names}
+CORRUPT: Final = "_corrupt_record"
+"""The column of payloads that do not fit, unless the user names another one."""
+
 _WRAP: Final = "v"
 _MIB: Final = 1 << 20
 
@@ -77,7 +81,13 @@ def typed_columns(schema: pa.Schema, *, corrupt: str, fail: bool) -> TypedColumn
     Raises:
         ConfigError: a column has a type that payloads cannot be read as, or the log's column has another one.
     """
+    if corrupt in LOG_COLUMNS:
+        raise ConfigError(f"option columnNameOfCorruptRecord is {corrupt!r}, a column of the log: take another name")
+    if corrupt != CORRUPT and corrupt not in schema.names:
+        raise ConfigError(f"option columnNameOfCorruptRecord is {corrupt!r}, and the schema has no such column: add it")
     for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise ConfigError(f"column {field.name} is in the schema more than once")
         if field.name in LOG_COLUMNS:
             wanted = SCHEMA.field(LOG_COLUMNS[field.name]).type
             if field.type != wanted:
@@ -85,6 +95,10 @@ def typed_columns(schema: pa.Schema, *, corrupt: str, fail: bool) -> TypedColumn
         elif field.name == corrupt:
             if field.type not in (pa.string(), pa.binary()):
                 raise ConfigError(f"column {corrupt} of the schema is {field.type}: use string or binary")
+        elif field.name.startswith("_"):
+            close = difflib.get_close_matches(field.name, [*LOG_COLUMNS, corrupt], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"use {', '.join([*LOG_COLUMNS, corrupt])}"
+            raise ConfigError(f"column {field.name} of the schema begins like one of the log, which has none: {hint}")
         else:
             _check_type(field.name, field.type)
         if not field.nullable:
@@ -94,6 +108,21 @@ def typed_columns(schema: pa.Schema, *, corrupt: str, fail: bool) -> TypedColumn
     if all(name in LOG_COLUMNS or name == corrupt for name in schema.names):
         raise ConfigError("the schema names no field of the payload: leave it out, and take the columns of the log")
     return TypedColumns(schema=schema, corrupt=corrupt, fail=fail)
+
+
+def check_log_columns(schema: pa.Schema) -> None:
+    """Make sure that a schema with the names of the log's columns has their types, too.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    for field in schema:
+        wanted = SCHEMA.field(field.name).type
+        if field.type != wanted:
+            raise ConfigError(
+                f"column {field.name} of the schema is {field.type}, and the log's is {wanted}: leave schema(...) out "
+                "and cast, or name the fields of the payload"
+            )
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:

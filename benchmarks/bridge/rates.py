@@ -21,7 +21,7 @@ import iris
 from benchmarks.bridge.children import Child, bridge_child, open_realm
 from benchmarks.broker import free_port, running
 from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
-from iris.spark_bridge.lmdb_store import open_store
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.segment import SEGMENT_BYTES
 
 SIZE: Final = 1024

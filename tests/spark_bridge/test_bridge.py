@@ -22,8 +22,8 @@ from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable, StoreBusy
 from iris.spark_bridge.group import GroupLimits
-from iris.spark_bridge.lmdb_store import open_store
 from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.schema import decode_events
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
@@ -149,7 +149,7 @@ async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(tmp_path
 
 
 async def test_two_bridges_in_one_directory_are_refused(tmp_path: Path) -> None:
-    async with open_network() as network, bridge_node(network, tmp_path):
+    async with open_network() as network, bridge_node(network, tmp_path, member="a"):
         with pytest.raises(StoreBusy):
             async with bridge_node(network, tmp_path, shards=[1], member="b"):
                 pass

@@ -1,4 +1,4 @@
-"""``iris bridge status``, ``tail``, ``replay``, ``verify`` and ``trim``, as people type them."""
+"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``, as people type them."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def test_replay_begins_where_it_is_told(iris_bridge: Verb) -> None:
         (("status", "--name", "archive", "--timeout", "0.5"), "iris bridge --name archive"),
         (("trim", "--shard", "7", "--before", "1"), "no shard 7"),
         (("trim", "--shard", "0", "--before", "999"), "shard 0 ends at offset 20, and 999 is beyond: give at most 20"),
+        (("drop", "--group", "nightly"), "the bridge has no group 'nightly'"),
         (("--topic", "x", "--data", "not-there", "--shard", "3", "--of", "3"), "below the number of all shards"),
         (("verify", "--data", "/nowhere"), "no log in /nowhere"),
         (("--data", "not-there"), "give --topic"),

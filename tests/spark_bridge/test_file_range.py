@@ -20,7 +20,8 @@ from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.index import ChunkPlace
-from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.options import SourceOptions
 from iris.spark_bridge.reading import read_chunks
 from iris.spark_bridge.retention import Retention

@@ -15,7 +15,8 @@ import trio
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.segment import FileSystem
 from iris.testing import open_network
 from tests.support.arrivals import FakeEvent, make_store, numbered, stored

@@ -18,19 +18,19 @@ from iris.kernel.wire import encode_payload, split_payload
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import StoreBusy
-from iris.spark_bridge.inspection import read_events, read_status, trim, value_of, verify_log
+from iris.spark_bridge.inspection import drop_group, read_events, read_status, trim, value_of, verify_log
 from iris.testing import Network, open_network
 from tests.support.arrivals import FakeEvent, make_store
 
 
 @asynccontextmanager
 async def open_pair(
-    network: Network, directory: Path, *, reader: str = "reader"
+    network: Network, directory: Path, *, reader: str = "reader", **options: Any
 ) -> AsyncIterator[tuple[Node, BridgeClient]]:
     """A bridge, and a node that publishes to it and reads from it."""
     async with (
         network.open_node("bridge") as member,
-        open_bridge(member, topics=["t.>"], directory=directory),
+        open_bridge(member, topics=["t.>"], directory=directory, **options),
         network.open_node(reader) as node,
     ):
         yield node, BridgeClient(node, "bridge", patience=5)
@@ -115,7 +115,7 @@ async def test_following_goes_on_when_events_are_trimmed_before_they_were_shown(
 async def test_a_member_that_comes_while_it_is_followed_is_shown_from_its_earliest_event(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        open_pair(network, tmp_path / "0", reader="bridge") as (node, client),
+        open_pair(network, tmp_path / "0", reader="bridge", member="first") as (node, client),
         network.open_node("bridge") as other,
     ):
         store = make_store(tmp_path / "1", shards=(1,))
@@ -161,6 +161,26 @@ async def test_trimming_is_for_the_bridges_own_nodes(tmp_path: Path) -> None:
             assert [event["value"] for event in await all_events(client)] == ["3", "4"]
             with pytest.raises(ConfigError, match="no shard 7"):
                 await trim(client, 7, 3)
+
+
+async def test_a_group_that_does_not_come_back_is_dropped_by_the_bridges_own_nodes(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path / "0", member="a") as (_, stranger),
+        open_pair(network, tmp_path / "1", reader="bridge", shards=[1], member="b") as (_, client),
+    ):
+        shards = await client.shards()
+        for shard in shards:
+            await client.pin(shard.address, "gone", {shard.id: 0})
+        await client.pin("bridge.b", "other", {shards[1].id: 0})
+        with pytest.raises(NotAllowed):
+            await drop_group(stranger, "gone")
+        await drop_group(client, "gone")
+        assert [group.group for group in (await read_status(client)).groups] == ["other"]
+        with pytest.raises(ConfigError, match="has no group 'gone'"):
+            await drop_group(client, "gone")
+        await drop_group(client, "other")
+        assert (await read_status(client)).groups == []
 
 
 def test_a_sound_log_is_verified(tmp_path: Path) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 import trio
 
 from iris.kernel.config import MIB
-from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
+from iris.patterns.subscription import SubscriptionLimits
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
@@ -120,6 +123,42 @@ async def test_what_nobody_comes_back_to_is_forgotten_while_the_bridge_runs(
             while (tmp_path / "staged" / "q" / "0").exists():  # noqa: ASYNC110 -- no event says so
                 await trio.sleep(0.001)
         assert staged_files(tmp_path) == ["0-0.arrow"]
+
+
+class LookedAt:
+    """A wall clock that can be set, and counts who looks."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._looks = 0
+
+    def __call__(self) -> float:
+        self._looks += 1
+        return time.time() + self.ahead  # noqa: TID251 -- files have the system's date
+
+    async def wait_passes(self, count: int = 4) -> None:
+        """Wait until what looks twice each time has come round at least once."""
+        wanted = self._looks + 2 * count
+        with trio.fail_after(20):
+            while self._looks < wanted:  # noqa: ASYNC110 -- no event says so
+                await trio.sleep(0.001)
+
+
+async def test_what_is_young_stays_when_the_clock_jumps_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iris.spark_bridge.intake._LOOKED_FOR", 0.01)
+    clock = LookedAt()
+    young = tmp_path / "staged" / "q" / "1"
+    async with open_network() as network:
+        async with open_pair(network, tmp_path, wall_clock=clock) as (_, client):
+            await client.stage("bridge", part(0, batch=1), written(["a"]))
+            clock.ahead = 100 * 24 * 3600.0
+            await clock.wait_passes()
+            assert young.exists()
+        async with open_pair(network, tmp_path, wall_clock=clock) as (bridge, client):
+            await clock.wait_passes()
+            assert young.exists(), "nor does it go when the bridge is started while the clock is ahead"
+            assert await client.commit("bridge", "q", 1, [part(0, batch=1)]) == 1
+            assert stored(bridge.store) == [b"a"]
 
 
 async def test_listeners_get_what_is_committed_and_see_that_spark_wrote_it(tmp_path: Path) -> None:
@@ -229,6 +268,32 @@ async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted
             assert staged_files(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "outcome"), [("intake._TELLING", 20_000), ("client._COMMIT", None)], ids=["in time", "asked again"]
+)
+async def test_a_listener_that_makes_publishers_wait_does_not_hold_up_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, outcome: int | None
+) -> None:
+    monkeypatch.setattr(f"iris.spark_bridge.{limit}", 0.5)
+    limits = SubscriptionLimits(events=10)
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as (bridge, _),
+        network.open_node("listener") as node,
+        node.subscribe("out.*", overflow="wait", limits=limits) as events,
+    ):
+        client = BridgeClient(node, "bridge", patience=60)
+        await client.stage("bridge", part(0), written([str(number) for number in range(20_000)]))
+        assert await client.commit("bridge", "q", 0, [part(0)]) == outcome
+        assert len(stored(bridge.store)) == 20_000
+        untold = bridge.statistics().untold
+        assert untold > 0
+        with trio.fail_after(60):
+            for number in range(20_000 - untold):
+                assert (await anext(events)).payload == b"%d" % number
+        assert staged_files(tmp_path) == []
+
+
 # -- what comes with the commit --------------------------------------------------------------------------------
 
 
@@ -321,6 +386,75 @@ async def test_listeners_get_what_came_with_a_commit_once_and_in_its_order(tmp_p
             (b"last", None),
         ]
         assert bridge.statistics().untold == 0
+
+
+class Asked:
+    """A client that counts what is asked through it."""
+
+    def __init__(self, client: BridgeClient) -> None:
+        self.client = client
+        self.parts: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.client, name)
+
+    async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
+        self.parts.append(("stage", part.partition))
+        await self.client.stage(address, part, file)
+
+    async def commit(
+        self, address: str, query: str, batch: int, parts: list[StagedPart], rows: dict[StagedPart, bytes]
+    ) -> int | None:
+        self.parts.append(("commit", len(parts)))
+        return await self.client.commit(address, query, batch, parts, rows)
+
+
+@pytest.mark.parametrize(("size", "requests"), [(60_000, [("stage", 0), ("commit", 1)]), (10, [("commit", 1)])])
+async def test_what_many_tasks_gave_to_the_driver_takes_few_requests_and_few_chunks(
+    tmp_path: Path, size: int, requests: list[tuple[str, int]]
+) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        asked = Asked(client)
+        values = [f"{number:03d}{'x' * size}" for number in range(100)]
+        carried = [Carried(part(number), written([value]).getvalue()) for number, value in enumerate(values)]
+        await commit_parts(asked, staged=[], carried=carried)  # type: ignore[arg-type] # does all that a client does
+        assert asked.parts == requests
+        assert stored(bridge.store) == [value.encode() for value in values]
+        (state,) = bridge.store.shards()
+        chunks = bridge.store.read(0, state.epoch, 0, 100, max_bytes=64 * MIB)
+        assert len(chunks) <= 1 + 100 * size // (900 * 1024)
+
+
+async def test_rows_keep_their_order_however_their_tasks_sent_them(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        asked = Asked(client)
+        carried: list[Carried] = []
+        staged: list[Staged] = []
+        for number in range(40):
+            data = written([f"{number:02d}{'x' * 60_000}"])
+            if number % 10 == 5:
+                await client.stage("bridge", part(number), data)
+                staged.append(Staged("bridge", part(number)))
+            else:
+                carried.append(Carried(part(number), data.getvalue()))
+        await commit_parts(asked, staged=staged, carried=carried[::-1])  # type: ignore[arg-type] # as above
+        assert sorted(asked.parts) == [("commit", 9), *(("stage", number) for number in (0, 6, 16, 26, 36))]
+        assert [int(value[:2]) for value in stored(bridge.store)] == list(range(40))
+        assert staged_files(tmp_path) == []
+
+
+async def test_a_stream_is_not_written_where_a_member_that_is_away_would_not_be_missed(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path / "a", member="a", shards=[0]) as (bridge, client),
+    ):
+        rows = written(["a"]).getvalue()
+        with pytest.raises(ConfigError, match=r"do not say how many they are.* start them with --of, or .* delivery"):
+            await commit_parts(client, staged=[], carried=[Carried(part(0), rows)])
+        assert stored(bridge.store) == []
+        job = StagedPart(query="job-1", batch=0, partition=0, attempt=0)
+        await commit_parts(client, staged=[], carried=[Carried(job, rows)])
+        assert stored(bridge.store) == [b"a"], "a job does not come back"
 
 
 # -- who may write ---------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from iris.spark_bridge.appending import CHUNK_EVENTS
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy
 from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
 from iris.spark_bridge.inspection import verify_log
-from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.retention import Retention
 from tests.support.arrivals import PUBLISHER, FakeEvent, make_store, numbered, payloads, stored
 

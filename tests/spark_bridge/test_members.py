@@ -190,6 +190,12 @@ async def test_what_spark_writes_is_in_the_log_once_whoever_has_the_shard_of_its
         ({"shards": [0], "of": 2}, {"shards": [0], "of": 2, "member": "b"}, "shard 0 of bridge 'bridge' is at node"),
         ({"shards": [0], "of": 2}, {"shards": [1]}, "divides the events among 2 shards, and this one stores all"),
         ({"shards": [0], "of": 2}, {"shards": [1], "of": 3}, "among 2 shards, and this one divides .* among 3"),
+        (
+            {},
+            {"shards": [1], "member": "b"},
+            "one of the two has no name of its own: start each with",
+        ),
+        ({"member": "a"}, {"shards": [1]}, "has another member, node .* has no name of its own"),
         ({"member": "a"}, {"shards": [1], "member": "a"}, "is reached as 'bridge.a' already"),
     ],
 )

@@ -10,8 +10,10 @@ from iris.spark_bridge.options import (
     SourceOptions,
     check_schema_options,
     check_shards,
+    parse_sink_options,
     parse_source_options,
 )
+from iris.spark_bridge.session import foreach_batch
 
 
 def test_without_options_everything_is_read_from_the_beginning() -> None:
@@ -89,7 +91,9 @@ def test_a_table_has_an_end() -> None:
         ({"assign": "[true]"}, "option assign"),
         ({"assign": "nonsense"}, "option assign"),
         ({"bridge": "no spaces"}, "option bridge: .* is not a cluster name"),
-        ({"group": "no spaces"}, "not a group name"),
+        ({"group": "no spaces"}, "option group: 'no spaces' is not a group name"),
+        ({"minPartitions": "1000000000"}, "option minPartitions is '1000000000': use a whole number, 1 to 100000"),
+        ({"maxOffsetsPerTrigger": "9" * 5000}, "option maxOffsetsPerTrigger.*1 or more"),
         ({"bridgeTimeout": "soon"}, "option bridgeTimeout"),
         ({"bridgeTimeout": "nan"}, "option bridgeTimeout"),
         ({"bridgeTimeout": "0"}, "option bridgeTimeout"),
@@ -138,3 +142,31 @@ def test_an_option_about_a_schema_that_is_not_there_is_refused(given: dict[str, 
 
 def test_options_that_name_no_shard_fit_every_bridge() -> None:
     check_shards(parse_source_options({"startingOffsets": "latest"}), set())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"query": "nightly.1"}, r"option query is 'nightly\.1': use 1 to 64 letters"),
+        ({"query": "job-1"}, "not beginning with job-"),
+        ({"delivery": "twice"}, "option delivery is 'twice': use exactly-once or at-least-once"),
+        ({"topic": "a.*"}, "option topic"),
+        ({"tpoic": "t"}, "did you mean topic"),
+    ],
+)
+def test_what_is_wrong_with_a_named_batch_is_said_before_anything_is_written(
+    given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_sink_options({"query": "q", "batch": "1"} | given, streaming=False)
+    with pytest.raises(ConfigError, match=message):
+        foreach_batch(
+            given.get("query", "q"), inline_rows=0, **{name: given[name] for name in given if name != "query"}
+        )
+
+
+def test_a_named_batch_has_a_number() -> None:
+    assert parse_sink_options({"query": "q", "batch": "1"}, streaming=False).batch == 1
+    for given in ({"query": "q"}, {"batch": "1"}, {"query": "q", "batch": "-1"}):
+        with pytest.raises(ConfigError, match="batch"):
+            parse_sink_options(given, streaming=False)

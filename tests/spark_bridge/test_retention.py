@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.index import SegmentRecord
-from iris.spark_bridge.retention import ClockCheck, Retention, choose_expired
+from iris.spark_bridge.retention import Retention, choose_expired
 
 SECOND = 1_000_000
 
@@ -105,41 +105,6 @@ def test_events_go_when_they_are_old_whatever_a_clock_said_meanwhile(
 def test_the_oldest_go_first_also_behind_one_from_a_clock_that_was_ahead() -> None:
     kept = Retention(max_bytes=200)
     assert choose_expired({0: stamped(10, 9000, 30, 40)}, kept, now=100 * SECOND, unread={}) == {0: 20}
-
-
-HOUR = 3600.0
-
-
-def test_nothing_is_old_for_an_hour_after_the_clock_has_jumped_ahead() -> None:
-    check = ClockCheck(newest=1000.0)
-    assert check.is_believed(1000.0, 5.0)
-    assert check.is_believed(1031.0, 35.0), "a second of drift is no jump"
-    assert not check.is_believed(1031.0 + 100 * HOUR, 36.0)
-    assert not check.is_believed(1031.0 + 101 * HOUR - 1, 35.0 + HOUR)
-    assert check.is_believed(1031.0 + 101 * HOUR, 36.0 + HOUR)
-
-
-def test_a_clock_that_is_set_back_is_believed_at_once() -> None:
-    check = ClockCheck(newest=None)
-    assert check.is_believed(0.0, 0.0)
-    assert not check.is_believed(10 * HOUR, 1.0)
-    assert check.is_believed(2.0, 2.0)
-
-
-def test_a_clock_that_jumped_ahead_and_is_set_back_a_little_is_not_believed() -> None:
-    check = ClockCheck(newest=None)
-    assert check.is_believed(0.0, 0.0)
-    assert not check.is_believed(100 * HOUR, 1.0)
-    assert not check.is_believed(100 * HOUR - 60.0, 2.0), "a jump is a minute"
-    assert not check.is_believed(99 * HOUR, 3.0)
-    assert check.is_believed(4.0, 4.0)
-
-
-@pytest.mark.parametrize(("newest", "believed"), [(None, True), (100 * HOUR, True), (75 * HOUR, False)])
-def test_a_bridge_that_starts_long_after_its_newest_event_waits_an_hour(newest: float | None, believed: bool) -> None:
-    check = ClockCheck(newest)
-    assert check.is_believed(100 * HOUR, 7.0) is believed
-    assert check.is_believed(101 * HOUR, 7.0 + HOUR)
 
 
 def test_a_limit_that_keeps_nothing_is_refused() -> None:

@@ -15,8 +15,8 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.wire import Payload, encode_payload
 from iris.spark_bridge.errors import PayloadUnfit
-from iris.spark_bridge.schema import decode_events, encode_events
-from iris.spark_bridge.typed import typed_columns
+from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
+from iris.spark_bridge.typed import check_log_columns, typed_columns
 from tests.support.arrivals import FakeEvent
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -144,6 +144,9 @@ def test_each_row_is_its_own_payload(given_values: list[Any], as_msgpack: bool) 
         ([("a", pa.int64()), ("_offset", pa.int32())], "column _offset of the schema is int32: the log's is int64"),
         ([("a", pa.int64()), ("_corrupt_record", pa.int32())], "use string or binary"),
         ([("_topic", pa.string())], "names no field of the payload"),
+        ([("a", pa.int64()), ("_ofset", pa.int64())], "column _ofset .*: did you mean _offset"),
+        ([("a", pa.int64()), ("_x", pa.int64())], "column _x .*: use _key, _value,.* _corrupt_record"),
+        ([("a", pa.int64()), ("a", pa.string())], "column a is in the schema more than once"),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(fields: list[tuple[str, pa.DataType]], message: str) -> None:
@@ -153,4 +156,21 @@ def test_a_schema_that_cannot_be_read_is_refused(fields: list[tuple[str, pa.Data
 
 def test_columns_that_are_not_null_are_refused() -> None:
     with pytest.raises(ConfigError, match="NOT NULL"):
-        typed_columns(pa.schema([pa.field("a", pa.int64(), nullable=False)]), corrupt="c", fail=False)
+        typed_columns(pa.schema([pa.field("a", pa.int64(), nullable=False)]), corrupt="_corrupt_record", fail=False)
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [("_offset", "is '_offset', a column of the log"), ("odd", "is 'odd', and the schema has no such column: add it")],
+)
+def test_a_column_for_what_does_not_fit_is_one_of_the_schema_and_not_of_the_log(corrupt: str, message: str) -> None:
+    fields = [("a", pa.int64()), ("_offset", pa.int64())]
+    with pytest.raises(ConfigError, match=f"option columnNameOfCorruptRecord {message}"):
+        typed_columns(pa.schema(fields), corrupt=corrupt, fail=False)
+
+
+def test_the_columns_of_the_log_have_the_logs_types() -> None:
+    check_log_columns(SCHEMA)
+    other = pa.schema([pa.field("value", pa.string()) if field.name == "value" else field for field in SCHEMA])
+    with pytest.raises(ConfigError, match="column value of the schema is string, and the log's is binary: leave"):
+        check_log_columns(other)

@@ -11,7 +11,8 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import Payload, payload_size
 from iris.patterns.values import Sender
 from iris.spark_bridge.frame import Chunk
-from iris.spark_bridge.lmdb_store import LmdbStore, open_store
+from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.segment import SEGMENT_BYTES, Disk
 from iris.spark_bridge.store import Store
