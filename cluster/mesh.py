@@ -26,6 +26,7 @@ from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
+from iris.cluster.reading import Reading
 from iris.cluster.receivers import MessageReceiver, Receivers
 from iris.cluster.redialling import Redialling
 from iris.cluster.renewing import Renewing
@@ -50,9 +51,6 @@ from iris.security.session import Session
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
-
-_TURN: Final = 0.0003
-"""Seconds for which frames are read before other tasks get their turn."""
 
 
 @final
@@ -94,6 +92,8 @@ class Mesh:
         )
         self._peers: dict[NodeId, Peer] = {}
         self._decoder = BatchDecoder()
+        self.reading: Final = Reading(transport, self._receive_untrusted)
+        """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
         self.own: Final = loopback(identity.public(), config, self._dispatch)
         """This node as its own peer."""
@@ -317,31 +317,12 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    async def _receive_frames(self) -> None:
-        transport = self._transport
-        frames, turn = 0, 0.0
-        while True:
-            try:
-                frame = transport.receive_nowait()
-                if frame is None:
-                    await transport.wait_readable()
-                    frames = 0
-                    continue
-            except trio.ClosedResourceError:
-                return
-            try:
-                self._receive(frame)
-            except (RemoteProtocolError, AuthenticationError) as error:
-                self.refusals[type(error).__name__] += 1
-                self._inbound.refused()
-            # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
-            # The time is not looked at for a frame that comes alone: a look is three calls, and 1 us.
-            frames += 1
-            if frames == 2:
-                turn = trio.current_time()
-            elif frames > 2 and trio.current_time() - turn > _TURN:
-                await trio.lowlevel.checkpoint()
-                frames = 0
+    def _receive_untrusted(self, frame: bytes) -> None:
+        try:
+            self._receive(frame)
+        except (RemoteProtocolError, AuthenticationError) as error:
+            self.refusals[type(error).__name__] += 1
+            self._inbound.refused()
 
     def _receive(self, frame: bytes) -> None:
         receiver = wire.receiver_untrusted(frame)
@@ -490,7 +471,7 @@ async def open_mesh(
                 tag=tag,
                 dial_only=dial_only,
             )
-            for task in (mesh.own.link.run, mesh._receive_frames, mesh._inbound.run, mesh._renewing.run):
+            for task in (mesh.own.link.run, mesh.reading.run, mesh._inbound.run, mesh._renewing.run):
                 nursery.start_soon(task)
             try:
                 yield mesh

@@ -8,7 +8,7 @@ exception that its end is.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from types import coroutine
 from typing import Any, Final
@@ -17,8 +17,13 @@ _FRESH: Final = object()
 
 
 @coroutine
-def in_fresh_contexts(original: Context, steps: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await ``steps`` (PEP 380) in a copy of ``original``, and in another one from each ``fresh_context()`` on."""
+def in_fresh_contexts(
+    original: Context, steps: Coroutine[Any, Any, None], pausing: Callable[[], None] | None = None
+) -> Generator[Any, Any, None]:
+    """Await ``steps`` (PEP 380) in a copy of ``original``, and in another one from each ``fresh_context()`` on.
+
+    ``pausing`` is called each time before other tasks may run, and at the end.
+    """
     run, send = original.copy().run, steps.send
     try:
         trap = run(send, None)
@@ -26,6 +31,8 @@ def in_fresh_contexts(original: Context, steps: Coroutine[Any, Any, None]) -> Ge
             while trap is _FRESH:
                 run = original.copy().run
                 trap = run(send, None)
+            if pausing is not None:
+                pausing()
             try:
                 value = yield trap
             except BaseException as error:  # noqa: BLE001 -- it is for those who wait in there
@@ -34,6 +41,9 @@ def in_fresh_contexts(original: Context, steps: Coroutine[Any, Any, None]) -> Ge
                 trap = run(send, value)
     except StopIteration:
         return
+    finally:
+        if pausing is not None:
+            pausing()
 
 
 @coroutine

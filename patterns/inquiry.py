@@ -21,8 +21,9 @@ from iris.patterns.counters import Tally
 from iris.patterns.handlers import encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.relays import Relays, Tree
-from iris.patterns.requests import NOT_HERE, PRIORITY_SHIFT, Requests, budget_of, failure_of
+from iris.patterns.requests import NOT_HERE, PRIORITY_SHIFT, Requests, failure_of
 from iris.patterns.shedding import Priority
+from iris.patterns.waiter import budget_of
 
 _LOOK_EVERY: Final = 5.0
 """Seconds after which members that have not answered are asked whether they have the request: whoever was to hand it

@@ -20,7 +20,8 @@ deadline                                ``RequestTimeout``         ``RequestTime
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -28,6 +29,7 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.reading import Follower
 from iris.cluster.site_order import AtSite
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
@@ -51,14 +53,13 @@ from iris.patterns.handlers import encoded
 from iris.patterns.hedging import Hedging
 from iris.patterns.inheritance import served_priority
 from iris.patterns.shedding import Priority
+from iris.patterns.waiter import Waiter, budget_of
 
 IDEMPOTENT: Final = 1
 """Flag of a request: members remember its reply until its deadline."""
 
 PRIORITY_SHIFT: Final = 1
 """The flags hold a ``Priority`` from this bit on."""
-
-MAX_BUDGET_MS: Final = 2**32 - 1
 
 OVERLOADED: Final = "overloaded"
 DRAINING: Final = "draining"
@@ -76,55 +77,8 @@ _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 
 _MAX_ATTEMPTS: Final = 4
 
-
-@final
-class _Waiter:
-    """One attempt that waits for its outcome."""
-
-    __slots__ = ("deadline", "idempotent", "member", "message", "outcome", "picker", "size", "task", "tried")
-
-    def __init__(
-        self,
-        member: NodeId,
-        message: wire.Message,
-        size: int,
-        deadline: float,
-        *,
-        idempotent: bool,
-        picker: Picker | None,
-        tried: Collection[NodeId],
-    ) -> None:
-        self.member = member
-        self.deadline = deadline
-        self.picker = picker
-        self.tried = tried
-        self.message = message
-        self.size = size
-        self.idempotent = idempotent
-        self.task: trio.lowlevel.Task | None = None
-        self.outcome: wire.Message | None = None
-
-    def end(self, outcome: wire.Message | None) -> None:
-        """Wake the task with an outcome, or without one because the time is over."""
-        self.outcome = outcome
-        if self.task is not None:
-            task, self.task = self.task, None
-            trio.lowlevel.reschedule(task)
-
-    def moves(self) -> bool:
-        """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
-        if not self.idempotent or self.outcome is not None:
-            return False
-        return self.picker is None or self.picker.has_other(self.tried)
-
-    def again(self, now: float) -> wire.Message:
-        """Return what is sent once more: the same request, with the time that is left."""
-        return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
-
-    def abort(self, _: object) -> trio.lowlevel.Abort:
-        """Called by trio when the wait is cancelled: nobody may wake the task any more."""
-        self.task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+_AT_ONCE: Final = 0.001
+"""Who asks again so many seconds after the last reply, and has nothing else under way, reads the next one by itself."""
 
 
 _BROKEN: Final[wire.Message] = ("the connection broke",)
@@ -147,7 +101,10 @@ class Requests:
         self._directory = directory
         self._config = config
         self._ids = itertools.count(1)
-        self._waiting: dict[int, _Waiter] = {}
+        self._waiting: dict[int, Waiter] = {}
+        self._follower: Final = Follower(mesh.reading, hasty=True)
+        """Of the only request under way, if there is no other."""
+        self._ended = -math.inf
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self.gathering: Final[dict[int, Callable[[NodeId, wire.Message | None], None]]] = {}
@@ -292,7 +249,7 @@ class Requests:
             size = wire.payload_size(payload)
             if headers is not None:
                 size += wire.headers_size(headers)
-            waiter = _Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
+            waiter = Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
             try:
                 self._mesh.post(member, message, waiter.size, eager=True)
             except NotSent as error:
@@ -330,7 +287,7 @@ class Requests:
         raise failure
 
     async def _wait(
-        self, identifier: int, waiter: _Waiter, started: float, deadline: float, picker: Picker | None
+        self, identifier: int, waiter: Waiter, started: float, deadline: float, picker: Picker | None
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
@@ -340,17 +297,16 @@ class Requests:
         if picker is not None:
             picker.started(waiter.member)
         try:
-            if waiter.outcome is None:
-                waiter.task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(waiter.abort)
+            alone = len(self._waiting) == 1
+            self._follower.keen = alone and started - self._ended < _AT_ONCE
+            await waiter.wait(self._follower if alone else None)
         finally:
-            waiter.task = None
             del self._waiting[identifier]
             outcome = waiter.outcome
             answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
             if picker is not None:
                 ok = answered and outcome is not None and outcome[0] == kinds.REPLY
-                now = trio.current_time()
+                now = self._ended = trio.current_time()
                 silent = outcome is None and now >= deadline
                 picker.finished(
                     waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
@@ -447,11 +403,6 @@ class Requests:
                 waiter.end(_GONE)
         for take in list(self.gathering.values()):
             take(peer.node, None)
-
-
-def budget_of(seconds: float) -> int:
-    """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
-    return MAX_BUDGET_MS if seconds > MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)
 
 
 def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:

@@ -86,6 +86,7 @@ class Serving:
                 self._config,
                 nursery,
                 limits,
+                reading=self._mesh.reading,
                 answer=self._answer,
                 forget=self._forget,
             )
@@ -133,7 +134,6 @@ class Serving:
             return
         now = trio.current_time()
         job = Job(
-            membership,
             peer,
             identifier,
             operation,

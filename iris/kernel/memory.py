@@ -150,6 +150,7 @@ class MemoryTransport:
         self._network = network
         self._arrived: list[_Arrival] = []
         self._news = trio.Event()
+        self._interrupted = False
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
         self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
@@ -251,7 +252,8 @@ class MemoryTransport:
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
-        while True:
+        self._interrupted = False
+        while not self._interrupted:
             if self.closed:
                 raise trio.ClosedResourceError("this transport is closed")
             self._news = trio.Event()
@@ -261,6 +263,11 @@ class MemoryTransport:
                 return
             with trio.move_on_at(due):
                 await self._news.wait()
+
+    def interrupt(self) -> None:
+        """See ``Transport.interrupt``."""
+        self._interrupted = True
+        self._news.set()
 
     def pause(self) -> None:
         """Stop reading, as SIGSTOP stops a process: nobody is told, writers come to feel it."""

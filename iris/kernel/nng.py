@@ -317,13 +317,22 @@ class NngTransport:
         """See ``Transport.wait_readable``."""
         if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
-        if not self._dialling:
-            await trio.lowlevel.wait_readable(self._streams.descriptor)
-            return
-        with trio.move_on_at(self._dialling.deadline):
-            await trio.lowlevel.wait_readable(self._streams.descriptor)
-        if not self._streams.closed:
+        try:
+            if not self._dialling:
+                await trio.lowlevel.wait_readable(self._streams.descriptor)
+                return
+            with trio.move_on_at(self._dialling.deadline):
+                await trio.lowlevel.wait_readable(self._streams.descriptor)
+        except trio.ClosedResourceError:
+            if self._streams.closed:
+                raise
+        if self._dialling and not self._streams.closed:
             self._dialling.expire(trio.current_time())
+
+    def interrupt(self) -> None:
+        """See ``Transport.interrupt``."""
+        if not self._streams.closed:
+            trio.lowlevel.notify_closing(self._streams.descriptor)
 
     def close(self) -> None:
         """See ``Transport.close``."""

@@ -135,7 +135,15 @@ class Transport(Protocol):
         ...
 
     async def wait_readable(self) -> None:
-        """Wait until a frame has arrived."""
+        """Wait until a frame has arrived, or ``interrupt`` is called.
+
+        Raises:
+            trio.ClosedResourceError: this transport is closed.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End the wait of whoever is in ``wait_readable``."""
         ...
 
     def observe(self, observer: ConnectionObserver) -> None:

@@ -77,6 +77,9 @@ class Switchboard:
     async def wait_readable(self) -> None:
         raise NotImplementedError
 
+    def interrupt(self) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         raise NotImplementedError
 

@@ -355,6 +355,31 @@ async def test_closing_a_transport_ends_its_readers_wait(url: str) -> None:
             await transport.wait_readable()
 
 
+async def test_a_reader_that_is_interrupted_looks_up_and_waits_again(url: str) -> None:
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        looked_up = 0
+
+        async def read() -> None:
+            nonlocal looked_up
+            while far.receive_nowait() != b"x":
+                await far.wait_readable()
+                looked_up += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            for expected in (1, 2):
+                far.interrupt()
+                await wait_all_tasks_blocked(0.01)
+                assert looked_up >= expected
+            way = await near.dial(bound, lambda: None)
+            assert way.send_nowait(b"x")
+        way.close()
+        far.close()
+        far.interrupt()
+
+
 @pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
 async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> None:
     told = 0

@@ -55,6 +55,9 @@ class Wires:
     async def wait_readable(self) -> None:
         await self.inner.wait_readable()
 
+    def interrupt(self) -> None:
+        self.inner.interrupt()
+
     def observe(self, observer: ConnectionObserver) -> None:
         self.inner.observe(observer)
 

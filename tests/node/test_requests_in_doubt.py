@@ -11,7 +11,7 @@ from trio.testing import MockClock
 import iris
 from iris.kernel import kinds
 from iris.kernel.ids import NodeId
-from iris.patterns.requests import _Waiter
+from iris.patterns.waiter import Waiter
 from tests.support.meshes import MeshNode, StaticPicker, open_meshes
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
@@ -34,7 +34,7 @@ def test_what_may_go_elsewhere(
     idempotent: bool, members: list[NodeId] | None, tried: set[NodeId], answered: bool, moves: bool
 ) -> None:
     picker = None if members is None else StaticPicker(members)
-    waiter = _Waiter(ONE, (kinds.REQUEST,), 0, 60.0, idempotent=idempotent, picker=picker, tried=tried)
+    waiter = Waiter(ONE, (kinds.REQUEST,), 0, 60.0, idempotent=idempotent, picker=picker, tried=tried)
     if answered:
         waiter.outcome = (kinds.REPLY, 1, b"")
     assert waiter.moves() is moves

@@ -39,6 +39,20 @@ async def test_each_part_begins_with_the_original_and_its_waits_stay_in_it(autoj
     number.reset(token)
 
 
+async def test_each_pause_is_told_of_and_the_end(autojump_clock: MockClock) -> None:
+    told: list[str] = []
+
+    async def steps() -> None:
+        await fresh_context()
+        told.append("first")
+        await trio.sleep(1)
+        await fresh_context()
+        told.append("second")
+
+    await in_fresh_contexts(copy_context(), steps(), lambda: told.append("pause"))
+    assert told == ["first", "pause", "second", "pause"]
+
+
 async def fails() -> None:
     await fresh_context()
     await trio.lowlevel.checkpoint()

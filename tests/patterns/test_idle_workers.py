@@ -7,8 +7,10 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.peer import Peer
+from iris.cluster.reading import Reading
 from iris.kernel import wire
 from iris.kernel.config import Config
+from iris.kernel.memory import MemoryNetwork
 from iris.patterns.member import Job, Membership
 from iris.patterns.service import Limits, Service
 from tests.support.realms import TestRealm
@@ -36,14 +38,21 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
     peer = Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
     async with trio.open_nursery() as nursery:
         membership = Membership(
-            "greeters", service, Config(), nursery, Limits(concurrency=1), answer=answer, forget=lambda _: None
+            "greeters",
+            service,
+            Config(),
+            nursery,
+            Limits(concurrency=1),
+            reading=Reading(MemoryNetwork().transport("store"), lambda _: None),
+            answer=answer,
+            forget=lambda _: None,
         )
         now = trio.current_time()
         for identifier in range(TRIALS):
             deadline = now + 1.0
             payload = wire.encode_payload(identifier, 1000)
             assert membership.accept(
-                Job(membership, peer, identifier, None, handler, now, deadline, None, payload, idempotent=False)
+                Job(peer, identifier, None, handler, now, deadline, None, payload, idempotent=False)
             )
             await trio.sleep_until(deadline)
             now = deadline

@@ -87,6 +87,9 @@ class TappedTransport:
     async def wait_readable(self) -> None:
         await self._real.wait_readable()
 
+    def interrupt(self) -> None:
+        self._real.interrupt()
+
     def observe(self, observer: ConnectionObserver) -> None:
         self._real.observe(observer)
 

@@ -1,0 +1,168 @@
+"""Who asks one thing at a time, and who answers at once, read frames themselves: nobody else goes without them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import Stage, open_stage
+
+
+async def warm_up(shop: iris.Node) -> None:
+    """Have the asking task and the worker of the store read, instead of the tasks of their meshes."""
+    for number in range(3):
+        assert await shop.request("store", number) == number
+
+
+def make_store() -> tuple[iris.Service, trio.Event]:
+    store = iris.Service("store")
+    opened = trio.Event()
+
+    @store.request
+    async def echo(request: iris.Request) -> object:
+        return request.payload
+
+    @store.request("wait")
+    async def wait(request: iris.Request) -> object:
+        await opened.wait()
+        return request.payload
+
+    @store.request("open")
+    def open_it(request: iris.Request) -> None:
+        opened.set()
+
+    @store.request("hang")
+    async def hang(request: iris.Request) -> None:
+        await trio.sleep_forever()
+
+    @store.request("again")
+    async def again(request: iris.Request) -> object:
+        return [await shops[0].request("store", number) for number in range(request.payload)]
+
+    assert set(store.requests.values()) == {echo, wait, open_it, hang, again}
+    return store, opened
+
+
+shops: list[iris.Node] = []
+
+
+async def bring_up(stage: Stage, concurrency: int = 8) -> tuple[iris.Node, iris.Node]:
+    store, _ = make_store()
+    member, shop = await stage.pair(store, limits=iris.Limits(concurrency=concurrency))
+    shops[:] = [member]
+    await warm_up(shop)
+    return member, shop
+
+
+async def test_readers_are_those_who_wait(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        member, shop = await bring_up(stage)
+        assert repr(member.parts.mesh.reading) == "<Reading by a follower>"
+        await trio.sleep(1)
+        assert repr(shop.parts.mesh.reading) == "<Reading by the mesh>"
+        assert repr(member.parts.mesh.reading) == "<Reading by a follower>"
+
+
+async def test_a_handler_that_waits_holds_up_no_other(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await bring_up(stage)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(shop.request, "store", operation="wait"))
+            await trio.sleep(1)
+            await shop.request("store", operation="open")
+        await warm_up(shop)
+
+
+async def test_a_caller_that_waits_in_vain_holds_up_no_other(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await bring_up(stage)
+        async with trio.open_nursery() as nursery:
+
+            async def wait_in_vain() -> None:
+                await warm_up(shop)
+                with pytest.raises(iris.RequestTimeout):
+                    await shop.request("store", operation="hang", timeout=3)
+
+            nursery.start_soon(wait_in_vain)
+            await trio.sleep(1)
+            await warm_up(shop)
+            async with trio.open_nursery() as many:
+                for number in range(20):
+                    many.start_soon(shop.request, "store", number)
+            await trio.sleep(5)
+        await warm_up(shop)
+
+
+async def test_the_time_of_a_caller_that_reads_ends_as_it_should(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await bring_up(stage)
+        began = trio.current_time()
+        with pytest.raises(iris.RequestTimeout):
+            await shop.request("store", operation="hang", timeout=2)
+        assert trio.current_time() - began == pytest.approx(2)
+        await warm_up(shop)
+        began = trio.current_time()
+        with trio.move_on_after(1):
+            await shop.request("store", operation="hang")
+        assert trio.current_time() - began == pytest.approx(1)
+        await warm_up(shop)
+
+
+async def test_a_handler_may_ask_others_and_its_own_node(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        member, shop = await bring_up(stage)
+        for _ in range(3):
+            assert await shop.request("store", 3, operation="again") == [0, 1, 2]
+        shops[:] = [shop]
+        assert await shop.request("store", 3, operation="again") == [0, 1, 2]
+        assert await member.request("store", "own") == "own"
+        await warm_up(shop)
+
+
+async def test_one_place_for_handlers_is_enough(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        member, shop = await bring_up(stage, concurrency=1)
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(shop.request, "store", number)
+                nursery.start_soon(member.request, "store", number)
+        await warm_up(shop)
+
+
+async def test_a_member_that_leaves_lets_its_node_read_on(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        shop = await stage.node("shop")
+        store, _ = make_store()
+        member = await stage.node("store")
+        async with member.join("store", store):
+            await shop.wait_for("store")
+            await warm_up(shop)
+        assert repr(member.parts.mesh.reading) == "<Reading by the mesh>"
+        other = iris.Service("other")
+        other.request(echo_back)
+        async with member.join("other", other):
+            await shop.wait_for("other")
+            assert await shop.request("other", 1) == 1
+
+
+async def test_a_caller_whose_member_dies_while_it_reads_is_told(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await bring_up(stage)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crash_soon, stage)
+            with pytest.raises((iris.Unknown, iris.RequestTimeout)):
+                await shop.request("store", operation="hang", timeout=60)
+        await trio.sleep(30)
+
+
+async def echo_back(request: iris.Request) -> object:
+    return request.payload
+
+
+async def crash_soon(stage: Stage) -> None:
+    await trio.sleep(0.5)
+    stage.crash("store")
