@@ -113,10 +113,11 @@ def test_a_named_batch_is_published_once(spark: SparkSession, bridge: BridgeProc
 
 
 def test_foreach_batch_publishes_each_batch_once(spark: SparkSession, bridge: BridgeProcess, tmp_path: Path) -> None:
-    publish_batch = foreach_batch("upper", topic="out")
+    workers, inline = foreach_batch("upper", topic="out"), foreach_batch("upper", inline_rows=10, topic="out")
     numbers: list[int] = []
 
     def take(batch: DataFrame, number: int) -> None:
+        publish_batch = inline if numbers else workers
         numbers.append(number)
         publish_batch(batch, number)
 
