@@ -37,6 +37,20 @@ class AddressBook:
     def __len__(self) -> int:
         return len(self._seen)
 
+    def copy(self) -> AddressBook:
+        """Return another one that says the same: for a thread, while this one goes on."""
+        other = AddressBook()
+        other._seen, other._saved = dict(self._seen), dict(self._saved)
+        return other
+
+    def merge(self, other: AddressBook, wall_now: float) -> None:
+        """Take in what another one holds, and that its file says so."""
+        for url, (first, last) in other._seen.items():
+            known = self._seen.get(url, (first, last))
+            self._seen[url] = (min(known[0], first), max(known[1], last))
+        self._saved = dict(other._saved)
+        self._forget(wall_now)
+
     def saw(self, urls: Iterable[str], wall_now: float) -> None:
         """Note that nodes of the realm are reached at these addresses now."""
         for url in urls:

@@ -2,7 +2,8 @@
 
 Nodes of one user share it; the last one to write has read before what the others wrote.
 
-A file that is damaged, too large or open to others costs what it says and one line in the log, never the node.
+A file that is damaged, too large, open to others or locked by a process that is stopped costs what it says and one line
+in the log, never the node.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Final, final
 
 from iris.cluster.address_book import AddressBook
 from iris.kernel.errors import ConfigError
-from iris.security.private_files import locked, read_private, write_private
+from iris.security.private_files import LockHeld, locked, read_private, write_private
 
 _log: Final = logging.getLogger("iris")
 _WHAT: Final = "address book"
+
+_PATIENCE: Final = 1.0
+"""Seconds that the lock is waited for: a node that closes waits for it, too."""
 
 
 @final
@@ -42,13 +46,19 @@ class AddressFile:
                 self._complain(f"{_WHAT} {self._path}: {error}; a new one replaces it")
 
     def save(self, book: AddressBook, wall_now: float) -> None:
-        """Write the book, with what others have added to the file since."""
+        """Write the book, with what others have added to the file since; it takes a second at the most.
+
+        Where another process holds the lock, nothing is written: the book stays unsaved, for the next time.
+        """
         try:
-            with locked(self._path.with_name(f"{self._path.name}.lock"), _WHAT):
+            with locked(self._path.with_name(f"{self._path.name}.lock"), _WHAT, _PATIENCE):
                 self.load(book, wall_now)
                 write_private(self._path, book.encode(), _WHAT)
+        except LockHeld as error:
+            self._complain(f"{error}; until then, addresses are not remembered")
+            return
         except ConfigError as error:
-            self._complain(str(error))
+            self._complain(f"{error}; addresses are not remembered")
         book.saved()  # also if it failed: trying again each minute would only say the same again
 
     def _complain(self, text: str) -> None:

@@ -132,7 +132,7 @@ class Discovery:
             nursery.start_soon(self._keep_book)
             while True:
                 now = trio.current_time()
-                soonest = self._candidates.next_due(self._mesh.peers, self._known())
+                soonest = self._candidates.next_due(self._mesh.peers, self._known(), self._claimed())
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
                 self._dial(nursery, Source)
@@ -147,15 +147,23 @@ class Discovery:
         self._candidates.offer(Source.SEED, self._seeds, now)
         if self._lan is not None:
             self._candidates.offer(Source.LAN, self._lan.urls(), now)
+            if self._lan.left_out:
+                self._mesh.refusals["announcement on the local network, of too many"] += self._lan.left_out
+                self._lan.left_out = 0
         self._candidates.offer(Source.BOOK, self._book.urls(), now)
 
     def _known(self) -> set[str]:
-        """Return the addresses that need not be tried, since whoever has them is linked."""
-        return {url for peer in self._mesh.peers.values() for url in peer.addresses}.union(self._mesh.advertised)
+        """Return the addresses that need not be tried, since whoever answers there is linked."""
+        return {peer.reached for peer in self._mesh.peers.values()}.union(self._mesh.advertised)
+
+    def _claimed(self) -> set[str]:
+        """Return the addresses that linked nodes say they have.  A seed's may be among them, and not be theirs."""
+        return {url for peer in self._mesh.peers.values() for url in peer.addresses}
 
     def _dial(self, nursery: trio.Nursery, sources: Iterable[Source], found: Callable[[], None] = lambda: None) -> None:
         self._gather()
-        for url in self._candidates.due(trio.current_time(), self._mesh.peers, self._known(), sources):
+        now = trio.current_time()
+        for url in self._candidates.due(now, self._mesh.peers, self._known(), sources, claimed=self._claimed()):
             if url in self._seeds:
                 nursery.start_soon(self._try_seed, url)
             else:
@@ -273,7 +281,7 @@ class Discovery:
             return
         self._stood_for.pop(url, None)
         try:
-            peer = await self._mesh.connect([url])
+            peer = await self._mesh.connect([url], source="seeds")
         except (NotSent, AuthenticationError, ConfigError) as error:
             failures[url] = error
             return
@@ -288,7 +296,7 @@ class Discovery:
         """Try an address that may well be out of date: nobody has to hear of it."""
         node: NodeId | None = None
         try:
-            node = (await self._mesh.connect([url])).node
+            node = (await self._mesh.connect([url], source="found")).node
             await self._introduce(node)
             found()
         except (NotSent, AuthenticationError, ConfigError) as error:
@@ -303,7 +311,7 @@ class Discovery:
     async def _try_announced(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         assert self._registry is not None
         try:
-            peer = await self._mesh.connect(addresses, expected=node)
+            peer = await self._mesh.connect(addresses, expected=node, source="registry")
             await self._introduce(peer.node)
         except Refused:
             # Its process was killed and could not do it itself.
@@ -338,6 +346,12 @@ class Discovery:
             await self.save()
 
     async def save(self) -> None:
-        """Put the book into its file, if there is something new in it."""
+        """Put the book into its file, if there is something new in it.
+
+        It takes a second at the most where another process holds the file's lock; cancelling it leaves a thread that
+        ends by itself.
+        """
         if self._file is not None and self._book.unsaved:
-            await trio.to_thread.run_sync(self._file.save, self._book, self._wall_clock())
+            now, copy = self._wall_clock(), self._book.copy()
+            await trio.to_thread.run_sync(self._file.save, copy, now, abandon_on_cancel=True)
+            self._book.merge(copy, now)

@@ -2,10 +2,10 @@
 
 What is announced is opaque: a hash of the realm's fingerprint, a random name, and addresses.  No cluster is named.
 What is found is only an address to dial, and anybody on the network can say anything: whoever answers there has to
-pass the handshake, and only a few are remembered.
+pass the handshake, and only a few are remembered (``iris.cluster.lan_followed``).
 
 The package runs in threads of its own.  It is imported with the first use, since it costs 4 MiB and a node of the
-local realm does without.
+local realm does without (``iris.cluster.lan_board``).
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
 import trio
 
 from iris.cluster.addresses import is_loopback, split_url
+from iris.cluster.lan_followed import MAX_FOLLOWED
 from iris.kernel.background import open_background
 from iris.kernel.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     import zeroconf
 
+    from iris.cluster.lan_board import Board
+
 _log: Final = logging.getLogger("iris")
 
-_TYPE: Final = "_iris-mesh._tcp.local."
-_MAX_FOUND: Final = 64
-"""Announcements of this realm that are remembered; the oldest ones go."""
+TYPE: Final = "_iris-mesh._tcp.local."
+_TOLD_AGAIN: Final = 600.0
+"""Seconds after which it is told once more that there are too many."""
 
 _MAX_ADDRESSES: Final = 8
 """Of one announcement."""
-
-_ANSWER_MS: Final = 1000
-"""Milliseconds that an announcement's addresses may take to come, if they did not come with it."""
 
 _GOODBYE: Final = 0.5
 """Seconds that taking the announcement back may take."""
@@ -60,6 +60,9 @@ class Lan:
         self.mark: Final = mark
         self._own = own
         self._found: dict[str, tuple[str, ...]] = {}
+        self._told = -math.inf
+        self.left_out = 0
+        """How often somebody announced a node, of this realm as it says, and there were too many."""
         self._news = trio.Event()
 
     def __repr__(self) -> str:
@@ -82,9 +85,11 @@ class Lan:
         """Somebody announces itself."""
         if not self.concerns(name) or not urls:
             return
-        self._found.pop(name, None)
+        if self._found.pop(name, None) == urls:
+            self._found[name] = urls
+            return
         self._found[name] = urls
-        if len(self._found) > _MAX_FOUND:
+        if len(self._found) > MAX_FOLLOWED:
             del self._found[next(iter(self._found))]
         self._tell()
 
@@ -93,13 +98,32 @@ class Lan:
         if self._found.pop(name, None) is not None:
             self._tell()
 
+    def leave_out(self, count: int) -> None:
+        """So many more were announced than are followed; say so now and then."""
+        if not count:
+            return
+        self.left_out += count
+        now = trio.current_time()
+        if now >= self._told + _TOLD_AGAIN:
+            self._told = now
+            _log.warning(
+                "more than %d nodes of this realm are announced on the local network, or somebody makes them up: "
+                "others are passed over; seeds lead to them",
+                MAX_FOLLOWED,
+            )
+
     def _tell(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
 
-def urls_untrusted(addresses: Iterable[str], port: object, properties: object) -> tuple[str, ...]:
+def urls_untrusted(
+    addresses: Iterable[str], port: object, properties: object, *, loopback: bool = False
+) -> tuple[str, ...]:
     """Return the URLs in an announcement; addresses at which nobody can be are passed over.
+
+    So are those of this machine itself, unless ``loopback``: nobody is to have a node dial what listens for its own
+    machine only.
 
     Raises:
         RemoteProtocolError: its port or path makes no sense.
@@ -117,7 +141,8 @@ def urls_untrusted(addresses: Iterable[str], port: object, properties: object) -
     for address in addresses:
         with contextlib.suppress(ValueError):
             parsed = ipaddress.ip_address(address)
-            if not parsed.is_multicast and not parsed.is_unspecified and not parsed.is_link_local:
+            nowhere = parsed.is_multicast or parsed.is_unspecified or parsed.is_link_local
+            if not nowhere and (loopback or not parsed.is_loopback):
                 urls.append(f"{scheme}://{f'[{parsed}]' if parsed.version == 6 else parsed}:{port}{rest}")
     return tuple(urls[:_MAX_ADDRESSES])
 
@@ -139,8 +164,8 @@ def announcements(mark: str, own: str, urls: Iterable[str], *, loopback: bool) -
         name = f"{mark}-{own}-{number}"
         announcements.append(
             zeroconf.ServiceInfo(
-                _TYPE,
-                f"{name}.{_TYPE}",
+                TYPE,
+                f"{name}.{TYPE}",
                 port=int(port),
                 properties={"ws": path} if scheme == "ws" else {},
                 server=f"{name}.local.",
@@ -167,7 +192,7 @@ async def open_lan(
     lan = Lan(realm_mark(fingerprint), own)
     token = trio.lowlevel.current_trio_token()
     try:
-        board = await trio.to_thread.run_sync(_Board, lan, token, interfaces)
+        board = await trio.to_thread.run_sync(_open_board, lan, token, interfaces)
     except (OSError, RuntimeError) as error:
         _log.warning("nodes on the local network are not looked for: %s", error)
         yield lan
@@ -175,6 +200,7 @@ async def open_lan(
     try:
         async with open_background() as nursery:
             nursery.start_soon(board.announce, own, urls)
+            nursery.start_soon(board.ask)
             yield lan
     finally:
         with trio.move_on_after(_GOODBYE) as scope:
@@ -182,44 +208,7 @@ async def open_lan(
             await trio.to_thread.run_sync(board.close, abandon_on_cancel=True)
 
 
-@final
-class _Board:
-    """The package at work.  Its handlers run on its own threads and only hop over."""
+def _open_board(lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> Board:
+    from iris.cluster.lan_board import Board  # which imports the package
 
-    def __init__(self, lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
-        import zeroconf
-
-        self._lan = lan
-        self._token = token
-        self._loopback = interfaces is not None
-        self._zeroconf = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
-        zeroconf.ServiceBrowser(self._zeroconf, _TYPE, handlers=[self._notice])
-
-    async def announce(self, own: str, urls: tuple[str, ...]) -> None:
-        """Announce this node; that takes half a second, for which nobody should have to wait."""
-        for announcement in announcements(self._lan.mark, own, urls, loopback=self._loopback):
-            # Names are random: whether another one has the same need not be asked.
-            register = partial(self._zeroconf.register_service, announcement, cooperating_responders=True)
-            await trio.to_thread.run_sync(register, abandon_on_cancel=True)
-
-    def _notice(
-        self,
-        zeroconf: zeroconf.Zeroconf,
-        service_type: str,
-        name: str,
-        state_change: zeroconf.ServiceStateChange,
-    ) -> None:
-        label = name.removesuffix(f".{_TYPE}")
-        with contextlib.suppress(trio.RunFinishedError):
-            if state_change.name == "Removed":
-                self._token.run_sync_soon(self._lan.lost, label)
-            elif self._lan.concerns(label):
-                info = zeroconf.get_service_info(service_type, name, timeout=_ANSWER_MS)
-                if info is not None:
-                    with contextlib.suppress(RemoteProtocolError):  # anybody may say anything here
-                        urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties)
-                        self._token.run_sync_soon(self._lan.found, label, urls)
-
-    def close(self) -> None:
-        """Take the announcement back."""
-        self._zeroconf.close()
+    return Board(lan, token, interfaces)

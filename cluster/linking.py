@@ -189,13 +189,17 @@ class Linking:
         """
         try:
             await self._be_courteous(node, wait)
+            if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
+                await trio.sleep(damping)
             for attempt in range(1_000_000):
                 record = self._record(node)
                 if record is None or self._mesh.peer(node) is not None:
                     return
                 through_others = (via_url(node),) if self._mesh.dial_only else ()
                 try:
-                    await self._mesh.connect(dict.fromkeys((*record.addresses, *through_others)), expected=node)
+                    urls = dict.fromkeys((*record.addresses, *through_others))
+                    # Who has a credential can make up any number of nodes, but not of another cluster's.
+                    await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}")
                 except Refused:
                     wait.new = False
                     self._refused(node)

@@ -21,8 +21,9 @@ import trio
 
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
+from iris.cluster.dialling import Dialling
 from iris.cluster.farewells import Farewells
-from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes, no_answer
+from iris.cluster.handshakes import Handshakes
 from iris.cluster.inbound import Inbound
 from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
@@ -35,12 +36,12 @@ from iris.cluster.site_ways import Carrier, is_site_url, realm_of_url, site_url
 from iris.cluster.trust import check_identity, follow_trust
 from iris.cluster.turns import Turns
 from iris.cluster.via_ways import is_via_url, via_url
-from iris.cluster.ways import Ways, worst
+from iris.cluster.ways import Ways
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
 from iris.kernel.bulk import BulkSource
 from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, qualified
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.transport import Outgoing, Transport
@@ -91,6 +92,15 @@ class Mesh:
             self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
         )
         self._peers: dict[NodeId, Peer] = {}
+        self._dialling: Final = Dialling(
+            self._ways,
+            self._handshakes,
+            self.turns,
+            self._peers,
+            self.refusals,
+            outgoing_to=self.outgoing_to,
+            own_urls=self.own_urls,
+        )
         self._decoder = BatchDecoder()
         self.reading: Final = Reading(transport, self._receive_untrusted)
         """Who reads what arrives."""
@@ -173,44 +183,20 @@ class Mesh:
 
     # -- connecting -----------------------------------------------------------------------------------------
 
-    async def connect(self, urls: Iterable[str], *, expected: NodeId | None = None, realm_id: str = "") -> Peer:
+    async def connect(
+        self, urls: Iterable[str], *, expected: NodeId | None = None, realm_id: str = "", source: str = ""
+    ) -> Peer:
         """Link to the node at the first of ``urls`` that answers; of another realm if ``realm_id`` says so.
 
-        A node already linked is returned as it is.  Cancelling leaves no half-open handshake.
+        A node already linked is returned as it is.  ``source`` says who told of it: those of one have their turns
+        behind each other, and not before those of another.  Cancelling leaves no half-open handshake.
 
         Raises:
             NotSent: none could be reached, or finished the handshake in time; ``Refused``: nobody listens at any.
             AuthenticationError: somebody answered that is not of this realm, or not ``expected``.
             ConfigError: a URL is malformed, and no other one answered.
         """
-        failures: list[NotSent | AuthenticationError | ConfigError] = []
-        for url in list(urls)[:MAX_ADDRESSES]:
-            if expected is not None and expected in self._peers:
-                return self._peers[expected]
-            try:
-                return await self._shake_hands((url,), expected, realm_id)
-            except (NotSent, AuthenticationError, ConfigError) as error:
-                failures.append(error)
-        raise worst(failures)
-
-    async def _shake_hands(self, addresses: tuple[str, ...], expected: NodeId | None, realm_id: str) -> Peer:
-        """Dial a node and shake hands with it, when it is this one's turn."""
-        async with self.turns.take() as connected:
-            if expected is not None and self.outgoing_to(expected) is not None:  # it was faster
-                return self._peers[expected]
-            with trio.move_on_after(patience := self.turns.patience()):
-                outgoing = await self._ways.dial_any(addresses)
-                connected()
-                try:
-                    own = await self.own_urls(addresses[0], outgoing)
-                    return await self._handshakes.initiate(outgoing, addresses, own, expected, realm_id)
-                except BaseException as error:
-                    self._ways.close(outgoing)
-                    if isinstance(error, NotSent | AuthenticationError):
-                        self.refusals["handshake that came to nothing"] += 1
-                    raise
-        self.refusals["handshake that came to nothing"] += 1
-        raise no_answer(addresses, patience)
+        return await self._dialling.connect(urls, expected, realm_id, source)
 
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
@@ -296,6 +282,7 @@ class Mesh:
             if link.outgoing is None and outgoing in self._ways:
                 self._ways.give(outgoing, peer)
                 link.attach(outgoing)
+                peer.reached = self._ways.url_of(outgoing)
             else:
                 self._ways.close(outgoing)
         if known is None:
@@ -376,6 +363,7 @@ class Mesh:
         self._handshakes.broken(outgoing)
         if peer is not None and peer.link.outgoing is outgoing and not self.closing:
             peer.link.detach()
+            self.redialling.flapping.broke(peer.node, trio.current_time())
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
@@ -385,7 +373,7 @@ class Mesh:
                 observer.peer_refused(peer.node)
 
     async def _connect_again(self, peer: Peer) -> None:
-        await self._shake_hands(peer.addresses, peer.node, peer.identity.foreign_id)
+        await self._dialling.again(peer)
 
     async def _shake_hands_again(self, peer: Peer, outgoing: Outgoing) -> None:
         own = await self.own_urls(peer.addresses[0], outgoing)

@@ -32,6 +32,7 @@ class Peer:
         "leaving",
         "link",
         "node",
+        "reached",
         "returning",
         "session",
         "site",
@@ -44,6 +45,8 @@ class Peer:
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config)
         self.addresses = addresses
+        self.reached = ""
+        """Where this node has dialled it last, and found it.  Its other addresses are what it says of itself."""
         self.session = session
         self.initiated = False
         """Whether this node began the handshake of the present session."""

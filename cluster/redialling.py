@@ -7,6 +7,7 @@ from typing import Final, final
 
 import trio
 
+from iris.cluster.flapping import Flapping
 from iris.cluster.peer import Peer
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
@@ -57,6 +58,8 @@ class Redialling:
         self._connect = connect
         self._drop = drop
         self._under_way: set[Peer] = set()
+        self.flapping: Final = Flapping()
+        """Whose links do not live, and are not made again at once."""
         self.pauses: Callable[[Peer], Iterable[float]] = pauses_of
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
         self.refused: Callable[[NodeId], None] = lambda _: None
@@ -75,7 +78,8 @@ class Redialling:
         if peer.session is not None and peer.session.statistics().received_frames:
             peer.fruitless = 0
         try:
-            await trio.sleep(head_start(peer, len(self._peers)))
+            damping = 0.0 if peer.foreign else self.flapping.pause(peer.node, trio.current_time())
+            await trio.sleep(max(damping, head_start(peer, len(self._peers))))
             for pause in self.pauses(peer):
                 await trio.sleep(pause)
                 if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:

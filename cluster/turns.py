@@ -3,11 +3,16 @@
 Where many nodes meet at once, on processors that they share, all the handshakes together may take longer than each of
 them waits for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on
 two cores never came to rest.  With few of them under way at each node, each is done in time, and the rest wait.
+
+Those wait by who told of them: for each source in turn one is let in.  Whoever has a credential can make up thousands
+of nodes that nobody finds at their addresses, and each takes a second; nodes of other clusters, seeds and peers whose
+connection broke wait for one of those at the most, not for all.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, final
@@ -37,6 +42,16 @@ _LONGEST: Final = 25.0
 
 
 @final
+class _Turn:
+    """One that wants in.  ``woken``: it is in, or is to look who counts no more."""
+
+    __slots__ = ("woken",)
+
+    def __init__(self) -> None:
+        self.woken = trio.Event()
+
+
+@final
 class Turns:
     """Lets few of those in at a time that came together; who does not even connect soon counts no more.
 
@@ -48,8 +63,12 @@ class Turns:
         self._timeout = timeout
         self.lateness: Callable[[], float] = lambda: 0.0
         """Returns by how many seconds this node does too late what is due: it, or its machine, has too much to do."""
-        self._until: dict[object, float] = {}
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._until: dict[_Turn, float] = {}
+        """Those that are in, and until when each of them counts."""
+        self._waiting: dict[str, deque[_Turn]] = {}
+        """Those that wait, by source; the source whose turn is next comes first."""
+        self._watcher: _Turn | None = None
+        """The one of those that wait which looks when somebody counts no more.  If all did, thousands would wake up."""
 
     def __len__(self) -> int:
         return len(self._until)
@@ -59,39 +78,64 @@ class Turns:
         return self._timeout + min(_LONGEST, _LONGER * self.lateness())
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Callable[[], None]]:
+    async def take(self, source: str = "") -> AsyncIterator[Callable[[], None]]:
         """Wait for a turn, and have it for the length of the block.  Cancelling the wait gives it to the next one.
+
+        Args:
+            source: who told of the node that is to be reached.  Those of one source come in their order.
 
         Yields:
             what to call when there is a connection.
         """
-        turn = object()
+        turn = _Turn()
 
         def connected() -> None:
             self._until[turn] = math.inf
 
         try:
-            await self._wait()
-            self._until[turn] = trio.current_time() + PATIENCE + _LATER * self.lateness()
+            await self._wait(turn, source)
             yield connected
         finally:
             self._until.pop(turn, None)
-            self._waiting.unpark()
+            self._let_in()
 
-    async def _wait(self) -> None:
-        first = True
-        while (free := self._next_free(first=first)) > trio.current_time():
-            with trio.move_on_at(free):
-                await self._waiting.park()
-            first = False
+    async def _wait(self, turn: _Turn, source: str) -> None:
+        self._waiting.setdefault(source, deque()).append(turn)
+        self._let_in()
+        try:
+            while turn not in self._until:
+                self._watcher = self._watcher or turn
+                with trio.move_on_at(self._next_look() if self._watcher is turn else math.inf):
+                    await turn.woken.wait()
+                    turn.woken = trio.Event()
+                self._let_in()
+        finally:
+            if turn not in self._until:
+                self._waiting[source].remove(turn)
+                if not self._waiting[source]:
+                    del self._waiting[source]
+            if self._watcher is turn:
+                self._watcher = None
+                for queue in self._waiting.values():
+                    queue[0].woken.set()  # which makes it the next one
+                    break
 
-    def _next_free(self, *, first: bool) -> float:
-        """Return when there is a place, as far as is known now; who comes first waits behind those that wait."""
+    def _let_in(self) -> None:
+        """Let in as many as there are places, of each source one in turn."""
         now = trio.current_time()
-        held = sorted(until for until in self._until.values() if until > now)
-        if len(held) < self._at_a_time() and not (first and self._waiting):
-            return now
-        return held[0] if held else now + PATIENCE
+        while self._waiting and sum(until > now for until in self._until.values()) < self._at_a_time():
+            source, queue = next(iter(self._waiting.items()))
+            turn = queue.popleft()
+            del self._waiting[source]
+            if queue:
+                self._waiting[source] = queue
+            self._until[turn] = now + PATIENCE + _LATER * self.lateness()
+            turn.woken.set()
+
+    def _next_look(self) -> float:
+        """Return when there may be a place although nobody has said so."""
+        now = trio.current_time()
+        return min((until for until in self._until.values() if now < until < math.inf), default=now + PATIENCE)
 
     def _at_a_time(self) -> int:
         late = self.lateness()

@@ -18,6 +18,10 @@ _MAX_WAITING: Final = 65_536
 class Watch:
     """Changes of one cluster, as an async iterator for one task.  Made by ``node.watch``.
 
+    Of the members at the node's own site only: what gateways tell of others is who can be asked now, which
+    ``node.members`` returns, and not what happens to each.  Changes come in the order in which this node saw them;
+    other nodes may see another one.
+
     Cancelling a wait loses no change.  A reader that leaves 65,536 changes waiting loses the oldest, counted in
     ``missed``; ``node.members`` always has the present state.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, final
+from functools import partial
+from typing import Final, cast, final
 
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import ReverseWay, is_reverse_url, is_two_way, token_untrusted
@@ -11,6 +12,7 @@ from iris.cluster.site_ways import Carrier, is_site_url
 from iris.cluster.via_ways import is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import Entropy
+from iris.kernel.staggered import first_of
 from iris.kernel.transport import Outgoing, Refused, Transport
 
 
@@ -50,6 +52,7 @@ class Ways:
         self._broken = broken
         self._tokens = tokens
         self._owners: dict[Outgoing, Peer | None] = {}
+        self._urls: dict[Outgoing, str] = {}
         self._returning: dict[Outgoing, str] = {}
         self.carrier: Carrier | None = None
         """What leads to nodes of other sites."""
@@ -125,22 +128,30 @@ class Ways:
             outgoing.close()
             raise NotSent(f"the connection to {url} broke at once")
         self._owners[outgoing] = None
+        self._urls[outgoing] = url
         return outgoing
 
     async def dial_any(self, urls: Iterable[str]) -> Outgoing:
         """Connect to the first of ``urls`` that can be reached.
 
+        One that does not answer holds the next one up for a quarter of a second.  How long all of it takes is for the
+        caller to limit.  Cancelling leaves no connection behind.
+
         Raises:
             Refused: nobody listens at any of them.
             NotSent, ConfigError: what ``worst`` chooses.
         """
-        failures: list[NotSent | ConfigError] = []
-        for url in urls:
-            try:
-                return await self.dial(url)
-            except (NotSent, ConfigError) as error:
-                failures.append(error)
-        raise worst(failures)
+        failures: list[Exception] = []
+        outgoing = await first_of(
+            [partial(self.dial, url) for url in urls], failures, expected=(NotSent, ConfigError), discard=self.close
+        )
+        if outgoing is None:
+            raise worst(cast("list[NotSent | ConfigError]", failures))
+        return outgoing
+
+    def url_of(self, outgoing: Outgoing) -> str:
+        """Return what was dialled for a connection; nothing if it is gone."""
+        return self._urls.get(outgoing, "")
 
     def give(self, outgoing: Outgoing, peer: Peer) -> None:
         """Note whose connection it is."""
@@ -165,6 +176,7 @@ class Ways:
 
     def _forget(self, outgoing: Outgoing) -> Peer | None:
         self._returning.pop(outgoing, None)
+        self._urls.pop(outgoing, None)
         return self._owners.pop(outgoing, None)
 
     def close_all(self, peer: Peer | None = None) -> None:

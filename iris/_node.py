@@ -449,10 +449,10 @@ class Node:
         raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}")
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
-        """Follow a cluster: an async iterator of changes (joined, left, suspected, lost, load).
+        """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
 
-        The present members come first, as joined.  Leaving the block ends it; a slow reader misses no change, nor does
-        one whose wait is cancelled.
+        The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Leaving the
+        block ends it.  Those at other sites are never among them: sites keep that to themselves, but for ``members``.
         """
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)

@@ -39,8 +39,7 @@ from iris.kernel.transport import Transport
 from iris.security.credential import Credential
 from iris.security.credential_watch import CredentialWatch
 from iris.security.identity import NodeIdentity, PeerIdentity
-from iris.security.local_realm import iris_home, open_local_realm
-from iris.security.private_files import make_private_directory
+from iris.security.local_realm import open_local_realm, private_home
 
 _log: Final = logging.getLogger("iris")
 
@@ -303,22 +302,22 @@ async def _revocations_file(given: Path | str | None, fingerprint: str, environm
     if given is not None or environment.directory is None:
         return None if given is None else Path(given)
 
-    def place() -> Path:
-        home = make_private_directory(iris_home(), "Iris home")
-        return make_private_directory(home / "revocations", "revocations") / fingerprint
-
-    return await trio.to_thread.run_sync(place)
+    try:
+        return await trio.to_thread.run_sync(private_home, "revocations", "revocations") / fingerprint
+    except ConfigError as error:  # without the list that it has seen, a node would believe an older one
+        raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
 
 
 async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:
     if environment.directory is None:
         return None
 
-    def place() -> AddressFile:
-        home = make_private_directory(iris_home(), "Iris home")
-        return AddressFile(make_private_directory(home / "addresses", "address book") / f"{fingerprint}.json")
-
-    return await trio.to_thread.run_sync(place)
+    try:
+        directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
+    except ConfigError as error:
+        _log.warning("%s; where nodes are is not remembered", error)
+        return None
+    return AddressFile(directory / f"{fingerprint}.json")
 
 
 def _lan(

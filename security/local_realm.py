@@ -42,6 +42,7 @@ CERTIFICATE_LIFETIME: Final = 366 * _DAY
 _RENEWAL: Final = 30 * _DAY
 _SORT: Final = "realm"
 _WHAT: Final = "local realm"
+_MENDED: Final = "set IRIS_HOME to a directory that this user can write"
 
 _EVERYTHING: Final = Rights(serves=(">",), publishes=None, subscribes=None, gateway=True)
 """One user's programs trust each other: whoever could misuse a certificate could read the root key as well."""
@@ -53,12 +54,37 @@ _MAX_DIRECTORY: Final = 64
 
 
 def iris_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which Iris keeps what belongs to this user."""
+    """Return the directory in which Iris keeps what belongs to this user.
+
+    Raises:
+        ConfigError: nothing says where that is.
+    """
     if home := environment.get("IRIS_HOME"):
         return Path(home)
     if data := environment.get("XDG_DATA_HOME"):
         return Path(data) / "iris"
-    return Path(environment.get("HOME") or Path("~").expanduser()) / ".local" / "share" / "iris"
+    try:
+        return Path(environment.get("HOME") or Path("~").expanduser()) / ".local" / "share" / "iris"
+    except RuntimeError:  # a user without an entry, as in many containers
+        raise ConfigError(f"this user has no home directory: {_MENDED}") from None
+
+
+def private_home(what: str, *below: str) -> Path:
+    """Make a directory in ``iris_home()``, and that one, if they are not there; return it.
+
+    Raises:
+        ConfigError: it cannot be made, or is not private to this user; the message says how to mend it.
+    """
+    directory = iris_home()
+    for part in ("", *below):
+        directory /= part
+        try:
+            make_private_directory(directory, what if part else "Iris home")
+        except ConfigError as error:
+            if os.path.lexists(directory):  # the message says how to put it right
+                raise
+            raise ConfigError(f"{error}: {_MENDED}") from None
+    return directory
 
 
 def open_local_realm(*, home: Path | None = None, entropy: Entropy = os.urandom) -> LocalRealm:
@@ -72,7 +98,10 @@ def open_local_realm(*, home: Path | None = None, entropy: Entropy = os.urandom)
         ConfigError: the files cannot be made or read, or are not private to this user; the message says how to mend
             it.
     """
-    directory = make_private_directory(make_private_directory(home or iris_home(), _WHAT) / "local", _WHAT)
+    if home is None:
+        directory = private_home(_WHAT, "local")
+    else:
+        directory = make_private_directory(make_private_directory(home, _WHAT) / "local", _WHAT)
     make_private_directory(directory / "clusters", _WHAT)
     file = directory / "realm.json"
     if not os.path.lexists(file):

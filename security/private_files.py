@@ -14,18 +14,30 @@ import os
 import secrets
 import shlex
 import stat
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes of a private file that are read; a revocation list of 4,096 entries takes a third of it."""
 
+LOCK_PATIENCE: Final = 30.0
+"""Seconds that a lock is waited for.  What is done under one takes milliseconds, but where a hundred processes start at
+once on two slow processors, each after the other, that is seconds."""
+
+_LOCK_PAUSE: Final = 0.01
+
 _OTHERS: Final = 0o077
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@final
+class LockHeld(ConfigError):
+    """Another process has held a lock for too long; later it may be free."""
 
 
 def read_private(path: Path, what: str) -> bytes:
@@ -132,23 +144,47 @@ def make_private_directory(path: Path, what: str) -> Path:
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Generator[None]:
+def locked(path: Path, what: str, patience: float = LOCK_PATIENCE) -> Generator[None]:
     """Hold a lock that one process at a time has; it ends with the process, however that ends.
 
-    Blocks the thread while another process holds it: for critical sections of milliseconds.
+    Blocks the thread while another process holds it: for critical sections of milliseconds.  A process that is stopped
+    in its own keeps the lock, and must not stop all others.
+
+    Args:
+        path: of the lock file.
+        what: names it in errors.
+        patience: seconds that it is waited for.
 
     Raises:
-        ConfigError: the lock file cannot be made.
+        ConfigError: the lock file cannot be made, or another process holds the lock for longer.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _take(descriptor, path, what, patience)
         yield
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path, what: str, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise LockHeld(
+                    f"{what} {path}: another process has held this lock for {patience:g} s: see which one it is "
+                    "('fuser' tells), and end it"
+                ) from None
+        except OSError as error:  # a file system without locks
+            raise ConfigError(f"{what} {path}: cannot be locked: {error.strerror}") from None
+        else:
+            return
+        time.sleep(_LOCK_PAUSE)
 
 
 def _check_links(path: Path, what: str) -> None:

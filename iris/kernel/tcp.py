@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.greetings import ANSWER, GREETING
+from iris.kernel.staggered import first_of
 from iris.kernel.transport import Refused
 
 T = TypeVar("T")
@@ -59,8 +61,9 @@ class Dials:
 async def open_connection(url: str, dials: Dials) -> socket.socket:
     """Connect to ``tcp://HOST:PORT``, and greet.
 
-    A host with several addresses is tried at one after the other.  How long that takes is for the caller to limit: the
-    system waits for minutes, and a greeting is waited for without end.  Cancelling leaves nothing behind but the thread
+    A host with several addresses is tried at one after the other; one that does not answer holds the next one up for a
+    quarter of a second.  How long that takes is for the caller to limit: the system waits for minutes, and a greeting
+    is waited for without end.  Cancelling leaves nothing behind but the thread
     that looks up a name, until it has found it.
 
     Args:
@@ -93,16 +96,19 @@ async def open_greeted(
         addresses = await _look_up(host, port, dials.look_ups)
     except (OSError, ValueError, RuntimeError) as error:  # a name beyond those that can be asked for; no thread is left
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
-    failures: list[NotSent] = []
-    for family, address in addresses:
-        try:
-            async with dials.connections:
-                return await _open_at(family, address, greet)
-        except ConnectionRefusedError as error:
-            failures.append(Refused(f"cannot connect to {url}: {_reason(error)}"))
-        except OSError as error:
-            failures.insert(0, NotSent(f"cannot connect to {url}: {_reason(error)}"))
-    raise failures[0]
+
+    async def connect(family: int, address: Any) -> tuple[socket.socket, T]:
+        async with dials.connections:
+            return await _open_at(family, address, greet)
+
+    failures: list[Exception] = []
+    attempts = [partial(connect, family, address) for family, address in addresses]
+    connection = await first_of(attempts, failures, expected=(OSError,), discard=lambda made: made[0].close())
+    if connection is not None:
+        return connection
+    refused = all(isinstance(error, ConnectionRefusedError) for error in failures)
+    told = next(failure for failure in failures if refused or not isinstance(failure, ConnectionRefusedError))
+    raise (Refused if refused else NotSent)(f"cannot connect to {url}: {_reason(told)}")
 
 
 async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, Any]]:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iris.cluster import address_file
 from iris.cluster.address_book import LIFETIME, MAX_ADDRESSES, AddressBook
 from iris.cluster.address_file import AddressFile
 from iris.kernel.errors import ConfigError
+from iris.security.private_files import locked
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -182,3 +184,35 @@ def test_a_directory_that_cannot_be_written_to_costs_one_line(tmp_path: Path, ca
         book.saw(["tcp://a:1"], NOW)
         file.save(book, NOW)
     assert len(caplog.records) == 1
+
+
+def test_a_copy_goes_its_own_way_and_comes_back_with_what_others_have_seen() -> None:
+    book, other = AddressBook(), AddressBook()
+    book.saw(["tcp://a:1"], NOW)
+    copy = book.copy()
+    book.saw(["tcp://b:1"], NOW + 10)
+    other.saw(["tcp://c:1", "tcp://a:1"], NOW - 10)
+    copy.take_untrusted(other.encode(), NOW + 20)
+    assert set(copy.urls()) == {"tcp://a:1", "tcp://c:1"}
+    copy.saved()
+    book.merge(copy, NOW + 30)
+    assert book.urls() == ["tcp://b:1", "tcp://a:1", "tcp://c:1"]
+    assert book.unsaved, "what came in the meantime"
+
+
+def test_a_file_that_another_process_has_locked_is_written_the_next_time_and_complained_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(address_file, "_PATIENCE", 0.02)
+    path = tmp_path / "realm.json"
+    book, file = AddressBook(), AddressFile(path)
+    book.saw(["tcp://a:1"], NOW)
+    with locked(tmp_path / "realm.json.lock", "address book"):
+        for _ in range(2):
+            file.save(book, NOW)
+            assert book.unsaved
+    assert len(caplog.records) == 1
+    assert "until then, addresses are not remembered" in caplog.text
+    file.save(book, NOW)
+    assert not book.unsaved
+    assert path.exists()

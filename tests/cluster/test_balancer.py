@@ -404,3 +404,76 @@ def test_whatever_happens_only_reachable_members_are_picked(steps: list[tuple[st
         for picked in (one.pick(), one.pick(key="k"), one.pick(prefer=member), one.pick(prefer=AtSite("us"))):
             assert picked in can if can else picked is None
         assert (one.pick(exclude=[member]) is None) == (can <= {member})
+
+
+def test_a_trial_looks_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10,000 members of which 1,000 fail, one after the other would cost a caller a tenth of its time."""
+    many = balancer(1000)
+    silent = {node(number) for number in range(100)}
+    many.pick()
+    for member in silent:
+        many.started(member)
+        many.finished(member, 0.5, ok=False, answered=False, now=0.0)
+    looked: list[str] = []
+    plain = Balancer._arrange
+
+    def arrange(of: Balancer) -> None:
+        looked.append("at all")
+        plain(of)
+
+    monkeypatch.setattr(Balancer, "_arrange", arrange)
+    tried: Counter[NodeId | None] = Counter()
+    for tick in range(3000):
+        now = 1.0 + tick / 100
+        chosen = many.pick(now=now)
+        assert chosen is not None
+        tried[chosen] += 1
+        well = chosen not in silent
+        many.started(chosen)
+        many.finished(chosen, 0.01 if well else 0.5, ok=well, answered=well, now=now)
+    assert all(tried[member] > 1 for member in silent), "each of them is tried, and again"
+    assert len(looked) <= 100, "when a circuit opens, and not with each trial"
+    assert len(many._trials) <= 2 * 1000 + 64
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["pick", "fail", "silent", "well", "suspend", "resume", "exclude"]),
+            st.integers(0, 4),
+            st.floats(0.0, 3.0),
+        ),
+        max_size=120,
+    )
+)
+def test_whoever_failed_and_can_be_asked_is_tried_when_its_time_has_come(
+    steps: list[tuple[str, int, float]],
+) -> None:
+    five = balancer(5)
+    suspended: set[NodeId] = set()
+    now = 0.0
+    for what, number, seconds in steps:
+        now += seconds
+        member = node(number)
+        match what:
+            case "suspend":
+                five.suspend(member)
+                suspended.add(member)
+            case "resume":
+                five.resume(member)
+                suspended.discard(member)
+            case "pick" | "exclude":
+                exclude = {member} if what == "exclude" else set[NodeId]()
+                due = [
+                    score.node
+                    for score in five._scores.values()
+                    if score.due <= now and not score.suspended and score.node not in exclude
+                    and not (score.tried and score.outstanding)
+                ]  # fmt: skip
+                picked = five.pick(now=now, exclude=exclude)
+                assert picked is None or picked not in exclude | suspended
+                if due:
+                    assert picked in due, "what the heap says is what a look at all says"
+            case _:
+                five.started(member)
+                five.finished(member, 0.5, ok=what == "well", answered=what == "well", now=now)

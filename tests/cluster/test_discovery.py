@@ -202,6 +202,44 @@ async def test_an_announced_node_that_the_membership_looks_after_is_not_dialled(
         assert linked(fleet, "a") == {"c"}
 
 
+async def test_a_node_that_says_a_seed_is_its_own_address_does_not_keep_that_from_being_dialled(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "liar", linked=False) as fleet, trio.open_nursery() as nursery:
+        peer = await fleet["liar"].mesh.connect(["mem://a"])
+        await trio.sleep(1)
+        peer = fleet["a"].peer(fleet["liar"])
+        peer.addresses = (*peer.addresses, "mem://b")
+        nursery.start_soon(discovery(fleet["a"], "b").run)
+        await trio.sleep(10)
+        async with fleet.open_node("b"):
+            await trio.sleep(PAUSES[Source.SEED][-1] + 0.1)
+            assert linked(fleet, "a") == {"liar", "b"}
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_seed_at_which_this_node_has_reached_a_linked_one_is_not_dialled_once_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b", linked=False) as fleet:
+        await fleet["b"].mesh.connect(["mem://a"])  # so that this one dials back
+        await trio.sleep(1)
+        session = fleet["a"].peer(fleet["b"]).session
+        with trio.move_on_after(60):
+            await discovery(fleet["a"], "b").run()
+        assert fleet["a"].peer(fleet["b"]).session is session
+
+
+async def test_what_is_announced_beyond_what_is_followed_is_counted(autojump_clock: MockClock) -> None:
+    lan = Lan(realm_mark(REALM), "own")
+    lan.leave_out(5)
+    async with open_meshes("a", linked=False) as fleet:
+        looking = discovery(fleet["a"], lan=lan)
+        for _ in range(2):
+            await looking.look()
+        assert fleet["a"].mesh.refusals["announcement on the local network, of too many"] == 5
+
+
 async def test_what_the_local_network_announces_is_dialled(autojump_clock: MockClock) -> None:
     lan = Lan(realm_mark(REALM), "own")
     async with open_meshes("a", "b", "c", linked=False) as fleet, trio.open_nursery() as nursery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import pytest
@@ -9,8 +10,11 @@ import trio
 import zeroconf
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
+from zeroconf._dns import DNSPointer
+from zeroconf._protocol.outgoing import DNSOutgoing
 
-from iris.cluster.lan import Lan, announcements, open_lan, realm_mark, urls_untrusted
+from iris.cluster.lan import TYPE, Lan, announcements, open_lan, realm_mark, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 
 REALM, OTHER = "1" * 32, "2" * 32
@@ -45,6 +49,55 @@ def test_a_flood_of_announcements_is_bounded() -> None:
     assert "tcp://10.0.0.1:1000" in lan.urls()
 
 
+async def test_that_too_many_are_announced_is_counted_and_said_once_in_ten_minutes(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    lan = Lan(MARK, "own")
+    lan.leave_out(0)
+    assert not caplog.records
+    for _ in range(1000):
+        lan.leave_out(3)
+    assert lan.left_out == 3000
+    assert len(caplog.records) == 1
+    assert "more than 64 nodes" in caplog.text
+    await trio.sleep(600)
+    lan.leave_out(1)
+    assert len(caplog.records) == 2
+
+
+def flood(mark: str, count: int) -> DNSOutgoing:
+    """Return announcements of so many nodes that are not there."""
+    message = DNSOutgoing(0x8400)
+    for number in range(count):
+        name = f"{mark}-f{number:05d}-0"
+        message.add_answer_at_time(DNSPointer(TYPE, 12, 1, 4500, f"{name}.{TYPE}", 0.0), 0)
+    return message
+
+
+async def test_thousands_of_nodes_that_are_made_up_hide_no_node_that_is_there_and_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    realm = f"{os.getpid():032x}"  # what is sent here reaches other tests on this machine
+    here = partial(open_lan, interfaces=LOOPBACK)
+    with trio.fail_after(60):
+        async with here(realm, "aaaa", ("tcp://127.0.0.1:7001",)) as one:
+            stranger = await trio.to_thread.run_sync(partial(zeroconf.Zeroconf, interfaces=LOOPBACK))
+            try:
+                async with here(realm, "bbbb", ("ws://127.0.0.1:7002/iris",)):
+                    while not one.urls():
+                        await one.wait_news(20)
+                    # What is lost on the way is sent again.
+                    while one.left_out < 1000:
+                        await trio.to_thread.run_sync(stranger.send, flood(realm_mark(realm), 2000))
+                        await trio.sleep(0.05)
+                    assert set(one.urls()) <= {"ws://127.0.0.1:7002/iris"}, "the others have no addresses"
+            finally:
+                await trio.to_thread.run_sync(stranger.close)
+    lines = [record.getMessage()[:18] for record in caplog.records if record.name == "iris"]
+    assert set(lines) == {"more than 64 nodes"}
+    assert len(lines) <= 2, "one of each of the two nodes"
+
+
 @pytest.mark.parametrize(
     ("addresses", "port", "properties", "urls"),
     [
@@ -56,6 +109,7 @@ def test_a_flood_of_announcements_is_bounded() -> None:
         (["224.0.0.251", "0.0.0.0", "fe80::1", "nonsense", ""], 7, {}, ()),
         (["10.0.0.1"] * 100, 7, {}, ("tcp://10.0.0.1:7",) * 8),
         (["10.0.0.1"], 7, None, ("tcp://10.0.0.1:7",)),
+        (["127.0.0.1", "::1", "10.0.0.1"], 7, {}, ("tcp://10.0.0.1:7",)),
     ],
 )
 def test_what_an_announcement_leads_to(

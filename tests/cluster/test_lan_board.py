@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -11,9 +12,13 @@ import zeroconf
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
+from zeroconf._dns import DNSAddress, DNSPointer, DNSService
 
+from iris.cluster import lan_board
 from iris.cluster.addresses import split_url
-from iris.cluster.lan import Lan, announcements, open_lan, realm_mark, urls_untrusted
+from iris.cluster.lan import TYPE, Lan, announcements, open_lan, realm_mark, urls_untrusted
+from iris.cluster.lan_board import Sieve
+from iris.cluster.lan_followed import MAX_FOLLOWED, Followed
 
 MARK: Final = realm_mark("1" * 32)
 OWN: Final = "aaaa"
@@ -147,11 +152,78 @@ def browse(*_: object, **__: object) -> None:
     """Look for others, of whom there are none."""
 
 
+def pointer(name: str, ttl: int = 4500, created: float = 1.0) -> DNSPointer:
+    return DNSPointer(TYPE, 12, 1, ttl, f"{name}.{TYPE}", created)
+
+
+class Heard:
+    """What comes through a sieve, and what is left out."""
+
+    def __init__(self) -> None:
+        self.lan = Lan(MARK, OWN)
+        self.followed = Followed(Random(7))
+        self.left_out: list[object] = []
+        self.sieve = Sieve(self.followed, self.lan.concerns, self.left_out.append)
+        self.let_go: list[str] = []
+        self.sieve.let_go = lambda record: self.let_go.append(record.alias)
+
+    def hear(self, record: object, now: float = 0.0, *, before: bool = False) -> bool:
+        update = zeroconf.RecordUpdate(record, record if before else None)  # type: ignore[arg-type]
+        kept = self.sieve.keep(update, now * 1000)
+        assert kept is None or kept.new is record
+        return kept is not None
+
+
+def test_what_is_announced_of_this_realm_comes_through_and_nothing_else() -> None:
+    heard = Heard()
+    assert heard.hear(pointer(f"{MARK}-bbbb-0"))
+    assert heard.hear(pointer(f"{MARK}-bbbb-0"), before=True)
+    assert not heard.hear(pointer(f"{MARK}-{OWN}-0")), "this node's own"
+    assert not heard.hear(pointer(f"{realm_mark('2' * 32)}-bbbb-0")), "another realm's"
+    assert not heard.hear(DNSPointer("_other._tcp.local.", 12, 1, 4500, f"{MARK}-cccc-0.{TYPE}", 0.0))
+    assert not heard.hear(pointer(f"{MARK}-dddd-0", ttl=4501)), "nobody announces itself for that long"
+    assert heard.followed.ignored == 0
+
+
+def test_addresses_come_through_for_those_that_are_followed() -> None:
+    heard = Heard()
+    heard.hear(pointer(f"{MARK}-bbbb-0"))
+    for name in ("bbbb", "cccc"):
+        service = DNSService(f"{MARK}-{name}-0.{TYPE}", 33, 1, 120, 0, 0, 7, f"{MARK}-{name}-0.local.", 0.0)
+        address = DNSAddress(f"{MARK}-{name}-0.local.", 1, 1, 120, b"\n\0\0\1", created=0.0)
+        assert heard.hear(service) == heard.hear(address) == (name == "bbbb")
+
+
+def test_of_thousands_of_announcements_few_come_through_however_often_they_are_repeated() -> None:
+    heard = Heard()
+    flood = [pointer(f"{MARK}-{number}-0") for number in range(5000)]
+    assert sum(map(heard.hear, flood)) == MAX_FOLLOWED + 1
+    assert len(heard.left_out) == 5000 - MAX_FOLLOWED == heard.followed.ignored
+    assert [f"{name}.{TYPE}" for name in heard.left_out if name is not None] == heard.let_go
+    assert len(heard.let_go) == 1
+    kept = sum(heard.hear(record, before=True) for record in flood)
+    assert kept == MAX_FOLLOWED
+    assert len(heard.sieve._pointers) == MAX_FOLLOWED
+
+
+def test_one_that_was_passed_over_is_followed_when_it_is_heard_again_and_there_is_room() -> None:
+    heard = Heard()
+    flood = [pointer(f"{MARK}-{number}-0") for number in range(MAX_FOLLOWED)]
+    assert all(map(heard.hear, flood))
+    assert heard.hear(pointer(f"{MARK}-first-0"), 1.0), "one takes the place of another"
+    late = pointer(f"{MARK}-late-0", created=1000.0)
+    assert not heard.hear(late, 1.5)
+    gone = next(record for record in flood if f"{record.alias.split('.')[0]}" in heard.followed)
+    assert heard.hear(gone, 5000.0), "it has run out"
+    assert not heard.hear(gone, 5000.0), "nobody is told twice"
+    assert heard.hear(late, 2.0, before=True)
+
+
 @pytest.fixture
 def machinery(monkeypatch: pytest.MonkeyPatch) -> Machinery:
     made = Machinery()
     monkeypatch.setattr(zeroconf, "Zeroconf", made)
-    monkeypatch.setattr(zeroconf, "ServiceBrowser", browse)
+    monkeypatch.setattr(lan_board, "Browser", browse)
     return made
 
 

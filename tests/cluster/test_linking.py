@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.effects import Changed
+from iris.cluster.flapping import EVERY, Flapping
 from iris.cluster.linking import Linking, dials_second
 from iris.cluster.mesh import Mesh
 from iris.cluster.records import MemberState
@@ -101,13 +102,17 @@ class Links:
         self.closing = self.dial_only = False
         self.advertised = ()
         self.answers = answers
+        self.redialling = self
+        self.flapping = Flapping()
         self.dialled: list[float] = []
+        self.sources: list[str] = []
 
     def peer(self, node: NodeId) -> object:
         return self.peers.get(node)
 
-    async def connect(self, urls: object, *, expected: NodeId) -> None:
+    async def connect(self, urls: object, *, expected: NodeId, source: str) -> None:
         self.dialled.append(trio.current_time())
+        self.sources.append(source)
         if not self.answers:
             await trio.sleep(5.0)
             raise NotSent("nobody answers")
@@ -185,3 +190,24 @@ async def test_newcomers_are_dialled_at_different_times_by_those_that_are_late(
     assert max(waited) <= 20 * late
     assert len(waited) > 30
     assert (len(set(waited)) > 0.9 * len(waited)) == bool(late)
+
+
+async def test_a_member_waits_for_its_turn_behind_those_of_its_own_cluster(autojump_clock: MockClock) -> None:
+    links = Links(node(2), answers=True)
+    async with open_linking(links) as linking:
+        linking.hold(node(1), (0x14, ()))
+        await trio.testing.wait_all_tasks_blocked()
+    assert links.sources == [f"cluster {record(1).name}"]
+
+
+async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_was_given_up(
+    autojump_clock: MockClock,
+) -> None:
+    links = Links(node(2), answers=True)
+    began = trio.current_time()
+    for _ in range(20):
+        links.flapping.broke(node(1), began)
+    async with open_linking(links) as linking:
+        linking.hold(node(1), (0x14, ()))
+        await trio.sleep(10.0)
+    assert links.dialled == [pytest.approx(began + EVERY)]

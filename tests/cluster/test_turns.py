@@ -25,8 +25,8 @@ class Crowd:
         self.began: dict[int, float] = {}
         self.inside = self.most = 0
 
-    async def come(self, number: int) -> None:
-        async with self.turns.take() as connected:
+    async def come(self, number: int, source: str = "") -> None:
+        async with self.turns.take(source) as connected:
             if self.connect:
                 connected()
             self.began[number] = trio.current_time()
@@ -165,3 +165,84 @@ async def hold_all_turns(turns: Turns, seconds: float) -> None:
         for _ in range(AT_A_TIME):
             await stack.enter_async_context(turns.take())
         await trio.sleep(seconds)
+
+
+async def test_thousands_that_one_source_made_up_keep_nobody_of_another_waiting_for_long(
+    autojump_clock: MockClock,
+) -> None:
+    crowd = Crowd(Turns(5.0), 5.0)  # nobody answers
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(3000):
+            nursery.start_soon(crowd.come, number, "cluster of a bad one")
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(8):
+            nursery.start_soon(crowd.come, 10_000 + number, f"cluster {number % 2}")
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    waited = sorted(at - began for number, at in crowd.began.items() if number >= 10_000)
+    assert len(waited) == 8
+    # Three sources take turns for four places a second: two of three places are for these eight.
+    assert waited[0] == PATIENCE
+    assert waited[-1] <= 4 * PATIENCE
+    assert len(crowd.turns) == 0
+
+
+async def test_those_of_one_source_come_in_their_order_and_sources_take_turns(autojump_clock: MockClock) -> None:
+    crowd = Crowd(Turns(5.0), 0.1)
+    crowd.turns.lateness = lambda: 1.0  # one at a time
+    async with trio.open_nursery() as nursery:
+        for number, source in enumerate("aaaabbc"):
+            nursery.start_soon(crowd.come, number, source)
+            await trio.testing.wait_all_tasks_blocked()
+    assert list(crowd.began) == [0, 1, 4, 6, 2, 5, 3]
+
+
+@pytest.mark.parametrize("gone", [[100], [101, 100], list(range(100, 110))])
+async def test_whoever_of_those_that_wait_gives_up_the_others_still_have_their_turns(
+    autojump_clock: MockClock, gone: list[int]
+) -> None:
+    turns = Turns(5.0)
+    silent, waiting = Crowd(turns, 3600.0), Crowd(turns, 0.01)
+    scopes = {number: trio.CancelScope() for number in range(100, 112)}
+
+    async def come(number: int) -> None:
+        with scopes[number]:
+            await waiting.come(number, "ab"[number % 2])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(AT_A_TIME):
+            nursery.start_soon(silent.come, number)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in scopes:
+            nursery.start_soon(come, number)
+            await trio.testing.wait_all_tasks_blocked()
+        for number in gone:
+            scopes[number].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(PATIENCE + 1)
+        assert sorted(waiting.began) == sorted(scopes.keys() - set(gone))
+        nursery.cancel_scope.cancel()
+    assert len(turns) == 0
+
+
+async def test_of_many_that_wait_one_looks_for_a_place_and_the_others_sleep(autojump_clock: MockClock) -> None:
+    looks = 0
+    turns = Turns(5.0)
+
+    def lateness() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    turns.lateness = lateness
+    crowd = Crowd(turns, 3600.0)
+    async with trio.open_nursery() as nursery:
+        for number in range(2000):
+            nursery.start_soon(crowd.come, number)
+        await trio.testing.wait_all_tasks_blocked()
+        looks = 0
+        await trio.sleep(10 * PATIENCE - 0.5)
+        assert len(crowd.began) == 10 * AT_A_TIME
+        assert looks < 10 * AT_A_TIME * 8
+        nursery.cancel_scope.cancel()

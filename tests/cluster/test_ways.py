@@ -7,10 +7,12 @@ from typing import cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from iris.cluster.peer import Peer
 from iris.cluster.ways import Ways
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.staggered import STAGGER
 from iris.kernel.transport import Outgoing, Refused, Transport
 
 
@@ -154,3 +156,60 @@ async def test_every_connection_of_one_peer_is_closed_and_those_of_others_stay()
     watched.ways.close_all()
     assert watched.closed == [("one", 1), ("two", 1), ("three", 1), ("four", 1)]
     assert (len(watched.ways), watched.broken) == (0, [])
+
+
+def ignore(*_: object) -> None:
+    """Nothing comes of it."""
+
+
+class Silence(Exchange):
+    """A transport on which nobody answers at some addresses, ever."""
+
+    def __init__(self, *silent: str, **refused: Exception) -> None:
+        super().__init__(**refused)
+        self.silent = silent
+        self.tried: list[tuple[float, str]] = []
+
+    async def dial(self, url: str, on_break: Callable[[], None]) -> Line:
+        self.tried.append((trio.current_time(), url))
+        if url in self.silent:
+            await trio.sleep_forever()
+        return await super().dial(url, on_break)
+
+
+async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(autojump_clock: MockClock) -> None:
+    exchange = Silence("dead", "cut off")
+    ways = Ways(cast("Transport", exchange), ignore)
+    began = trio.current_time()
+    outgoing = await ways.dial_any(["dead", "cut off", "there", "never tried"])
+    assert trio.current_time() - began == 2 * STAGGER
+    assert ways.url_of(outgoing) == "there"
+    assert [url for _, url in exchange.tried] == ["dead", "cut off", "there"]
+    assert len(ways) == 1
+
+
+async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock: MockClock) -> None:
+    exchange = Silence()
+    gate = trio.Event()
+    plain = exchange.dial
+
+    async def dial(url: str, on_break: Callable[[], None]) -> Line:
+        await gate.wait()
+        return await plain(url, on_break)
+
+    exchange.dial = dial  # type: ignore[method-assign]
+    ways = Ways(cast("Transport", exchange), ignore)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ways.dial_any, ["one", "two", "three"])
+        await trio.sleep(3 * STAGGER)
+        gate.set()
+    assert len(ways) == 1
+    assert sum(line.closed == 0 for line in exchange.lines) == 1
+
+
+async def test_a_connection_that_has_ended_was_dialled_nowhere() -> None:
+    watched = Watched()
+    outgoing = await watched.ways.dial("one")
+    assert watched.ways.url_of(outgoing) == "one"
+    watched.ways.close(outgoing)
+    assert watched.ways.url_of(outgoing) == ""

@@ -207,6 +207,31 @@ async def test_little_waits_for_somebody_who_does_not_read() -> None:
         stopped.set()
 
 
+async def test_an_address_of_a_host_that_does_not_answer_does_not_keep_it_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listening() as mute, listening() as listener:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one.port)) for one in (mute, listener)]
+
+        def look_up(*_: object, **__: object) -> list[Any]:
+            return found
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        before = descriptors()
+        async with trio.open_nursery() as nursery:
+
+            async def answer() -> None:
+                async with await listener.accept() as stream:
+                    await stream.send_all(ANSWER)
+                    assert await stream.receive_some(100) == GREETING
+                    assert await stream.receive_some(100) == b"", "the other end has closed it"
+
+            nursery.start_soon(answer)
+            with await dial("tcp://many:1") as connection:
+                assert connection.getpeername()[1] == listener.port
+        assert descriptors() == before
+
+
 async def test_only_so_many_connect_at_one_time() -> None:
     dials = Dials(1)
     async with listening() as listener, trio.open_nursery() as nursery:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -14,7 +15,13 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.security.credential_file import encode_credential
-from iris.security.local_realm import CERTIFICATE_LIFETIME, iris_home, local_credential, open_local_realm
+from iris.security.local_realm import (
+    CERTIFICATE_LIFETIME,
+    iris_home,
+    local_credential,
+    open_local_realm,
+    private_home,
+)
 from iris.security.signing import SigningKey
 from tests.support.realms import DAY, WALL, seeded_entropy
 from tests.support.sessions import finish, start
@@ -191,6 +198,48 @@ def test_the_home_of_iris_follows_the_environment(environment: dict[str, str], e
 
 def test_without_any_variable_the_home_of_the_user_counts() -> None:
     assert iris_home({}) == Path("~").expanduser() / ".local" / "share" / "iris"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME", raising=False)
+    with pytest.raises(ConfigError, match="no home directory: set IRIS_HOME to a directory"):
+        iris_home({})
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/iris", "a file"])
+def test_a_home_that_cannot_be_made_is_one_clear_error(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "a file":
+        (tmp_path / "file").touch()
+        place = str(tmp_path / "file" / "iris")
+    monkeypatch.setenv("IRIS_HOME", place)
+    for make in (lambda: private_home("address book", "addresses"), open_local_realm):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert str(caught.value).startswith(f"Iris home {place}: cannot be made: ")
+        assert str(caught.value).endswith("set IRIS_HOME to a directory that this user can write")
+
+
+def test_what_stands_in_the_place_of_a_home_is_named_and_nothing_else_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="not a directory; move away what stands there"):
+        private_home("address book", "addresses")
+
+
+def test_a_home_is_made_with_what_is_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    for _ in range(2):
+        made = private_home("address book", "addresses")
+        assert made == tmp_path / "home" / "addresses"
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
 # -- runtime directory ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -13,7 +14,14 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.security import private_files
-from iris.security.private_files import locked, make_private_directory, prepared_private, read_private, write_private
+from iris.security.private_files import (
+    LockHeld,
+    locked,
+    make_private_directory,
+    prepared_private,
+    read_private,
+    write_private,
+)
 
 
 def mode(path: Path) -> int:
@@ -264,4 +272,24 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError), locked(tmp_path / "none" / "lock", "local realm"):
+        raise AssertionError("not reached")
+
+
+def test_a_lock_that_another_process_keeps_is_waited_for_as_long_as_was_said(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "lock", "local realm"),
+        pytest.raises(LockHeld, match=r"local realm .*lock: another process has held this lock for 0\.05 s"),
+        locked(tmp_path / "lock", "local realm", 0.05),
+    ):
+        raise AssertionError("not reached")
+    with locked(tmp_path / "lock", "local realm", 0.05):
+        pass
+
+
+def test_a_place_without_locks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match="cannot be locked: No locks available"), locked(tmp_path / "lock", "realm"):
         raise AssertionError("not reached")

@@ -1,0 +1,76 @@
+"""Several ways to the same end, tried one after the other without waiting for those that do not answer.
+
+Source: RFC 8305, "Happy Eyeballs Version 2", section 5.  An address behind which packets vanish answers nothing for
+minutes; whoever waits for it alone never comes to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import trio
+
+from iris.kernel.background import open_background
+
+T = TypeVar("T")
+
+STAGGER: Final = 0.25
+"""Seconds after which the next one is tried beside those that have not ended.  The specification's default; above the
+round trip of nearly every line, so that a connection more than is needed is rare."""
+
+
+async def first_of(
+    attempts: Sequence[Callable[[], Awaitable[T]]],
+    failures: list[Exception],
+    *,
+    expected: tuple[type[Exception], ...],
+    discard: Callable[[T], None],
+) -> T | None:
+    """Return the result of the first attempt that succeeds; None if all have failed.
+
+    The next attempt begins when the one before has failed, and after ``STAGGER`` seconds at the latest.  How long all
+    of it takes is for the caller to limit.  Cancelling it leaves no result behind.
+
+    Args:
+        attempts: in the order in which they are preferred.
+        failures: gets the errors of those that failed, in the same order.
+        expected: what counts as a failure; anything else comes out as it is.
+        discard: called with each result that is not returned.
+    """
+    if len(attempts) == 1:  # which is usual, and needs no tasks
+        try:
+            return await attempts[0]()
+        except expected as error:
+            failures.append(error)
+            return None
+    results: list[T] = []
+    failed: dict[int, Exception] = {}
+    changed = trio.lowlevel.ParkingLot()
+
+    async def attempt(number: int) -> None:
+        try:
+            results.append(await attempts[number]())
+        except expected as error:
+            failed[number] = error
+        changed.unpark_all()
+
+    try:
+        async with open_background() as nursery:
+            for number in range(len(attempts)):
+                nursery.start_soon(attempt, number)
+                with trio.move_on_after(STAGGER):
+                    while not results and number not in failed:
+                        await changed.park()
+                if results:
+                    break
+            while not results and len(failed) < len(attempts):
+                await changed.park()
+    except BaseException:
+        for result in results:
+            discard(result)
+        raise
+    for result in results[1:]:  # it came in the moment in which the attempt was cancelled
+        discard(result)
+    failures.extend(error for _, error in sorted(failed.items(), key=lambda pair: pair[0]))
+    return results[0] if results else None
