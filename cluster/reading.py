@@ -192,25 +192,22 @@ class Follower:
         """Wait for ``wake``; see ``Wakeup.wait``.  Afterwards the task may have the reading."""
         self.waits = True
         try:
-            if not ((self.leads or self._reading.take(self)) and await self._lead()):
-                await self._wakeup.wait()
+            if self.leads or self._reading.take(self):
+                self.is_woken, self._leading = False, True
+                try:
+                    await self._reading.read(self)
+                except trio.ClosedResourceError:
+                    self.give_back()
+                else:
+                    return
+                finally:
+                    self._leading = False
+            await self._wakeup.wait()
         except BaseException:
             self.give_back()
             raise
         finally:
             self.waits = False
-
-    async def _lead(self) -> bool:
-        """Read until woken; tell whether that was possible."""
-        self.is_woken, self._leading = False, True
-        try:
-            await self._reading.read(self)
-        except trio.ClosedResourceError:
-            self.give_back()
-            return False
-        finally:
-            self._leading = False
-        return True
 
     def pause(self) -> None:
         """Other tasks are about to run: give the reading back, unless it is frames that the task waits for."""

@@ -160,9 +160,7 @@ class Membership:
         self._queue_limit = limits.queue or config.service_queue
         self._queue_bytes = limits.queue_bytes or config.service_queue_bytes
         self._bytes = 0  # of payloads of requests that did not find a free place when they came
-        self._reading = reading
-        self._answer = answer
-        self._forget = forget
+        self._reading, self._answer, self._forget = reading, answer, forget
         self._queue: deque[Job] = deque()
         self._urgent: deque[Job] = deque()
         self._shedding = Shedding(config.queue_delay_target)

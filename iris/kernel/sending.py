@@ -99,6 +99,8 @@ class StreamOutgoing:
         except OSError:
             self._lose()
             return False
+        if len(pieces) == 1 and sent == len(pieces[0]):
+            return True
         for piece in pieces:
             if sent < len(piece):
                 self._keep(memoryview(piece)[sent:])

@@ -242,7 +242,8 @@ class Streams:
             return None
         if self._left is stream:
             return self._read_on(stream)
-        self._clear()
+        if self._left is not None:
+            self._clear()
         began = len(stream.began)
         if stream.frame is not None:
             target = self._chunk[: stream.size - len(stream.frame)]
