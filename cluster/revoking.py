@@ -144,7 +144,7 @@ class Revoking:
             return None
         try:
             status = self._path.stat()
-        except OSError:
+        except (OSError, ValueError):  # of what is wrong with it ``load_revocations`` tells
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 

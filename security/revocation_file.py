@@ -14,10 +14,16 @@ def load_revocations(path: Path, realm: bytes) -> RevocationList | None:
     """Read the list that was kept; None if there is none yet.
 
     Raises:
-        ConfigError: the file is not private to this user, or not a list of this realm.
+        ConfigError: the file is not private to this user, or not a list of this realm; or there can be none.
     """
-    if not path.exists() and not path.is_symlink():
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:  # a directory that may not be looked into, or a name that is too long
+        raise ConfigError(f"{WHAT} {path}: {error.strerror}") from None
+    except ValueError as error:  # a null byte
+        raise ConfigError(f"{WHAT} {str(path)!r}: {error}") from None
     try:
         return read_revocations_untrusted(read_private(path, WHAT), realm)
     except AuthenticationError as error:

@@ -65,3 +65,14 @@ async def test_an_address_book_that_another_process_has_locked_holds_up_nobody_w
         async with iris.open_node(credential=world.shop, environment=world.environment()):
             pass
         assert book.exists(), "the next one to close writes it"
+
+
+@pytest.mark.parametrize(("name", "told"), [("x" * 300, "File name too long"), ("a\0b", "embedded null byte")])
+async def test_a_place_for_revocations_where_no_file_can_be_is_one_clear_error(
+    world: World, tmp_path: Path, name: str, told: str
+) -> None:
+    with pytest.raises(iris.ConfigError, match=f"revocation list .*: {told}") as caught:
+        async with iris.open_node(credential=world.shop, revocations=tmp_path / name, environment=world.environment()):
+            raise AssertionError("not reached")
+    assert "\n" not in str(caught.value)
+    assert world.is_untouched
