@@ -65,8 +65,8 @@ _PARTS: Final = "parts are pairs of partition and attempt, or these two and the 
 _LOCATED_BYTES: Final = 16 * MIB
 """Of a file that one answer names.  The next question takes 1 ms, beside 10 ms that reading so much takes."""
 
-_PIECE: Final = 128 * KIB
-"""Bytes of one message in a reader's tunnel."""
+_PIECE: Final = 256 * KIB
+"""Bytes of one message in a reader's tunnel: one frame."""
 
 
 @final

@@ -28,8 +28,8 @@ T = TypeVar("T")
 _IDLE: Final = 30.0
 """Seconds without use after which the node is closed."""
 
-_AHEAD: Final = 16
-"""Items that a stream fetches before they are wanted: of 128 KiB, for the bridge's chunks."""
+_AHEAD: Final = 8
+"""Items that a stream fetches before they are wanted: of 256 KiB, for the bridge's chunks."""
 
 _EXIT: Final = 2.0
 """Seconds that the end of the process waits for nodes to say goodbye."""
