@@ -17,7 +17,7 @@ class CarriedFrames:
         self._mesh = mesh
         self._flows: Flows[Peer] = Flows()
 
-    def take(self, peer: Peer, batch: bytes) -> bool:
+    def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """Take a batch that is a single carried frame for this node; tell whether it is one."""
         found = self._flows.look(batch)
         if found is None or not peer.identity.certificate.rights.gateway:

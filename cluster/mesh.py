@@ -44,8 +44,9 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, qualified
 from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.scratch import give_back
 from iris.kernel.transport import Outgoing, Transport
-from iris.kernel.wire import BatchDecoder, Message
+from iris.kernel.wire import Message
 from iris.security.handshake import Established
 from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.session import Session
@@ -101,13 +102,12 @@ class Mesh:
             outgoing_to=self.outgoing_to,
             own_urls=self.own_urls,
         )
-        self._decoder = BatchDecoder()
         self.reading: Final = Reading(transport, self._receive_untrusted)
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
-        self.own: Final = loopback(identity.public(), config, self._dispatch)
+        self._receivers = Receivers(self.refusals)
+        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
-        self._receivers = Receivers()
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
@@ -116,7 +116,7 @@ class Mesh:
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
-        self.shortcut: Callable[[Peer, bytes], bool] | None = None
+        self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
@@ -216,7 +216,7 @@ class Mesh:
         """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
         self._ways.forwarder = forwarder
 
-    def receive_carried(self, frame: bytes, carrier: str | None = None) -> None:
+    def receive_carried(self, frame: bytes | memoryview, carrier: str | None = None) -> None:
         """Take a frame that came through gateways, as if it had come over a connection.
 
         ``carrier``: whose limits on strangers count for it; None: those of all together, for who can be trusted.
@@ -311,30 +311,35 @@ class Mesh:
             self.refusals[type(error).__name__] += 1
             self._inbound.refused()
 
-    def _receive(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes | memoryview) -> None:
         receiver = wire.receiver_untrusted(frame)
-        if receiver is not None:
-            entry = self._sessions.get(receiver)
-            if entry is None:
-                self.refusals["unknown session"] += 1
-                self._inbound.refused()
-                return
-            if entry.left:
-                self.refusals["late frame of a former session"] += 1
-                return
-            session, peer = entry.session, entry.peer
-            body = session.open_untrusted(frame)
-            if not entry.begun and not entry.begin(self._sessions.values()):
-                self.refusals["late frame of a former session"] += 1
-                return
-            if self._inbound.strangers or self._inbound.rivals:
-                self._inbound.genuine(peer.node)
-            if session.lost_frames != entry.lost_frames:
-                entry.lost_frames = session.lost_frames
-                self._notice_loss(peer)
-            if self.shortcut is None or not self.shortcut(peer, body):
-                self._dispatch(peer, body)
+        if receiver is None:
+            self._receive_handshake(bytes(frame))
             return
+        entry = self._sessions.get(receiver)
+        if entry is None:
+            self.refusals["unknown session"] += 1
+            self._inbound.refused()
+            return
+        if entry.left:
+            self.refusals["late frame of a former session"] += 1
+            return
+        session, peer = entry.session, entry.peer
+        body = session.open_untrusted(frame)
+        if not entry.begun and not entry.begin(self._sessions.values()):
+            self.refusals["late frame of a former session"] += 1
+            return
+        if self._inbound.strangers or self._inbound.rivals:
+            self._inbound.genuine(peer.node)
+        if session.lost_frames != entry.lost_frames:
+            entry.lost_frames = session.lost_frames
+            self._notice_loss(peer)
+        if self.shortcut is None or not self.shortcut(peer, body):
+            self._receivers.dispatch_untrusted(peer, body)
+        if type(body) is memoryview:
+            give_back(body)
+
+    def _receive_handshake(self, frame: bytes) -> None:
         header = wire.parse_header_untrusted(frame)
         if header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)
@@ -342,20 +347,6 @@ class Mesh:
             self._handshakes.receive_response_untrusted(header.receiver, frame)
         else:
             self._handshakes.receive_finish_untrusted(header.receiver, frame)
-
-    def _dispatch(self, peer: Peer, batch: bytes) -> None:
-        receivers = self._receivers.own if peer.identity.foreign is None else self._receivers.foreign
-        for message in self._decoder.decode_untrusted(batch) if receivers else ():
-            entry = receivers.get(message[0])
-            if entry is None or len(message) != entry[1]:
-                self.refusals["message of unknown kind or length"] += 1
-                continue
-            try:
-                entry[0](peer, message)
-            except RemoteProtocolError:
-                self.refusals[f"message of kind {message[0]:#x}"] += 1
-            except NotSent:
-                self.refusals["answer without room on the link"] += 1
 
     # -- connections that break, peers that end -------------------------------------------------------------
 

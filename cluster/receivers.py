@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.peer import Peer
 from iris.kernel import kinds
-from iris.kernel.wire import Message
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.wire import BatchDecoder, Message
 
 MessageReceiver = Callable[[Peer, Message], None]
 """Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
@@ -15,9 +17,15 @@ MessageReceiver = Callable[[Peer, Message], None]
 
 @final
 class Receivers:
-    """The receivers of one node, each with how long its messages are."""
+    """The receivers of one node, each with how long its messages are.
 
-    def __init__(self) -> None:
+    Args:
+        refusals: counts messages that nobody takes, by reason.
+    """
+
+    def __init__(self, refusals: Counter[str]) -> None:
+        self._refusals = refusals
+        self._decoder = BatchDecoder()
         self.own: Final[dict[int, tuple[MessageReceiver, int]]] = {}
         self.foreign: Final[dict[int, tuple[MessageReceiver, int]]] = {}
 
@@ -27,6 +35,25 @@ class Receivers:
         self.own[kind] = (receiver, fields + 1)
         if kind in kinds.BETWEEN_REALMS:
             self.foreign[kind] = self.own[kind]
+
+    def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview) -> None:
+        """Hand out the messages of a batch.
+
+        Raises:
+            RemoteProtocolError: it cannot be decoded; nobody has got anything of it.
+        """
+        receivers = self.own if peer.identity.foreign is None else self.foreign
+        for message in self._decoder.decode_untrusted(batch) if receivers else ():
+            entry = receivers.get(message[0])
+            if entry is None or len(message) != entry[1]:
+                self._refusals["message of unknown kind or length"] += 1
+                continue
+            try:
+                entry[0](peer, message)
+            except RemoteProtocolError:
+                self._refusals[f"message of kind {message[0]:#x}"] += 1
+            except NotSent:
+                self._refusals["answer without room on the link"] += 1
 
     def clear(self) -> None:
         """Hand out nothing any more."""

@@ -42,7 +42,7 @@ class Envelope(NamedTuple):
     source: bytes
 
 
-def find_envelope(batch: bytes) -> int | None:
+def find_envelope(batch: bytes | memoryview) -> int | None:
     """Return where the envelope of a batch ends that is a single CARRY as this program makes it; None if it is not."""
     if batch[:2] != _ALONE:
         return None
@@ -58,7 +58,7 @@ def find_envelope(batch: bytes) -> int | None:
     return at if find_frame(batch, at) else None
 
 
-def find_frame(batch: bytes, end: int) -> int:
+def find_frame(batch: bytes | memoryview, end: int) -> int:
     """Return where the frame begins behind an envelope that ends at ``end``; 0 if it does not fill the rest."""
     width = _WIDTHS.get(batch[end]) if end < len(batch) else None
     if width is None:
@@ -82,9 +82,11 @@ def begin_batch(envelope: Envelope, hops: int) -> bytes:
 
 
 def end_batch(beginning: bytes, frame: bytes) -> bytes:
-    """Return the batch of a single frame of less than 64 KiB, as ``encode_batch`` would make it."""
+    """Return the batch of a single frame, as ``encode_batch`` would make it."""
     size = len(frame)
-    return beginning + (bytes((0xC4, size)) if size < 256 else b"\xc5" + size.to_bytes(2)) + frame
+    if size < 256:
+        return beginning + bytes((0xC4, size)) + frame
+    return b"".join((beginning, b"\xc5" + size.to_bytes(2) if size < 65536 else b"\xc6" + size.to_bytes(4), frame))
 
 
 @final
@@ -114,7 +116,7 @@ class Flows(Generic[T]):
             self._known.clear()
         self._known[envelope] = found
 
-    def look(self, batch: bytes) -> tuple[bytes, T | None, int] | None:
+    def look(self, batch: bytes | memoryview) -> tuple[bytes, T | None, int] | None:
         """Return the envelope of a batch, what is known of it, and where its frame begins.
 
         None if it is not a single carried frame.  Between the same two sites all envelopes are equally long: the end of
@@ -123,7 +125,7 @@ class Flows(Generic[T]):
         if batch[:2] != _ALONE:
             return None
         end = self._end
-        envelope = batch[BEGIN:end]
+        envelope = bytes(batch[BEGIN:end])
         known = self._known.get(envelope)
         if known is not None:
             if batch[end : end + 1] == _SHORT_BINARY and len(batch) - end - 2 == batch[end + 1]:
@@ -134,5 +136,5 @@ class Flows(Generic[T]):
         if found is None:
             return None
         self._end = found
-        envelope = batch[BEGIN:found]
+        envelope = bytes(batch[BEGIN:found])
         return envelope, self._known.get(envelope), find_frame(batch, found)

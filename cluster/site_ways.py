@@ -18,6 +18,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId, is_node_id, is_site, realm_of_site
 from iris.kernel.link import Link
+from iris.kernel.scratch import LARGE
 from iris.kernel.transport import Outgoing
 
 SCHEME: Final = "site://"
@@ -30,7 +31,8 @@ AHEAD: Final = 1024 * 1024
 when the gateway says that it is busy."""
 
 _SMALL: Final = 4096
-"""Bytes of a frame up to which it is encoded by hand if the link is idle; beyond, a copy too many costs more."""
+"""Bytes of a frame up to which it is encoded by hand without a look whether the link is idle.  So are large ones with
+one: a turn of the scheduler less.  Those between gather into batches."""
 
 _LOOK: Final = 0.25
 
@@ -107,12 +109,14 @@ class CarriedWay(IndirectWay):
         link = self.open_link()
         if self._is_paused():
             return False
-        if len(frame) <= _SMALL and link.send_alone(end_batch(self._beginning, frame), len(frame)):
+        size = len(frame)
+        alone = size <= _SMALL or (size >= LARGE and link.is_idle)
+        if alone and link.send_alone(end_batch(self._beginning, frame), size):
             return True  # nothing waits there
         if link.waiting_bytes > AHEAD:
             return False
         try:
-            link.post((kinds.CARRY, HOPS, *self._envelope, frame), len(frame))
+            link.post((kinds.CARRY, HOPS, *self._envelope, frame), size)
         except NotSent:
             return False
         return True

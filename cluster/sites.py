@@ -29,6 +29,7 @@ from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
 from iris.cluster.site_directory import SiteDirectory, Subscriber, Way
 from iris.cluster.site_doubts import SiteDoubts
 from iris.cluster.site_links import SiteLinks, Subscribing
+from iris.cluster.site_losses import SiteLosses
 from iris.cluster.site_messages import Hop
 from iris.cluster.site_refusals import BUSY, GONE, NOT_EXPORTED, READY, REASONS
 from iris.cluster.site_ways import CarriedWay, parse_site_url
@@ -108,6 +109,7 @@ class Sites:
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
         self._links: Final = SiteLinks(mesh, nursery, config, self._tell_news)
+        nursery.start_soon(SiteLosses(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
         mesh.use_carrier(self)
         mesh.redialling.pauses = self._pauses

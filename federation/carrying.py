@@ -40,6 +40,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, is_site, realm_of_site, realm_of_topic
 from iris.kernel.link import Link
+from iris.kernel.scratch import LARGE
 from iris.kernel.wire import Message
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
@@ -207,16 +208,16 @@ class Carrying:
 
     # -- frames that travel alone ---------------------------------------------------------------------------
 
-    def _pass_near(self, peer: Peer, batch: bytes) -> bool:
+    def _pass_near(self, peer: Peer, batch: bytes | memoryview) -> bool:
         return self._pass(peer, batch, self._near_flows, near=True)
 
-    def _pass_far(self, peer: Peer, batch: bytes) -> bool:
+    def _pass_far(self, peer: Peer, batch: bytes | memoryview) -> bool:
         return self._pass(peer, batch, self._far_flows, near=False)
 
-    def _pass(self, peer: Peer, batch: bytes, flows: Flows[_Passage], *, near: bool) -> bool:
-        """Hand on a batch that is a single frame of a session as it is, if it may pass and the next link is idle.
+    def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
+        """Hand on a batch that is a single frame of a session as it is, if it may pass.
 
-        Otherwise it is decoded, and refused, carried or counted as ever.
+        It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
         """
         if self._flows_version != self._directory.version:
             self._flows_version = self._directory.version
@@ -236,16 +237,35 @@ class Carrying:
         if passage.companion and not self._directory.is_local(peer.node):
             return False
         size = len(batch) - begin
-        onward = bytearray(batch)
+        onward = bytearray(batch) if isinstance(batch, bytes) else batch  # which is nobody else's
+        link = passage.link
         onward[2] -= 1
-        if not passage.link.send_alone(onward, size):
-            if not passage.link.is_up:
-                flows.forget(envelope)
-            return False
-        self.received += 1
+        if link.send_alone(onward, size):
+            self.received += 1
+            self.carried += 1
+            self.carried_bytes += size
+            return True
+        if size >= LARGE and link.is_up:
+            self.received += 1
+            self._pass_behind(link, envelope, bytes(onward), size)
+            return True
+        onward[2] += 1
+        if not link.is_up:
+            flows.forget(envelope)
+        return False
+
+    def _pass_behind(self, link: Link, envelope: bytes, batch: bytes, size: int) -> None:
+        """Have a large frame wait for its turn on the next link as it is; decoded, it would be copied three times."""
+        try:
+            link.post_encoded(batch, size)
+        except NotSent:
+            self.refused["next link full"] += 1
+            return
         self.carried += 1
         self.carried_bytes += size
-        return True
+        told = open_envelope(envelope)
+        if told is not None and self.pressure.is_high(link):
+            self.pressure.hold(link, Flow(told.source_site, told.source, told.site, told.target), trio.current_time())
 
     def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
         """Return how frames of a flow pass, None if they do not or have to be looked at each."""

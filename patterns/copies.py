@@ -22,8 +22,9 @@ from iris.cluster.site_copies import CopyWay, Targets
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.growing import Growing
 from iris.kernel.ids import Entropy, NodeId
-from iris.kernel.link import CONTROL_RESERVE, Growing, Link
+from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.security.secret import Secret
 from iris.security.sender_key import KEY_SIZE, SenderKey
 

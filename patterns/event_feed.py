@@ -15,8 +15,9 @@ from iris.cluster.mesh import Mesh
 from iris.kernel import kinds, wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import NotSent
+from iris.kernel.growing import Growing
 from iris.kernel.ids import NodeId
-from iris.kernel.link import Growing, Link
+from iris.kernel.link import Link
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.copies import Audience
 from iris.patterns.event_tree import END, Place, Relayed, Shape, claim

@@ -22,8 +22,9 @@ from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
+from iris.kernel.growing import Growing
 from iris.kernel.ids import NodeId, check_key
-from iris.kernel.link import Growing, Link
+from iris.kernel.link import Link
 from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally

@@ -31,6 +31,7 @@ from cryptography.exceptions import InvalidTag
 
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
+from iris.kernel.scratch import LARGE, borrow
 from iris.kernel.values import dataclass
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security import noise
@@ -96,6 +97,8 @@ class _Unusable:
 
     def decrypt(self, *_: object) -> Never:
         raise LocalProtocolError(self._reason)
+
+    decrypt_into = decrypt
 
 
 _FORKED: Final = _Unusable("this session belongs to the parent process: a forked child must open its own node")
@@ -202,10 +205,10 @@ class Session:
         self._sent_bytes += size
         return frame
 
-    def open_untrusted(self, frame: bytes) -> bytes:
-        """Return the body of a DATA frame, once.
+    def open_untrusted(self, frame: bytes | memoryview) -> bytes | memoryview:
+        """Return the body of a DATA frame, once; of a large one in memory that may be given back to be used again.
 
-        Updates ``lost_frames`` by what is missing before this frame.
+        See ``iris.kernel.scratch``.  Updates ``lost_frames`` by what is missing before this frame.
 
         Raises:
             AuthenticationError: forged, damaged, cut off, of another session, or already seen.  Nothing changed but
@@ -229,7 +232,12 @@ class Session:
                 aead = self._open_aead
             else:
                 key, aead = self._later_key(epoch)
-            body = aead.decrypt(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE])
+            body: bytes | memoryview
+            if len(frame) < LARGE:
+                body = aead.decrypt(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE])
+            else:
+                body = borrow(len(frame) - _MIN_FRAME)
+                aead.decrypt_into(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE], body)
         except InvalidTag:
             self._refused += 1
             raise AuthenticationError(f"frame {sequence} of session {self.local_index} is not genuine") from None

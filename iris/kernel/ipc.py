@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import NotSent
 from iris.kernel.tcp import SMALL, exchange_greetings
 from iris.kernel.transport import Refused
@@ -21,6 +22,11 @@ from iris.kernel.transport import Refused
 _HEADER: Final = struct.Struct(">BQ").pack
 _MESSAGE: Final = 1
 """The type of everything that goes by ipc."""
+
+_BUFFER: Final = 144 * KIB
+"""Half of the bytes that the system takes, with its own: one full frame.  With the usual 208 KiB every frame of 256 KiB
+went in two parts, for each of which both ends were woken; a tunnel took 11 % more processor time, with gateways on its
+way 12 %.  Behind somebody who does not read wait 287 KB of frames of 16 KiB instead of 219 KB."""
 
 _FULL: Final = 0.01
 """Seconds until it is tried again where too many wait to be accepted."""
@@ -50,6 +56,7 @@ async def open_ipc_connection(url: str) -> socket.socket:
         raise NotSent(f"cannot connect to {url}: {str(error.strerror).lower()}") from None
     try:
         connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         path = url.removeprefix("ipc://")
         while (code := connection.connect_ex(path)) == errno.EAGAIN:  # noqa: ASYNC110 -- the system tells nobody
             await trio.sleep(_FULL)

@@ -23,9 +23,11 @@ import trio
 from iris.kernel.bulk import BulkQueue, BulkSource
 from iris.kernel.config import MIB, Config
 from iris.kernel.errors import NotSent
+from iris.kernel.growing import Growing
 from iris.kernel.ids import NodeId
+from iris.kernel.link_statistics import LinkStatistics
+from iris.kernel.scratch import LARGE
 from iris.kernel.transport import Outgoing
-from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message, encode_batch
 
@@ -50,9 +52,6 @@ _SHARED: Final = 0.02
 """Seconds for which a message that somebody waits for makes bulk give way: longer than between two of one who asks
 again and again."""
 
-_LARGE: Final = 32 * 1024
-"""Bytes from which on a message that is encoded already is not worth another copy to go along with others."""
-
 _MAX_URGENT: Final = 8
 """Frames of handshakes on one connection.  There is one handshake at a time, with two frames of each side."""
 
@@ -63,42 +62,6 @@ class FrameSession(Protocol):
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """Return the whole frame for a batch."""
         ...
-
-
-class Growing:
-    """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
-
-    Attributes:
-        is_open: whether it may; False once a link has begun to encode it, or another message grows.
-        grown: by how many bytes it has grown.
-        room: by how many bytes it may grow.
-    """
-
-    __slots__ = ("grown", "is_open", "room")
-
-    def __init__(self, room: int) -> None:
-        self.is_open = True
-        self.grown = 0
-        self.room = room
-
-    def end(self) -> None:
-        """Let it grow no more.  The link calls this, too; it may be called twice."""
-        self.is_open = False
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStatistics:
-    """Counters of one link since it was made.  posted = sent + lost + waiting, in messages."""
-
-    posted: int
-    sent: int
-    lost: int
-    waiting: int
-    refused: int
-    frames_sent: int
-    bytes_sent: int
-    bytes_waiting: int
 
 
 @final
@@ -151,7 +114,7 @@ class Link:
         self._open: list[Message] = []
         self._open_bytes = 0  # without what a message has grown by
         self._growing: Growing | None = None
-        self._batches: deque[tuple[list[Message], int]] = deque()
+        self._batches: deque[tuple[list[Message], int]] = deque()  # with bytes for a kind: one, encoded already
         self._waiting_bytes = 0  # of closed batches
         self._bulk = BulkQueue(config)
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport
@@ -190,6 +153,12 @@ class Link:
         """Whether frames can leave now."""
         return self._session is not None and self._outgoing is not None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits here, and the link has not ended."""
+        waiting = self._open or self._batches or self._urgent or self._frame is not None
+        return not (waiting or self._offering or self._closed is not None)
+
     def statistics(self) -> LinkStatistics:
         """Return a snapshot of the counters."""
         waiting = len(self._open) + sum(len(batch) for batch, _ in self._batches) + self._frame_messages
@@ -224,12 +193,7 @@ class Link:
         size += _MESSAGE_OVERHEAD
         held = self._open_bytes if self._growing is None else self._held()
         if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
-            self._refused += 1
-            raise NotSent(
-                f"the link to node {self.node} has ended: {self._closed}"
-                if self._closed is not None
-                else f"{self.waiting_bytes} bytes wait on the link to node {self.node}: the limit is {self._limit}"
-            )
+            raise self._refusal()
         quiet, now = False, None
         if held + size > self._size and held:
             self._close_batch()
@@ -269,23 +233,21 @@ class Link:
         self._wakeup.wake()
         return True
 
-    def send_alone(self, batch: bytes | bytearray, size: int) -> bool:
+    def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
         """Send one message that is encoded already, now and in a frame of its own; tell whether that is done.
 
-        It is not, and the message is still the caller's, while others wait here or nothing can leave, or if the link
-        is not quiet and the message small: then it is for ``post``, which gathers.
+        It is not, and the message is still the caller's, while others wait here or nothing can leave: then it is for
+        ``post_encoded``; or if the link is not quiet and the message small: then for ``post``, which gathers.
 
         Args:
             batch: the message as ``encode_batch`` would give it.
             size: bytes of its payload.
         """
-        if self._open or self._batches or self._urgent or self._frame is not None or self._offering:
-            return False
         outgoing, session = self._outgoing, self._session
-        if outgoing is None or session is None or self._closed is not None:
+        if outgoing is None or session is None or not self.is_idle:
             return False
         now = trio.current_time()
-        if size < min(self._size // 2, _LARGE) and not (self._alone and now - self.moved > _QUIET):
+        if size < min(self._size // 2, LARGE) and not (self._alone and now - self.moved > _QUIET):
             return False
         if now > self.moved:
             self.moved = now
@@ -298,6 +260,28 @@ class Link:
             self._outgoing = None
         self._wakeup.wake()
         return True
+
+    def post_encoded(self, batch: bytes, size: int) -> None:
+        """Append one message that is encoded already; it leaves in a frame of its own, in its turn.
+
+        Args:
+            batch: the message as ``encode_batch`` would give it.
+            size: bytes of its payload.
+
+        Raises:
+            NotSent: as ``post``.
+        """
+        size += _MESSAGE_OVERHEAD
+        waiting = self.waiting_bytes
+        if self._closed is not None or waiting + size > self._limit:
+            raise self._refusal()
+        if self._held():
+            self._close_batch()
+        elif not waiting and self._frame is None:
+            self.moved = max(self.moved, trio.current_time())
+        self._batches.append(([(batch,)], size))
+        self._waiting_bytes += size
+        self._wakeup.wake()
 
     def ready(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
@@ -412,6 +396,13 @@ class Link:
         """Bytes in the open batch."""
         return self._open_bytes if self._growing is None else self._open_bytes + self._growing.grown
 
+    def _refusal(self) -> NotSent:
+        """Count a message that is not taken, and return why."""
+        self._refused += 1
+        if self._closed is not None:
+            return NotSent(f"the link to node {self.node} has ended: {self._closed}")
+        return NotSent(f"{self.waiting_bytes} bytes wait on the link to node {self.node}: the limit is {self._limit}")
+
     def _grow_no_more(self) -> None:
         if self._growing is not None:
             self._growing.end()
@@ -465,7 +456,8 @@ class Link:
             return False
         self._frame_messages = len(batch)
         self._gathered, self._grew = self._grew or len(batch) > 1, False
-        self._frame = encode_batch(batch, session.seal)
+        first = batch[0][0]
+        self._frame = session.seal(first) if type(first) is bytes else encode_batch(batch, session.seal)
         return True
 
     def _is_shared(self) -> bool:

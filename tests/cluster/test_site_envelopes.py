@@ -44,14 +44,22 @@ def test_what_stands_in_a_batch_is_found(envelope: Envelope, frame: bytes, numbe
     assert batch[2] == number
 
 
-@given(envelopes, st.binary(max_size=2**16 - 1), hops)
+@given(envelopes, frames, hops)
 def test_a_batch_made_by_hand_is_the_ordinary_one(envelope: Envelope, frame: bytes, number: int) -> None:
     assert end_batch(begin_batch(envelope, number), frame) == batch_of(envelope, frame, number)
 
 
-def test_the_largest_frames_are_found() -> None:
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_the_largest_frames_are_found(kind: type) -> None:
+    flows = Flows[str]()
     for size in (255, 256, 65_535, 65_536, 2**20):
-        batch = batch_of(EU_TO_US, bytes(size))
+        plain = batch_of(EU_TO_US, bytes(size))
+        assert end_batch(begin_batch(EU_TO_US, 16), bytes(size)) == plain
+        batch = kind(plain)
+        found = flows.look(batch)
+        assert found is not None
+        assert found == (plain[BEGIN : find_envelope(plain)], None if size == 255 else "known", len(plain) - size)
+        flows.remember(found[0], "known")
         end = find_envelope(batch)
         assert end is not None
         assert len(batch) - find_frame(batch, end) == size

@@ -13,8 +13,10 @@ from iris.cluster.site_envelopes import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import kinds, wire
+from iris.kernel.link import Link
 from iris.kernel.wire import Message
 from tests.support.federations import Federation, echo, open_federation
+from tests.support.links import PlainSession, Way
 
 FRAME = bytes((wire.DATA,)) + bytes(63)
 """Like a frame of a session; no session opens it."""
@@ -165,3 +167,65 @@ async def test_frames_that_need_a_look_are_looked_at(autojump_clock: MockClock) 
                 assert link.send_alone(batch, len(FRAME))
                 await trio.sleep(1)
             assert us.statistics().refused[reason] == 2
+
+
+def stop_link(gateway: Gateway, to: iris.Node) -> tuple[Link, Way]:
+    """Have the link between two gateways lead to a way that takes nothing."""
+    link = gateway._between.peers[to.id].link
+    way = Way(room=0)
+    link.use(PlainSession())
+    link.attach(way)
+    return link, way
+
+
+async def test_large_frames_wait_for_a_busy_link_without_being_decoded_and_keep_their_order(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        store, shop = await two_sites(federation)
+        gateway = federation.gateways["us-gateway"]
+        decoded = count_decoded(gateway)
+        before = gateway.statistics()
+        _, way = stop_link(gateway, federation.nodes["eu-gateway"])
+        beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
+        link = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        frames = [FRAME + bytes((number,)) + bytes(40_000) for number in range(6)]
+        frames.insert(3, FRAME + b"small")
+        for frame in frames:
+            link.post_encoded(end_batch(beginning, frame), len(frame))
+        await trio.sleep(0.2)
+        after = gateway.statistics()
+        assert way.frames == []
+        assert decoded() == 1, "the small one, which gathers with others"
+        assert (after.received - before.received, after.carried - before.carried) == (7, 7)
+        assert after.carried_bytes - before.carried_bytes == sum(map(len, frames))
+        way.make_room(100)
+        await trio.sleep(0.2)
+        sent = [message for message in way.messages if message[0] == kinds.CARRY]
+        assert [message[-1] for message in sent] == frames
+        assert {message[1] for message in sent} == {7}
+
+
+async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_and_their_sender_told(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        store, shop = await two_sites(federation)
+        gateway = federation.gateways["us-gateway"]
+        before = gateway.statistics()
+        busy, _ = stop_link(gateway, federation.nodes["eu-gateway"])
+        beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
+        link = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        frame = FRAME + bytes(2**20 - 64)
+        for _ in range(20):
+            assert link.send_alone(end_batch(beginning, frame), len(frame))
+            await trio.sleep(0.01)
+        after = gateway.statistics()
+        assert after.refused == {"next link full": 4}
+        assert after.received - before.received - gateway._carrying.pressure.held == 20
+        assert after.carried_bytes - before.carried_bytes == 16 * len(frame)
+        assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
+        assert gateway._carrying.pressure.held >= 1
+        assert shop.parts.sites is not None
+        (way,) = (way for way in shop.parts.sites._ways if way.target[1] == store.id)
+        assert way._is_paused()

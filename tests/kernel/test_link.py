@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link import Growing, Link
+from iris.kernel.growing import Growing
+from iris.kernel.link import Link
 from iris.kernel.wire import Message
 from tests.support.links import (
     NODE,

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from iris.kernel.errors import NotSent
 from iris.kernel.link import Link
 from iris.kernel.wire import encode_batch
 from tests.support.links import NODE, SMALL, PlainSession, Way, check, open_link
@@ -78,3 +79,47 @@ async def test_where_nothing_can_leave_it_is_not_taken(what: str) -> None:
         link.close("over")
     assert not link.send_alone(batch(0), 10)
     assert link.statistics().posted == 0
+
+
+async def test_one_that_waits_its_turn_goes_as_it_is_between_those_before_and_after(autojump_clock: MockClock) -> None:
+    way = Way(room=0)
+    async with open_link(way=way) as link:
+        link.post((1, 0), 10)
+        await wait_all_tasks_blocked()
+        link.post((1, 1), 10)
+        link.post_encoded(batch(2), 400)
+        link.post_encoded(batch(3), 400)
+        link.post((1, 4), 10)
+        assert link.waiting_bytes == 4 * 32 + 820
+        check(link, 5)
+        way.make_room(9)
+        await wait_all_tasks_blocked()
+        assert way.batches == [[(1, 0)], [(1, 1)], [(1, 2)], [(1, 3)], [(1, 4)]]
+        assert link.waiting_bytes == 0
+        check(link, 5)
+
+
+async def test_one_that_finds_nothing_waiting_leaves_at_once(autojump_clock: MockClock) -> None:
+    way = Way()
+    async with open_link(way=way) as link:
+        await trio.sleep(1)
+        link.post_encoded(batch(0), 400)
+        assert not link.is_stalled(0.5)
+        await wait_all_tasks_blocked()
+        assert way.messages == [(1, 0)]
+        assert link.is_idle
+
+
+async def test_those_that_wait_are_bounded_and_counted_as_lost_with_the_link(autojump_clock: MockClock) -> None:
+    async with open_link(way=Way(room=0)) as link:
+        taken = SMALL.link_bytes // 532
+        for number in range(taken):
+            link.post_encoded(batch(number), 500)
+        with pytest.raises(NotSent, match="the limit is 10000"):
+            link.post_encoded(batch(taken), 500)
+        check(link, taken)
+        assert link.close("over") == taken
+        with pytest.raises(NotSent, match="over"):
+            link.post_encoded(batch(0), 500)
+        statistics = link.statistics()
+        assert (statistics.lost, statistics.refused) == (taken, 2)

@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link import Growing, Link
+from iris.kernel.growing import Growing
+from iris.kernel.link import Link
 from iris.kernel.wire import BatchDecoder
 from tests.support.links import (
     NODE,

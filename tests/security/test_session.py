@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from benchmarks.mutation import damaged
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
+from iris.kernel.scratch import give_back
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE
 from iris.security import session as session_module
 from iris.security.session import EPOCH_FRAMES, MAX_EPOCH, MAX_EPOCH_SKIP, Session, SessionStatistics
@@ -54,6 +55,26 @@ def test_what_is_sealed_opens_at_the_other_end(suite: Suite, size: int, kind: ty
     assert HEADER.unpack_from(frame) == (DATA, 1, 0, RESPONDER_INDEX, 0)
     assert far.open_untrusted(frame) == body
     assert near.open_untrusted(far.seal(kind(body))) == body
+
+
+@pytest.mark.parametrize("suite", list(Suite))
+def test_the_memory_of_a_large_body_is_used_again_once_it_was_given_back(suite: Suite) -> None:
+    near, far = sessions(suite)
+    bodies = [random.Random(number).randbytes(100_000 - number) for number in range(3)]
+    first, second = (far.open_untrusted(near.seal(body)) for body in bodies[:2])
+    assert [first, second] == bodies[:2]
+    assert isinstance(first, memoryview)
+    give_back(first)
+    forged = bytearray(near.seal(bodies[2]))
+    forged[5000] ^= 1
+    with pytest.raises(AuthenticationError):
+        far.open_untrusted(memoryview(forged))
+    forged[5000] ^= 1
+    assert far.open_untrusted(memoryview(forged)) == bodies[2]
+    assert second == bodies[1]
+    far.close()
+    with pytest.raises(LocalProtocolError):
+        far.open_untrusted(near.seal(bodies[0]))
 
 
 def test_equal_bodies_look_different_each_time_and_in_each_direction() -> None:

@@ -1,0 +1,24 @@
+"""Messages that may get longer while they wait for a link."""
+
+from __future__ import annotations
+
+
+class Growing:
+    """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
+
+    Attributes:
+        is_open: whether it may; False once a link has begun to encode it, or another message grows.
+        grown: by how many bytes it has grown.
+        room: by how many bytes it may grow.
+    """
+
+    __slots__ = ("grown", "is_open", "room")
+
+    def __init__(self, room: int) -> None:
+        self.is_open = True
+        self.grown = 0
+        self.room = room
+
+    def end(self) -> None:
+        """Let it grow no more.  The link calls this, too; it may be called twice."""
+        self.is_open = False

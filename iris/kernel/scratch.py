@@ -1,0 +1,36 @@
+"""Memory for the bodies of large frames, used again and again.
+
+A frame of 256 KiB that is opened into new memory has that memory cleared first, and is copied again by whoever changes
+a byte of it or takes a part out: 20 us each where other processes have used the caches meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from iris.kernel.config import KIB
+
+LARGE: Final = 32 * KIB
+"""Bytes from which on this is worth it."""
+
+_SIZE: Final = 384 * KIB
+"""Bytes of one piece.  What is larger gets memory of its own."""
+
+_KEPT: Final = 4
+"""Pieces that are kept while nobody uses them: one is in use at a time, two where frames come inside of others."""
+
+_free: Final[list[bytearray]] = []
+
+
+def borrow(size: int) -> memoryview:
+    """Return room for ``size`` bytes, with whatever stood there before."""
+    if size > _SIZE:
+        return memoryview(bytearray(size))
+    return memoryview(_free.pop() if _free else bytearray(_SIZE))[:size]
+
+
+def give_back(room: memoryview) -> None:
+    """Have it used again: nobody looks any more at what stands there.  Who does not call this only costs memory."""
+    memory = room.obj
+    if isinstance(memory, bytearray) and len(memory) == _SIZE and len(_free) < _KEPT:
+        _free.append(memory)
