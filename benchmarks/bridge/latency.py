@@ -72,10 +72,10 @@ def measure_latency(directory: Path, *, latency: bool, sink: bool) -> None:
             _report(f"event to Spark to foreachBatch ({kind})", log.load(), directory, _publish)
             _report(f"the same ({kind}), inlineRows=256", inline, directory, _publish, target)
         what = f"event to Spark ({kind}), inlineRows=256, to our sink and a subscriber"
-        values = inline.select("value").writeStream
-        _to_subscriber(what, values.format("iris").option("topic", "back"), directory)
-        by_driver = foreach_batch("back", inline_rows=256, topic="back")
-        _to_subscriber(f"{what}, by foreach_batch(inline_rows=256)", values.foreachBatch(by_driver), directory, target)
+        values = inline.select("value")
+        _to_subscriber(what, values.writeStream.format("iris").option("topic", "back"), directory)
+        by_driver = values.writeStream.foreachBatch(foreach_batch("back", inline_rows=256, topic="back"))
+        _to_subscriber(f"{what}, by foreach_batch(inline_rows=256)", by_driver, directory, target)
     finally:
         spark.stop()
 
