@@ -201,6 +201,8 @@ class Follower:
                     await self._reading.read(self)
                 except trio.ClosedResourceError:
                     self.give_back()
+                    if self.is_woken:  # perhaps by those who then closed it, and nobody wakes it again
+                        return
                 else:
                     return
                 finally:

@@ -305,6 +305,26 @@ async def test_when_the_transport_is_closed_followers_still_wait_for_others(auto
         assert not desk.reading.take(desk.follower)
 
 
+async def test_a_wake_up_is_not_lost_when_the_transport_is_closed_right_after_it(autojump_clock: MockClock) -> None:
+    woken = trio.Event()
+
+    async def follow() -> None:
+        await desk.follower.wait()
+        await desk.follower.wait()
+        woken.set()
+
+    async with open_desk() as (desk, nursery):
+        nursery.start_soon(follow)
+        await wait_all_tasks_blocked()
+        await desk.send(WAKE)
+        assert desk.follower.leads
+        desk.follower.wake()
+        desk.transport.close()
+        with trio.fail_after(1):
+            await woken.wait()
+        assert not desk.follower.leads
+
+
 async def test_only_one_follower_has_it(autojump_clock: MockClock) -> None:
     async with open_desk() as (desk, nursery):
         others = [Follower(desk.reading) for _ in range(3)]

@@ -159,6 +159,30 @@ async def test_a_caller_whose_member_dies_while_it_reads_is_told(autojump_clock:
         await trio.sleep(30)
 
 
+async def test_a_caller_that_reads_is_told_when_its_own_node_is_closed(autojump_clock: MockClock) -> None:
+    """Its member says no goodbye: it is gone, and what is told of it comes together with the end of the transport."""
+    async with open_stage() as stage:
+        store, _ = make_store()
+        await stage.member(store)
+        told: list[float] = []
+
+        async def ask(shop: iris.Node) -> None:
+            await warm_up(shop)
+            with pytest.raises(iris.Unknown):
+                await shop.request("store", operation="hang", timeout=1000)
+            told.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            async with stage.network.open_node("shop", host="shop") as shop:
+                await shop.wait_for("store")
+                nursery.start_soon(ask, shop)
+                await trio.sleep(1)
+                assert repr(shop.parts.mesh.reading) == "<Reading by a follower>"
+                stage.crash("store")
+            closed = trio.current_time()
+        assert told == [pytest.approx(closed)]
+
+
 async def echo_back(request: iris.Request) -> object:
     return request.payload
 
