@@ -167,9 +167,19 @@ class Gateway:
     # -- the directory --------------------------------------------------------------------------------------
 
     def _receive_route(self, peer: Peer, message: Message) -> None:
+        self._receive_directory(peer, message, self._directory.receive_route_untrusted)
+
+    def _receive_exports(self, peer: Peer, message: Message) -> None:
+        self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
+
+    def _receive_directory(
+        self, peer: Peer, message: Message, receive: Callable[[NodeId, Message, float], Message | None]
+    ) -> None:
         message = self._inward_untrusted(peer, message)
         try:
-            self._directory.receive_route_untrusted(peer.node, message, trio.current_time())
+            question = receive(peer.node, message, trio.current_time())
+            if question is not None:
+                self._ask(peer.node, question)
         except Flooded:
             self._flood(peer)
         except RemoteProtocolError as error:
@@ -178,19 +188,10 @@ class Gateway:
             raise
         self.news()
 
-    def _receive_exports(self, peer: Peer, message: Message) -> None:
-        message = self._inward_untrusted(peer, message)
-        try:
-            question = self._directory.receive_exports_untrusted(peer.node, message, trio.current_time())
-            if question is not None:
-                peer.link.post(question, 0, CONTROL_RESERVE)
-        except Flooded:
-            self._flood(peer)
-        except RemoteProtocolError as error:
-            if peer.node in self._directory.neighbours:  # else it is not listened to, and may not know of it yet
-                self._reports.impossible(peer, error)
-            raise
-        self.news()
+    def _ask(self, neighbour: NodeId, question: Message) -> None:
+        peer = self._peer(neighbour)
+        if peer is not None:
+            peer.link.post(question, 0, CONTROL_RESERVE)
 
     def _receive_wanted(self, peer: Peer, message: Message) -> None:
         origin = wanted_untrusted(self._inward_untrusted(peer, message))
@@ -299,7 +300,7 @@ class Gateway:
                 await trio.sleep(_ALIVE_EVERY)
                 now = trio.current_time()
                 self._between.identity = self._near.identity
-                self._lists.ask_anew(self._directory, self._peer)
+                self._lists.ask_anew(self._directory, self._ask)
                 for node, peer in list(self._between.peers.items()):
                     try:
                         self._between.check_peer(peer.identity)  # its right to be a gateway, for one

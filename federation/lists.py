@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from iris.cluster.peer import Peer
 from iris.cluster.site_contents import Contents
 from iris.cluster.site_directory import SiteDirectory
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export
 from iris.federation.policy import Policy
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId, qualified, realm_of_site, realm_of_topic
-from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wire import Message
 from iris.patterns.topics import is_pattern
 from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity
@@ -41,17 +40,15 @@ class Lists:
             not realm.means_the_same(before[realm_id]) for realm_id, realm in self._agreed.items()
         )
 
-    def ask_anew(self, directory: SiteDirectory, peer: Callable[[NodeId], Peer | None]) -> None:
+    def ask_anew(self, directory: SiteDirectory, ask: Callable[[NodeId, Message], None]) -> None:
         """Ask neighbours for all that other realms export if the owners have agreed on something else.
 
         What was told before was passed over; neighbours that had the lists of today earlier do not tell it again.  Call
         it from time to time.
         """
         for neighbour, question in directory.questions() if self._have_changed() else ():
-            asked = peer(neighbour)
             try:
-                if asked is not None:
-                    asked.link.post(question, 0, CONTROL_RESERVE)
+                ask(neighbour, question)
             except NotSent:
                 self._agreed = {}  # the next time
 
