@@ -9,7 +9,7 @@ from typing import final
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.ids import NodeId
-from iris.kernel.link import LinkStatistics
+from iris.kernel.link_statistics import LinkStatistics
 from iris.kernel.values import dataclass
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics
