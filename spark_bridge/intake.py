@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, final
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import trio
@@ -59,7 +60,9 @@ class Intake:
         self._publish = publish
         self._committed = committed
         self._clock = clock
-        self._committing = trio.Lock()
+        self._appending = trio.Lock()
+        self._committing: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        """By query, as long as one of its batches is being committed: its listeners may not hold up other queries."""
 
     async def stage(self, part: StagedPart, tunnel: Tunnel) -> int:
         """Write the bytes that come through a tunnel, and return how many they were.
@@ -105,7 +108,8 @@ class Intake:
         ordered = sorted(parts, key=lambda part: part.partition)
         # What came with the commit is in memory anyway: its rows are kept for the mesh, and not read a second time.
         kept: list[pa.RecordBatch] | None = [] if len(carried) == len(ordered) else None
-        async with self._committing:
+        committing = self._committing.setdefault(query, trio.Lock())
+        async with committing:
             rows = self._staging.rows(ordered, carried)
             append = partial(
                 self._store.append_batch,
@@ -116,7 +120,8 @@ class Intake:
                 split=partial(split_rows, self._sharding, query),
                 now=self._clock.now(),
             )
-            count = await trio.to_thread.run_sync(append)
+            async with self._appending:
+                count = await trio.to_thread.run_sync(append)
             if count is not None:
                 self._committed(0)
                 told = self._staging.rows(ordered, carried) if kept is None else iter(kept)

@@ -294,6 +294,35 @@ async def test_a_listener_that_makes_publishers_wait_does_not_hold_up_spark(
         assert staged_files(tmp_path) == []
 
 
+async def test_a_listener_of_one_query_does_not_hold_up_another_one(tmp_path: Path) -> None:
+    limits = SubscriptionLimits(events=10)
+    one, other = (StagedPart(query=query, batch=0, partition=0, attempt=0) for query in "qr")
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as (bridge, client),
+        network.open_node("listener") as node,
+        node.subscribe("out.*", overflow="wait", limits=limits) as events,
+        trio.open_nursery() as nursery,
+    ):
+        told = trio.Event()
+
+        async def commit() -> None:
+            await client.commit("bridge", "q", 0, [one])
+            told.set()
+
+        await client.stage("bridge", one, written([str(number) for number in range(20_000)]))
+        nursery.start_soon(commit)
+        await anext(events)
+        assert await client.commit("bridge", "r", 0, [other], {other: written(["b"], topic="in").getvalue()}) == 1
+        assert not told.is_set()
+        assert len(stored(bridge.store)) == 20_001
+        with trio.fail_after(60):
+            for _ in range(19_999):
+                await anext(events)
+            await told.wait()
+        assert bridge.statistics().untold == 0
+
+
 # -- what comes with the commit --------------------------------------------------------------------------------
 
 
