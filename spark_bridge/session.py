@@ -137,8 +137,8 @@ def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callab
     """
     from iris.spark_bridge.options import parse_sink_options
 
-    if inline_rows < 0:
-        raise ConfigError(f"inline_rows is {inline_rows}: use a whole number, 0 or more")
+    if type(inline_rows) is not int or inline_rows < 0:
+        raise ConfigError(f"inline_rows is {inline_rows!r}: use a whole number, 0 or more")
     parse_sink_options({**options, "query": query, "batch": "0"}, streaming=False)
 
     def publish(batch: DataFrame, number: int) -> None:

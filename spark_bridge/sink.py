@@ -54,10 +54,13 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Make sure that rows of this schema can be published.
 
     Raises:
-        ConfigError: a column is missing, unknown or of another type; the message says which.
+        ConfigError: a column is missing, unknown, there twice or of another type; the message says which.
     """
     types = {field.name: field.dataType for field in schema.fields}
     wanted = ("value", "key", "topic", "headers")
+    for name in types:
+        if schema.names.count(name) > 1:
+            raise ConfigError(f"column {name} is there more than once: select one of them")
     unknown = [name for name in types if name not in wanted]
     if unknown:
         raise ConfigError(f"format iris does not publish the column {unknown[0]}: select value, key, topic, headers")
@@ -191,7 +194,12 @@ async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carrie
     query, batch = (staged or carried)[0].part.query, (staged or carried)[0].part.batch
     address = staged[0].address if staged else await _address(client, query)
     with ExitStack() as stack:
-        merged = merge_carried({message.part: message.rows for message in carried}, parts)
+        rows_of = {message.part: message.rows for message in carried}
+        if len(carried) > 1:
+            # Thousands of tasks may have given 64 KiB each: meanwhile this node answers others.
+            merged = await trio.to_thread.run_sync(merge_carried, rows_of, parts)
+        else:
+            merged = merge_carried(rows_of, parts)
         for file in merged.values():
             stack.callback(file.close)
         rows: dict[StagedPart, bytes] = {}
@@ -219,10 +227,22 @@ async def _stage_all(client: BridgeClient, address: str, files: Mapping[StagedPa
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
-    staged = next((message for message in messages if isinstance(message, Staged)), None)
-    if staged is not None:
-        address, part = staged.address, staged.part
-        portal_to(options.connection).call(lambda client: client.abort(address, part.query, part.batch))
+    staged = [message for message in messages if isinstance(message, Staged)]
+    carried = [message for message in messages if isinstance(message, Carried)]
+    if staged or carried:
+        portal_to(options.connection).call(partial(abort_parts, staged=staged, carried=carried))
+
+
+async def abort_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[Carried]) -> None:
+    """Give a batch up: nothing of what its tasks staged stays, nor of what ``commit_parts`` has staged for them.
+
+    Errors are those of ``BridgeClient.abort``.
+    """
+    if not staged and sum(len(message.rows) for message in carried) <= _MOST_BYTES:
+        return  # it is nowhere
+    part = (staged or carried)[0].part
+    address = staged[0].address if staged else await _address(client, part.query)
+    await client.abort(address, part.query, part.batch)
 
 
 @final

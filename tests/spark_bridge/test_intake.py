@@ -22,7 +22,7 @@ from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.schema import decode_events
-from iris.spark_bridge.sink import Carried, Staged, commit_parts
+from iris.spark_bridge.sink import Carried, Staged, abort_parts, commit_parts
 from iris.spark_bridge.staging import StagedPart
 from iris.testing import Network, Rights, open_network
 from tests.support.arrivals import stored
@@ -470,6 +470,18 @@ async def test_rows_keep_their_order_however_their_tasks_sent_them(tmp_path: Pat
         assert sorted(asked.parts) == [("commit", 9), *(("stage", number) for number in (0, 6, 16, 26, 36))]
         assert [int(value[:2]) for value in stored(bridge.store)] == list(range(40))
         assert staged_files(tmp_path) == []
+
+
+async def test_what_the_driver_staged_for_its_tasks_goes_with_a_batch_that_is_given_up(tmp_path: Path) -> None:
+    async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
+        carried = [Carried(part(number), written(["x" * 60_000]).getvalue()) for number in range(10)]
+        carried.append(Carried(part(10), written(["a"], topic="not a topic").getvalue()))
+        with pytest.raises(RemoteError, match="not a topic"):
+            await commit_parts(client, staged=[], carried=carried)
+        assert staged_files(tmp_path) != []
+        await abort_parts(client, staged=[], carried=carried)
+        assert staged_files(tmp_path) == []
+        assert stored(bridge.store) == []
 
 
 async def test_a_stream_is_not_written_where_a_member_that_is_away_would_not_be_missed(tmp_path: Path) -> None:

@@ -169,8 +169,11 @@ def test_the_driver_publishes_topics_keys_and_headers(spark: SparkSession, bridg
         publish_inline(rows.selectExpr("string(null) value", "topic"), 0, query="q", rows=1, given={})
     with pytest.raises(ConfigError, match="column key is bigint"):
         publish_inline(rows.selectExpr("value", "topic", "1L key"), 0, query="q", rows=1, given={})
-    with pytest.raises(ConfigError, match="inline_rows is -1"):
-        foreach_batch("q", inline_rows=-1)
+    with pytest.raises(ConfigError, match="column value is there more than once"):
+        publish_inline(rows.selectExpr("value", "topic", "topic value"), 0, query="q", rows=1, given={})
+    for wrong in (-1, "256", True):
+        with pytest.raises(ConfigError, match=f"inline_rows is {wrong!r}"):
+            foreach_batch("q", inline_rows=wrong)  # type: ignore[arg-type] # as users without types may
 
 
 def test_whoever_listens_hears_what_is_committed(spark: SparkSession, bridge: BridgeProcess) -> None:
