@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.appending import CHUNK_EVENTS
-from iris.spark_bridge.errors import DataLost, LogDamaged, StoreBusy
+from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.index import ChunkPlace, Index, SegmentRecord
 from iris.spark_bridge.inspection import verify_log
 from iris.spark_bridge.lmdb_store import LmdbStore
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.retention import Retention
-from tests.support.arrivals import PUBLISHER, FakeEvent, make_store, numbered, payloads, stored
+from tests.support.arrivals import PUBLISHER, FakeEvent, fill, make_store, numbered, payloads, stored
 
 SMALL_SEGMENT = 8192  # a few appends fill it
 
@@ -31,13 +30,6 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
     store = make_store(tmp_path / "log", shards=(0, 1), segment_bytes=SMALL_SEGMENT)
     yield store
     store.close()
-
-
-def fill(store: LmdbStore, appends: int, *, shard: int = 0) -> list[bytes]:
-    """Append ten events each time; return their payloads."""
-    for at in range(appends):
-        store.append({shard: [FakeEvent(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
-    return [b"%d" % n for n in range(appends * 10)]
 
 
 # -- appending and reading -----------------------------------------------------------------------------------
@@ -149,102 +141,6 @@ def test_publishers_that_are_silent_for_long_are_forgotten(store: LmdbStore) -> 
     assert store.forget_publishers(150) == 1
     assert store.append({0: numbered(1, 2, publisher=other)}, now=300).repeats == 2
     assert store.append({0: numbered(1, 2, publisher=PUBLISHER)}, now=300).repeats == 0
-
-
-# -- opening again -------------------------------------------------------------------------------------------
-
-
-def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
-    store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
-    expected = fill(store, 12)
-    before = store.shards()
-    store.close()
-    store = make_store(tmp_path, seed=1, segment_bytes=SMALL_SEGMENT)
-    assert store.shards() == before
-    assert stored(store) == expected
-    store.append({0: [FakeEvent(b"more")]}, now=99)
-    assert stored(store)[-1] == b"more"
-    store.close()
-
-
-def test_a_wiped_log_has_another_epoch(tmp_path: Path) -> None:
-    first, second = (make_store(tmp_path / name, seed=seed) for seed, name in enumerate("ab"))
-    assert first.shards()[0].epoch != second.shards()[0].epoch
-    assert first.shards()[0].id == f"0@{first.shards()[0].epoch}"
-    first.close()
-    second.close()
-
-
-def test_shards_can_be_added_later(tmp_path: Path) -> None:
-    make_store(tmp_path).close()
-    store = make_store(tmp_path, shards=(0, 7))
-    assert [s.number for s in store.shards()] == [0, 7]
-    store.close()
-
-
-def test_two_writers_cannot_have_the_same_log(tmp_path: Path) -> None:
-    store = make_store(tmp_path)
-    with pytest.raises(StoreBusy, match="open in another process"):
-        make_store(tmp_path)
-    store.close()
-    make_store(tmp_path).close()
-
-
-def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used"):
-        make_store(tmp_path / "file" / "log")
-
-
-def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "data.mdb").write_bytes(b"x" * 8192)
-    with pytest.raises(LogDamaged):
-        make_store(tmp_path)
-
-
-def test_a_missing_segment_is_noticed_at_once(tmp_path: Path) -> None:
-    store = make_store(tmp_path)
-    fill(store, 1)
-    store.close()
-    next((tmp_path / "segments").iterdir()).unlink()
-    with pytest.raises(LogDamaged, match="missing"):
-        make_store(tmp_path)
-
-
-def test_files_of_appends_that_never_finished_are_removed(tmp_path: Path) -> None:
-    store = make_store(tmp_path)
-    epoch = store.shards()[0].epoch
-    store.close()
-    stranger = tmp_path / "segments" / f"00000-{epoch}-00000000000000000000.segment"
-    stranger.write_bytes(b"half a chunk")
-    make_store(tmp_path).close()
-    assert not stranger.exists()
-
-
-def test_segments_whose_index_is_gone_are_not_removed(tmp_path: Path) -> None:
-    store = make_store(tmp_path)
-    expected = fill(store, 3)
-    store.close()
-    (tmp_path / "index").rename(tmp_path / "elsewhere")
-    with pytest.raises(LogDamaged, match=r"the index of the log .* is gone, and 1 segment files are there"):
-        make_store(tmp_path, seed=1)
-    (tmp_path / "elsewhere").rename(tmp_path / "index")
-    store = make_store(tmp_path, seed=1)
-    assert stored(store) == expected
-    store.close()
-
-
-def test_segments_of_another_log_are_not_removed(tmp_path: Path) -> None:
-    for seed, name in enumerate("ab"):
-        store = make_store(tmp_path / name, seed=seed)
-        fill(store, 3)
-        store.close()
-    (tmp_path / "a" / "index").rename(tmp_path / "old")
-    shutil.copytree(tmp_path / "b" / "index", tmp_path / "a" / "index")
-    with pytest.raises(LogDamaged, match="1 segment files are of another log than the index beside them"):
-        make_store(tmp_path / "a")
-    assert len(list((tmp_path / "a" / "segments").iterdir())) == 1
 
 
 # -- verifying -----------------------------------------------------------------------------------------------

@@ -85,3 +85,10 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
         found += values[at - chunks[0].first :]
         at = chunks[-1].end
     return found
+
+
+def fill(store: LmdbStore, appends: int, *, shard: int = 0) -> list[bytes]:
+    """Append ten events each time; return their payloads."""
+    for at in range(appends):
+        store.append({shard: [FakeEvent(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
+    return [b"%d" % n for n in range(appends * 10)]
