@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pyarrow as pa
 
+from iris.spark_bridge.bridge import open_bridge
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.schema import SINK_SCHEMA
 from iris.spark_bridge.staging import StagedPart
+from iris.testing import Network
 
 
 def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = None) -> io.BytesIO:
@@ -30,3 +36,20 @@ def rows(*rows: Mapping[str, object]) -> io.BytesIO:
 
 def part(partition: int, *, batch: int = 0, attempt: int = 0) -> StagedPart:
     return StagedPart(query="q", batch=batch, partition=partition, attempt=attempt)
+
+
+@asynccontextmanager
+async def open_pair(
+    network: Network, directory: Path, **options: object
+) -> AsyncIterator[tuple[BridgeMember, BridgeClient]]:
+    """A bridge and a client of it, on nodes of their own."""
+    async with (
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["in", "out.>"], directory=directory, **options) as bridge,  # type: ignore[arg-type]
+        network.open_node("spark") as other,
+    ):
+        yield bridge, BridgeClient(other, "bridge", patience=5)
+
+
+def staged_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "staged").rglob("*") if path.is_file())
