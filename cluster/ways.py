@@ -12,8 +12,11 @@ from iris.cluster.site_ways import Carrier, is_site_url
 from iris.cluster.via_ways import is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import Entropy
-from iris.kernel.staggered import first_of
+from iris.kernel.staggered import AT_ONCE, first_of
 from iris.kernel.transport import Outgoing, Refused, Transport
+
+_ANSWERED: Final = 2
+"""Addresses of a stranger that are dialled at one time, to answer him; see ``Config.dial_backs``."""
 
 
 def worst(
@@ -88,7 +91,7 @@ class Ways:
             return outgoing
         if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
-        return await self.dial_any(urls)
+        return await self.dial_any(urls, _ANSWERED)
 
     async def _dial(self, url: str, note: Callable[[], None]) -> Outgoing:
         for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
@@ -131,10 +134,11 @@ class Ways:
         self._urls[outgoing] = url
         return outgoing
 
-    async def dial_any(self, urls: Iterable[str]) -> Outgoing:
+    async def dial_any(self, urls: Iterable[str], at_once: int = AT_ONCE) -> Outgoing:
         """Connect to the first of ``urls`` that can be reached.
 
-        One that does not answer holds the next one up for a quarter of a second.  How long all of it takes is for the
+        One that does not answer holds the next one up for a quarter of a second, or until fewer than ``at_once`` are
+        being dialled.  How long all of it takes is for the
         caller to limit.  Cancelling leaves no connection behind.
 
         Raises:
@@ -143,7 +147,11 @@ class Ways:
         """
         failures: list[Exception] = []
         outgoing = await first_of(
-            [partial(self.dial, url) for url in urls], failures, expected=(NotSent, ConfigError), discard=self.close
+            [partial(self.dial, url) for url in urls],
+            failures,
+            expected=(NotSent, ConfigError),
+            discard=self.close,
+            at_once=at_once,
         )
         if outgoing is None:
             raise worst(cast("list[NotSent | ConfigError]", failures))

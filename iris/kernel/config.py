@@ -53,8 +53,8 @@ class Config:
 
     dial_backs: int = 64
     """Dials at one time to where strangers say that they are, to answer them; half of ``half_open_per_address`` for one
-    address.  A quarter of the dials that a transport makes at one time, so that this node's own ones go on.  Beyond it
-    the oldest one is dropped and counted: an honest one is over within milliseconds."""
+    address.  Each is to two addresses at most: half of the dials that a transport makes at one time, so its own ones go
+    on.  Beyond it the oldest one is dropped and counted: an honest one is over within milliseconds."""
 
     handshake_rate: float = 50.0
     """First frames per second from one address in the long run.  At 20 us for junk and 0.5 ms for an insider's, one

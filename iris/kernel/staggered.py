@@ -19,6 +19,10 @@ STAGGER: Final = 0.25
 """Seconds after which the next one is tried beside those that have not ended.  The specification's default; above the
 round trip of nearly every line, so that a connection more than is needed is rare."""
 
+AT_ONCE: Final = 4
+"""Attempts that are under way at one time.  Others wait for one of them to end: who makes up a node with sixteen
+addresses from which nothing comes back must not take sixteen of the places that there are for connections."""
+
 
 async def first_of(
     attempts: Sequence[Callable[[], Awaitable[T]]],
@@ -26,17 +30,19 @@ async def first_of(
     *,
     expected: tuple[type[Exception], ...],
     discard: Callable[[T], None],
+    at_once: int = AT_ONCE,
 ) -> T | None:
     """Return the result of the first attempt that succeeds; None if all have failed.
 
-    The next attempt begins when the one before has failed, and after ``STAGGER`` seconds at the latest.  How long all
-    of it takes is for the caller to limit.  Cancelling it leaves no result behind.
+    The next attempt begins when the one before has failed, and after ``STAGGER`` seconds at the latest, as far as
+    ``at_once`` allows.  How long all of it takes is for the caller to limit.  Cancelling it leaves no result behind.
 
     Args:
         attempts: in the order in which they are preferred.
         failures: gets the errors of those that failed, in the same order.
         expected: what counts as a failure; anything else comes out as it is.
         discard: called with each result that is not returned.
+        at_once: attempts that may be under way at one time.
     """
     if len(attempts) == 1:  # which is usual, and needs no tasks
         try:
@@ -58,12 +64,14 @@ async def first_of(
     try:
         async with open_background() as nursery:
             for number in range(len(attempts)):
+                while not results and number - len(failed) >= at_once:
+                    await changed.park()
+                if results:
+                    break
                 nursery.start_soon(attempt, number)
                 with trio.move_on_after(STAGGER):
                     while not results and number not in failed:
                         await changed.park()
-                if results:
-                    break
             while not results and len(failed) < len(attempts):
                 await changed.park()
     except BaseException:

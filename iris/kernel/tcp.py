@@ -43,6 +43,10 @@ def with_length(frame: bytes) -> tuple[bytes, ...]:
     return (_LENGTH(size) + frame,) if size <= SMALL else (_LENGTH(size), frame)
 
 
+_OF_A_NAME: Final = 2
+"""Addresses of a name that are dialled at one time: most have two, of which one may be cut off."""
+
+
 @final
 class Dials:
     """How many connections may be made at the same time, and how many names be looked up.
@@ -97,13 +101,12 @@ async def open_greeted(
     except (OSError, ValueError, RuntimeError) as error:  # a name beyond those that can be asked for; no thread is left
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
 
-    async def connect(family: int, address: Any) -> tuple[socket.socket, T]:
-        async with dials.connections:
-            return await _open_at(family, address, greet)
-
     failures: list[Exception] = []
-    attempts = [partial(connect, family, address) for family, address in addresses]
-    connection = await first_of(attempts, failures, expected=(OSError,), discard=lambda made: made[0].close())
+    attempts = [partial(_open_at, family, address, greet) for family, address in addresses]
+    async with dials.connections:  # one place, however many addresses a stranger's name has
+        connection = await first_of(
+            attempts, failures, expected=(OSError,), discard=lambda made: made[0].close(), at_once=_OF_A_NAME
+        )
     if connection is not None:
         return connection
     refused = all(isinstance(error, ConnectionRefusedError) for error in failures)

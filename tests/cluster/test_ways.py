@@ -207,6 +207,23 @@ async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock:
     assert sum(line.closed == 0 for line in exchange.lines) == 1
 
 
+async def test_of_a_stranger_s_addresses_two_are_dialled_at_a_time(autojump_clock: MockClock) -> None:
+    """He may name sixteen from which nothing comes back, in each of many first frames."""
+    exchange = Exchange()
+    dialled: list[str] = []
+
+    async def dial(url: str, on_break: Callable[[], None]) -> Line:
+        dialled.append(url)
+        await trio.sleep_forever()
+        raise AssertionError(on_break)
+
+    exchange.dial = dial  # type: ignore[method-assign]
+    ways = Ways(cast("Transport", exchange), ignore)
+    with trio.move_on_after(60):
+        await ways.answer([str(number) for number in range(16)])
+    assert dialled == ["0", "1"]
+
+
 async def test_a_connection_that_has_ended_was_dialled_nowhere() -> None:
     watched = Watched()
     outgoing = await watched.ways.dial("one")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.kernel.staggered import STAGGER, first_of
+from iris.kernel.staggered import AT_ONCE, STAGGER, first_of
 
 Attempt = Callable[[], Awaitable[int]]
 
@@ -66,6 +66,23 @@ async def test_one_that_answers_late_counts_if_those_after_it_do_not_at_all(auto
     ways = Ways()
     assert await ways.first(ways.way(0, 2.0), ways.way(1, 3600), ways.way(2, 0.1, OSError("no"))) == 0
     assert ways.elapsed() == 2.0
+
+
+async def test_no_more_are_under_way_than_there_are_places(autojump_clock: MockClock) -> None:
+    ways = Ways()
+    silent = [ways.way(number, 3600) for number in range(AT_ONCE - 1)]
+    late = AT_ONCE * STAGGER + 2.0
+    assert await ways.first(*silent, ways.way(8, late, OSError("no")), ways.way(9, 0.5)) == 9
+    assert ways.began[-2:] == [((AT_ONCE - 1) * STAGGER, 8), ((AT_ONCE - 1) * STAGGER + late, 9)]
+    assert ways.elapsed() == (AT_ONCE - 1) * STAGGER + late + 0.5
+
+
+async def test_one_that_succeeds_while_another_waits_for_a_place_ends_it_all(autojump_clock: MockClock) -> None:
+    ways = Ways()
+    silent = [ways.way(number, 3600) for number in range(AT_ONCE - 1)]
+    assert await ways.first(ways.way(8, 10.0), *silent, ways.way(9, 0.0)) == 8
+    assert 9 not in [number for _, number in ways.began]
+    assert ways.elapsed() == 10.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

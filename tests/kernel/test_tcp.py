@@ -227,7 +227,7 @@ async def test_an_address_of_a_host_that_does_not_answer_does_not_keep_it_from_t
                     assert await stream.receive_some(100) == b"", "the other end has closed it"
 
             nursery.start_soon(answer)
-            with await dial("tcp://many:1") as connection:
+            with await open_connection("tcp://many:1", Dials(1)) as connection:  # both take one place
                 assert connection.getpeername()[1] == listener.port
         assert descriptors() == before
 
