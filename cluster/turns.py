@@ -116,6 +116,7 @@ class Turns:
                     del self._waiting[source]
             if self._watcher is turn:
                 self._watcher = None
+            if self._watcher is None:  # also when this one was to be it, and is cancelled
                 for queue in self._waiting.values():
                     queue[0].woken.set()  # which makes it the next one
                     break

@@ -167,6 +167,28 @@ async def hold_all_turns(turns: Turns, seconds: float) -> None:
         await trio.sleep(seconds)
 
 
+async def test_somebody_looks_also_if_the_next_one_to_look_is_cancelled_at_that_moment(
+    autojump_clock: MockClock,
+) -> None:
+    for _ in range(20):  # which of two tasks runs first is for trio to say
+        crowd = Crowd(Turns(5.0), 30.0)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * AT_A_TIME):
+                nursery.start_soon(crowd.come, number)
+                await trio.testing.wait_all_tasks_blocked()
+
+            async def give_up() -> None:
+                with trio.move_on_at(began + PATIENCE):
+                    await crowd.come(100)
+
+            nursery.start_soon(give_up)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(crowd.come, 101)
+        assert 100 not in crowd.began
+        assert crowd.began[101] == began + 2 * PATIENCE
+
+
 async def test_thousands_that_one_source_made_up_keep_nobody_of_another_waiting_for_long(
     autojump_clock: MockClock,
 ) -> None:
