@@ -35,6 +35,10 @@ class Crowd:
             await trio.sleep(self.seconds)
             self.inside -= 1
 
+    async def come_until(self, until: float, number: int) -> None:
+        with trio.move_on_at(until):
+            await self.come(number)
+
 
 async def crowd_of(count: int, seconds: float, *, connect: bool = False) -> Crowd:
     crowd = Crowd(Turns(5.0), seconds, connect=connect)
@@ -177,12 +181,7 @@ async def test_somebody_looks_also_if_the_next_one_to_look_is_cancelled_at_that_
             for number in range(2 * AT_A_TIME):
                 nursery.start_soon(crowd.come, number)
                 await trio.testing.wait_all_tasks_blocked()
-
-            async def give_up() -> None:
-                with trio.move_on_at(began + PATIENCE):
-                    await crowd.come(100)
-
-            nursery.start_soon(give_up)
+            nursery.start_soon(crowd.come_until, began + PATIENCE, 100)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(crowd.come, 101)
         assert 100 not in crowd.began
