@@ -12,7 +12,8 @@ calls less in ``Link.post``; of seven system calls for one, six are left at the 
 - A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any
   other reason than to wait for frames.
 - The task of the mesh is woken then.  As long as it has not run, followers may have the reading again for nothing.
-- What a frame brings about is done in the context of the mesh, whoever reads it.
+- What a frame brings about is done in the context of the mesh, whoever reads it.  So is what fails: an error that
+  nobody expects ends the node, and not the request of whoever happened to read.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Reading:
         self._returning = False
         """Whether the task of the mesh is about to run, and was not needed so far."""
         self._over = False
+        self._failure: Exception | None = None
+        """What a follower met when it read, and is for the task of the mesh."""
         self._all = True
         """Whether all is read that has come."""
         self._returned = Wakeup()
@@ -64,6 +67,8 @@ class Reading:
         """Read while no follower does, until the transport is closed; to be run in one task of the mesh."""
         try:
             while True:
+                if self._failure is not None:
+                    raise self._failure
                 self._reads = True
                 self._read(None)
                 self._reads = False
@@ -123,7 +128,11 @@ class Reading:
             self._returned.wake()
 
     async def read(self, follower: Follower) -> None:
-        """Read until ``follower`` is woken; a checkpoint."""
+        """Read until ``follower`` is woken; a checkpoint.
+
+        Raises:
+            trio.ClosedResourceError: nothing can be read any more.
+        """
         if not self._all:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._read_as(follower)
@@ -140,6 +149,11 @@ class Reading:
         self.reader = follower
         try:
             self._context.run(self._read, follower)
+        except trio.ClosedResourceError:
+            raise
+        except Exception as error:
+            self._failure = error
+            raise trio.ClosedResourceError("reading has failed") from error
         finally:
             self.reader = None
 

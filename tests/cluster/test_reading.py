@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -323,6 +324,29 @@ async def test_a_wake_up_is_not_lost_when_the_transport_is_closed_right_after_it
         with trio.fail_after(1):
             await woken.wait()
         assert not desk.follower.leads
+
+
+async def test_an_error_that_nobody_expects_is_not_the_follower_s(autojump_clock: MockClock) -> None:
+    readers: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async def read() -> None:
+        async with open_desk() as (desk, nursery):
+            desk.readers = readers
+            nursery.start_soon(desk.follow)
+            await wait_all_tasks_blocked()
+            await desk.send(WAKE)
+            desk.on_frame = [fail]
+            await desk.send(b"1")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await read()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, ZeroDivisionError)
+    assert readers == ["run", "follow"]
+    assert "run" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
 
 async def test_only_one_follower_has_it(autojump_clock: MockClock) -> None:
