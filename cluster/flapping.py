@@ -2,8 +2,8 @@
 
 The term is that of routers: RFC 2439, "BGP Route Flap Damping".  The first breaks cost nothing, for a listener that
 restarts or a line that comes and goes breaks a link several times, and is to be back at once.  But each handshake takes
-both ends milliseconds, closes the route and has others asked; a node that drops its links twice a second would have
-all others shake hands with it for ever.
+both ends milliseconds, closes the route and has others asked; a node that drops its links ten times a second
+would have all others shake hands with it as often, for ever.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Final, final
 
 from iris.kernel.ids import NodeId
 
-FREE: Final = 10
-"""Breaks in a row after which a node is dialled again as soon as ever."""
+FREE: Final = 60
+"""Breaks in a row after which a node is dialled again as soon as ever: transfers go on while a network is that bad."""
 
-EVERY: Final = 5.0
+EVERY: Final = 1.0
 """Seconds after which one more break is free, so that a node whose links live for so long is never waited for; and for
-which a node is waited for at the most.  Less than a member is suspected for that does not answer others either."""
+which a node is waited for at the most.  With five a tunnel through a network that broke all connections ten times a
+second was lost, because its member was given up meanwhile."""
 
 _REMEMBERED: Final = 1024
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.effects import Changed
-from iris.cluster.flapping import EVERY, Flapping
+from iris.cluster.flapping import EVERY, FREE, Flapping
 from iris.cluster.linking import Linking, dials_second
 from iris.cluster.mesh import Mesh
 from iris.cluster.records import MemberState
@@ -205,7 +205,7 @@ async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_wa
 ) -> None:
     links = Links(node(2), answers=True)
     began = trio.current_time()
-    for _ in range(20):
+    for _ in range(2 * FREE):
         links.flapping.broke(node(1), began)
     async with open_linking(links) as linking:
         linking.hold(node(1), (0x14, ()))
