@@ -451,8 +451,8 @@ class Node:
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
 
-        The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Leaving the
-        block ends it.  Those at other sites are never among them: sites keep that to themselves, but for ``members``.
+        The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Those at
+        other sites are never among them: see ``members``.  Leaving the block, by cancelling, too, leaves nothing behind.
         """
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)
