@@ -452,7 +452,7 @@ class Node:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
 
         The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Those at
-        other sites are never among them: see ``members``.  Leaving the block, by cancelling, too, leaves nothing behind.
+        other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
         """
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)
