@@ -137,8 +137,8 @@ class Ways:
     async def dial_any(self, urls: Iterable[str], at_once: int = AT_ONCE) -> Outgoing:
         """Connect to the first of ``urls`` that can be reached.
 
-        One that does not answer holds the next one up for a quarter of a second, or until fewer than ``at_once`` are
-        being dialled.  How long all of it takes is for the
+        One that does not answer holds the next one up for a quarter of a second; where ``at_once`` are being dialled
+        already, the oldest of them is given up after a second.  How long all of it takes is for the
         caller to limit.  Cancelling leaves no connection behind.
 
         Raises:

@@ -20,8 +20,11 @@ STAGGER: Final = 0.25
 round trip of nearly every line, so that a connection more than is needed is rare."""
 
 AT_ONCE: Final = 4
-"""Attempts that are under way at one time.  Others wait for one of them to end: who makes up a node with sixteen
-addresses from which nothing comes back must not take sixteen of the places that there are for connections."""
+"""Attempts that are under way at one time: who makes up a node with sixteen addresses from which nothing comes back
+must not take sixteen of the places that there are for connections."""
+
+LONGEST: Final = AT_ONCE * STAGGER
+"""Seconds after which an attempt is given up if another one waits for its place; with so many at once none waits."""
 
 
 async def first_of(
@@ -42,7 +45,8 @@ async def first_of(
         failures: gets the errors of those that failed, in the same order.
         expected: what counts as a failure; anything else comes out as it is.
         discard: called with each result that is not returned.
-        at_once: attempts that may be under way at one time.
+        at_once: attempts that may be under way at one time.  Where more wait, the oldest one is given up after
+            ``LONGEST`` seconds, and counts as failed with the first of ``expected``.
     """
     if len(attempts) == 1:  # which is usual, and needs no tasks
         try:
@@ -52,22 +56,30 @@ async def first_of(
             return None
     results: list[T] = []
     failed: dict[int, Exception] = {}
+    under_way: dict[int, tuple[trio.CancelScope, float]] = {}
     changed = trio.lowlevel.ParkingLot()
 
     async def attempt(number: int) -> None:
-        try:
-            results.append(await attempts[number]())
-        except expected as error:
-            failed[number] = error
+        with under_way[number][0] as scope:
+            try:
+                results.append(await attempts[number]())
+            except expected as error:
+                failed[number] = error
+        if scope.cancelled_caught:
+            failed[number] = expected[0](f"nothing came back for {LONGEST:g} s, and others were to be tried")
+        del under_way[number]
         changed.unpark_all()
 
     try:
         async with open_background() as nursery:
             for number in range(len(attempts)):
-                while not results and number - len(failed) >= at_once:
+                while not results and len(under_way) >= at_once:
+                    scope, until = next(iter(under_way.values()))
+                    scope.deadline = until
                     await changed.park()
                 if results:
                     break
+                under_way[number] = (trio.CancelScope(), trio.current_time() + LONGEST)
                 nursery.start_soon(attempt, number)
                 with trio.move_on_after(STAGGER):
                     while not results and number not in failed:
