@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 MIN_APERTURE: Final = 12
-"""Members.  With 64 requests at one time 1,000 members then keep 0.83 of the rate of ten, and 0.33 if all are asked
+"""Members.  With 64 requests at one time 1,000 members then keep 0.77 of the rate of ten, and 0.33 if all are asked
 (case ``members-64`` of ``make bench``)."""
 
 _WIDEST: Final = 4.0
