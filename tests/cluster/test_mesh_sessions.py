@@ -261,9 +261,9 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
             genuine: list[bytes] = []
             receive = a.mesh._receive
 
-            def listen(frame: bytes) -> None:
+            def listen(frame: bytes | memoryview) -> None:
                 if len(frame) > 16:
-                    genuine.append(frame)
+                    genuine.append(bytes(frame))
                 receive(frame)
 
             a.mesh._receive = listen  # type: ignore[method-assign]
