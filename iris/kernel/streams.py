@@ -115,7 +115,8 @@ class Streams:
         self._watched: dict[int, Callable[[int], None]] = {}
         self._ready: deque[tuple[int, int]] = deque()
         self._chunk = memoryview(bytearray(_CHUNK))
-        self._at = self._end = 0
+        self._at: int = 0
+        self._end: int = 0
         self._current: _Stream | None = None
         """Whose bytes are in the chunk."""
         self._left: _Stream | None = None
