@@ -5,7 +5,7 @@ next round.  A task that waits for one frame after the other (who asks one thing
 sooner if it reads by itself.  So such a *follower* takes the reading over from the task of the mesh, and gives it back
 (leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).  In turns beside nodes
 whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of the time (314 us instead of 341
-for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the other one, together with six
+for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the other one, together with five
 calls less in ``Link.post``; of seven system calls for one, six are left at the member.  Rules of this file:
 
 - One task has the reading.  It waits for frames, runs, or is about to run: frames never wait for anybody else.

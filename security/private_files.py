@@ -30,6 +30,7 @@ LOCK_PATIENCE: Final = 30.0
 once on two slow processors, each after the other, that is seconds."""
 
 _LOCK_PAUSE: Final = 0.01
+"""Seconds between two attempts: ``flock`` waits without a limit or not at all."""
 
 _OTHERS: Final = 0o077
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

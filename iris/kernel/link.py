@@ -218,19 +218,12 @@ class Link:
         self._wakeup.wake()
 
     def _send_first(self, message: Message, now: float) -> bool:
-        """Do what ``_push`` would with a message before which there is nothing, by six calls less; tell whether."""
+        """Do what ``_push`` would with a message before which there is nothing, by five calls less; tell whether."""
         outgoing, session = self._outgoing, self._session
         if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
             return False
         self._asked += 1
-        self._frame_messages, self._gathered = 1, False
-        self._frame = encode_batch([message], session.seal)
-        try:
-            if self._offer(outgoing, now) and not self._open:
-                return True
-        except trio.ClosedResourceError:
-            self._outgoing = None
-        self._wakeup.wake()
+        self._send_now(encode_batch([message], session.seal), outgoing, now)
         return True
 
     def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
@@ -251,14 +244,7 @@ class Link:
             return False
         if now > self.moved:
             self.moved = now
-        self._frame_messages, self._gathered = 1, False
-        self._frame = session.seal(batch)
-        try:
-            if self._offer(outgoing, now):
-                return True
-        except trio.ClosedResourceError:
-            self._outgoing = None
-        self._wakeup.wake()
+        self._send_now(session.seal(batch), outgoing, now)
         return True
 
     def post_encoded(self, batch: bytes, size: int) -> None:
@@ -424,6 +410,16 @@ class Link:
         self._waiting_bytes += size
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
+
+    def _send_now(self, frame: bytes, outgoing: Outgoing, now: float) -> None:
+        """Offer the frame of one message before which there is nothing; what is not taken is left to the flusher."""
+        self._frame, self._frame_messages, self._gathered = frame, 1, False
+        try:
+            if self._offer(outgoing, now):
+                return
+        except trio.ClosedResourceError:
+            self._outgoing = None
+        self._wakeup.wake()
 
     def _push(self, now: float | None = None) -> bool:
         """Send the next frame from within ``post``, if nothing stands in the way; tell whether it was taken."""

@@ -20,13 +20,18 @@ _KEPT: Final = 4
 """Pieces that are kept while nobody uses them: one is in use at a time, two where frames come inside of others."""
 
 _free: Final[list[bytearray]] = []
+"""Of the whole process: nodes in several threads, as Spark's drivers have them, share it."""
 
 
 def borrow(size: int) -> memoryview:
     """Return room for ``size`` bytes, with whatever stood there before."""
     if size > _SIZE:
         return memoryview(bytearray(size))
-    return memoryview(_free.pop() if _free else bytearray(_SIZE))[:size]
+    try:
+        memory = _free.pop()
+    except IndexError:  # to look whether there is one does not help: another thread may take it
+        memory = bytearray(_SIZE)
+    return memoryview(memory)[:size]
 
 
 def give_back(room: memoryview) -> None:

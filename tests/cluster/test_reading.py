@@ -284,16 +284,16 @@ async def test_a_wait_lets_other_tasks_run_although_it_was_over_at_once(autojump
         assert desk.readers == ["run", "follow", "follow"]
 
 
+async def wait_twice(follower: Follower, woken: trio.Event) -> None:
+    await follower.wait()
+    await follower.wait()
+    woken.set()
+
+
 async def test_when_the_transport_is_closed_followers_still_wait_for_others(autojump_clock: MockClock) -> None:
     woken = trio.Event()
-
-    async def follow() -> None:
-        await desk.follower.wait()
-        await desk.follower.wait()
-        woken.set()
-
     async with open_desk() as (desk, nursery):
-        nursery.start_soon(follow)
+        nursery.start_soon(wait_twice, desk.follower, woken)
         await wait_all_tasks_blocked()
         await desk.send(WAKE)
         assert desk.follower.leads
@@ -308,14 +308,8 @@ async def test_when_the_transport_is_closed_followers_still_wait_for_others(auto
 
 async def test_a_wake_up_is_not_lost_when_the_transport_is_closed_right_after_it(autojump_clock: MockClock) -> None:
     woken = trio.Event()
-
-    async def follow() -> None:
-        await desk.follower.wait()
-        await desk.follower.wait()
-        woken.set()
-
     async with open_desk() as (desk, nursery):
-        nursery.start_soon(follow)
+        nursery.start_soon(wait_twice, desk.follower, woken)
         await wait_all_tasks_blocked()
         await desk.send(WAKE)
         assert desk.follower.leads

@@ -26,6 +26,21 @@ def test_what_was_given_back_is_used_again_and_nothing_else() -> None:
     assert four.obj is not two.obj
 
 
+class Taken(list[bytearray]):
+    """Has one until it is asked for it: another thread was faster."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_one_that_another_thread_takes_meanwhile_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_free", Taken())
+    assert len(borrow(40_000)) == 40_000
+
+
 def test_what_is_very_large_has_memory_of_its_own() -> None:
     large = borrow(2**20)
     assert len(large) == 2**20

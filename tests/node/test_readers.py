@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -70,10 +68,17 @@ async def test_readers_are_those_who_wait(autojump_clock: MockClock) -> None:
 async def test_a_handler_that_waits_holds_up_no_other(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         _, shop = await bring_up(stage)
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await shop.request("store", "late", operation="wait"))
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(shop.request, "store", operation="wait"))
+            nursery.start_soon(ask)
             await trio.sleep(1)
+            assert answers == []
             await shop.request("store", operation="open")
+        assert answers == ["late"]
         await warm_up(shop)
 
 
@@ -124,12 +129,18 @@ async def test_a_handler_may_ask_others_and_its_own_node(autojump_clock: MockClo
 
 
 async def test_one_place_for_handlers_is_enough(autojump_clock: MockClock) -> None:
+    answers: list[object] = []
+
+    async def ask(node: iris.Node, number: int) -> None:
+        answers.append(await node.request("store", number) == number)
+
     async with open_stage() as stage:
         member, shop = await bring_up(stage, concurrency=1)
         async with trio.open_nursery() as nursery:
             for number in range(50):
-                nursery.start_soon(shop.request, "store", number)
-                nursery.start_soon(member.request, "store", number)
+                nursery.start_soon(ask, shop, number)
+                nursery.start_soon(ask, member, number)
+        assert answers == [True] * 100
         await warm_up(shop)
 
 
