@@ -312,10 +312,16 @@ def test_the_child_of_a_fork_touches_nothing_of_its_parents() -> None:
                 assert way.send_nowait(b"after")
                 assert await receive(far) == b"after"
             far.close()
-            while not lost.is_set():
-                await near.wait_readable()
-                assert near.receive_nowait() is None
-                await trio.lowlevel.checkpoint()
+
+            async def read() -> None:
+                while True:
+                    await near.wait_readable()
+                    assert near.receive_nowait() is None
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await lost.wait()  # it is told in another turn than that in which it is read
+                nursery.cancel_scope.cancel()
             way.close()
 
     trio.run(main)
