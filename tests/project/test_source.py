@@ -23,7 +23,6 @@ TREES = (
     "examples",
     "docs",
 )
-LONGEST = 500
 
 
 def python_files(*trees: str) -> list[Path]:
@@ -46,11 +45,6 @@ def named(path: Path) -> str:
 def test_the_tree_is_found() -> None:
     assert ROOT / "iris" / "kernel" / "errors.py" in source_files()
     assert ROOT / "security" / "__init__.py" in source_files()
-
-
-def test_no_file_is_longer_than_500_lines() -> None:
-    lengths = {named(file): len(file.read_text().splitlines()) for file in python_files(*TREES)}
-    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "HACK"])
