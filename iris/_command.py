@@ -16,6 +16,7 @@ from typing import cast, final
 import click
 
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.unexpected import note_unexpected
 
 VERBS = {
     "demo": "iris._command_demo",
@@ -110,6 +111,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except BaseException as error:
         known = _status_of(_first_cause(error))
         if known is None:
+            note_unexpected(error)
             raise
         return known
     return status if isinstance(status, int) else 0

@@ -36,6 +36,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
 from iris.kernel.transport import Transport
+from iris.kernel.unexpected import noting_unexpected
 from iris.security.credential import Credential
 from iris.security.credential_watch import CredentialWatch
 from iris.security.identity import NodeIdentity, PeerIdentity
@@ -154,6 +155,7 @@ async def open_node(
         transport.close()
         raise
     async with (
+        _noting_unexpected(),
         _sweeping(registry),
         open_mesh(
             identity,
@@ -275,6 +277,12 @@ async def _listen(
             if not await remake():
                 raise
     return await transport.listen(urls)
+
+
+@asynccontextmanager
+async def _noting_unexpected() -> AsyncIterator[None]:
+    with noting_unexpected():
+        yield
 
 
 @asynccontextmanager

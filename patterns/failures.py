@@ -35,6 +35,13 @@ def _text(value: object) -> str:
         return f"a {type(value).__name__} without a text"
 
 
+def is_only(error: BaseException, kind: type[Exception]) -> bool:
+    """Tell whether an error is of a kind, or a group of nothing else."""
+    if not isinstance(error, BaseExceptionGroup):
+        return isinstance(error, kind)
+    return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None
+
+
 def failure_in(error: BaseException) -> BaseException | None:
     """Return what went wrong in a handler besides its being cancelled.
 

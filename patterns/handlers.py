@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import trio
 from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
 from iris.kernel.wire import Payload, encode_payload
 from iris.patterns.conversion import Converter, Mismatch, converter, plain
+from iris.patterns.failure_log import serving_log
 from iris.patterns.values import Request
 
 BAD_REQUEST: Final = "bad_request"
@@ -60,7 +62,31 @@ async def _in_thread(
 ) -> Any:
     """Wait for a thread's result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
     call = partial(handler, request) if convert is None else partial(_converted, handler, convert, both, request)
-    return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    token, log = trio.lowlevel.current_trio_token(), serving_log.get()
+    errors: list[BaseException] = []
+    abandoned = False
+
+    def note_late(error: BaseException) -> None:
+        if log is not None:
+            log.failed("request", error, request.operation, request.sender, late=True)
+
+    def call_and_tell() -> Any:
+        try:
+            return call()
+        except BaseException as error:
+            errors.append(error)
+            if abandoned:
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(note_late, error)
+            raise
+
+    try:
+        return await trio.to_thread.run_sync(call_and_tell, abandon_on_cancel=True, limiter=limiter)
+    except trio.Cancelled:
+        abandoned = True
+        for error in errors:  # it came with the cancellation
+            note_late(error)
+        raise
 
 
 def _payload(convert: Converter, request: Request) -> Any:

@@ -19,11 +19,13 @@ from iris.cluster.peer import Peer
 from iris.cluster.reading import Follower, Reading
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
+from iris.kernel.errors import TunnelBroken
 from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
 from iris.patterns.contexts import fresh_context, in_fresh_contexts
-from iris.patterns.failures import described, failure_in
+from iris.patterns.failure_log import FailureLog, serving_log
+from iris.patterns.failures import described, failure_in, is_only
 from iris.patterns.handlers import RequestHandler, encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OF_HANDLER, OVERLOADED
@@ -178,9 +180,11 @@ class Membership:
         self._broadcasts: deque[Message] = deque()
         self._broadcast_news = Wakeup()
         self._drained = trio.Event()
+        self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
         """What every handler begins with, whoever asks and whatever ran before: that of who joined the cluster."""
         self._context.run(served_priority.set, Priority.NORMAL)
+        self._context.run(serving_log.set, self.failures)
 
     def __repr__(self) -> str:
         return f"<Membership in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
@@ -378,6 +382,7 @@ class Membership:
         self._answer(job, (kinds.FAILURE, job.identifier, EXPIRED, "", 0), 0)
 
     async def _call(self, job: Job) -> tuple[wire.Message, int]:
+        request: Request | None = None
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -392,17 +397,19 @@ class Membership:
                 result = await result
             payload = encoded(result, self._config.max_payload)
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
-            return self._fail(job, error)
+            return self._fail(job, error, request)
         except BaseException as error:
             failure = failure_in(error)
             if failure is None:
                 raise
-            return self._fail(job, failure)
+            return self._fail(job, failure, request)
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
 
-    def _fail(self, job: Job, error: BaseException) -> tuple[wire.Message, int]:
+    def _fail(self, job: Job, error: BaseException, request: Request | None) -> tuple[wire.Message, int]:
         self._failed += 1
+        if request is not None:  # else its payload or headers cannot be read, which is no failure of the handler
+            self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, job.identifier, code, text, OF_HANDLER), len(text)
 
@@ -443,11 +450,11 @@ class Membership:
             result = handler(message)
             if inspect.isawaitable(result):
                 await result
-        except Exception:  # noqa: BLE001 -- whatever a handler raises; it is counted
-            return False
         except BaseException as error:
-            if failure_in(error) is None:
+            failure = error if isinstance(error, Exception) else failure_in(error)
+            if failure is None:
                 raise
+            self.failures.failed("broadcast", failure, None, message.sender)
             return False
         return True
 
@@ -459,16 +466,24 @@ class Membership:
         self._context.run(self._nursery.start_soon, self._serve_tunnel, handler, tunnel)
 
     async def _serve_tunnel(self, handler: TunnelHandler, tunnel: Tunnel) -> None:
+        broken = True  # whatever closing it raises is its end
         try:
             async with tunnel:
-                await handler(tunnel)
-        except Exception:  # noqa: BLE001 -- the opener was told by the tunnel; one bad handler must not end the others
-            self._tunnels_failed += 1
-        except BaseException as error:
-            if failure_in(error) is None:
+                try:
+                    await handler(tunnel)
+                except BaseException:
+                    broken = tunnel.is_broken
+                    raise
+        except BaseException as error:  # the opener is told by the tunnel; one bad handler must not end the others
+            failure = error if isinstance(error, Exception) else failure_in(error)
+            if failure is None:
                 self._tunnels_cancelled += 1
                 raise
             self._tunnels_failed += 1
+            if broken and is_only(failure, TunnelBroken):
+                self.failures.ended("tunnel", "ended with TunnelBroken", tunnel.operation, tunnel.sender)
+            else:
+                self.failures.failed("tunnel", failure, tunnel.operation, tunnel.sender)
         else:
             self._tunnels_served += 1
         finally:
@@ -496,3 +511,4 @@ class Membership:
         self._queue.clear()
         for job in self._running:
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
+        self.failures.write_off()

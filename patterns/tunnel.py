@@ -335,6 +335,11 @@ class Tunnel:
         return self._closed
 
     @property
+    def is_broken(self) -> bool:
+        """Whether it has ended: by the other end, or because the two cannot reach each other; or it was closed here."""
+        return self._end.machine.ending is not None
+
+    @property
     def was_finished_by_peer(self) -> bool:
         """Whether the other end closed the tunnel on purpose and without an error."""
         ending = self._end.machine.ending

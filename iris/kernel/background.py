@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import trio
 
+from iris.kernel.unexpected import note_unexpected
+
 
 @asynccontextmanager
 async def open_background() -> AsyncIterator[trio.Nursery]:
@@ -18,7 +20,8 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
 
     What the block raises comes out as it is and not in a group, so that users of ``open_node`` can write a plain
     ``except``.  When a task fails, its error ends the block and comes out the same way; several at once come as a
-    group.  A group that the block itself raises stays one.
+    group.  A group that the block itself raises stays one.  What a task raises and Iris did not expect says what to
+    report.
     """
     with _alone():
         async with trio.open_nursery() as around:
@@ -33,10 +36,14 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
 
 
 async def _host(task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    with _alone():
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
+    try:
+        with _alone():
+            async with trio.open_nursery() as nursery:
+                task_status.started(nursery)
+                await trio.sleep_forever()
+    except BaseException as error:  # of a task: those of the block are its own affair
+        note_unexpected(error)
+        raise
 
 
 @contextmanager

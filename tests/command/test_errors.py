@@ -117,11 +117,13 @@ def test_output_that_cannot_be_written_is_told_once_and_dropped(
     assert capsys.readouterr().err == "iris: No space left on device\n"
 
 
-def test_an_error_of_ours_keeps_its_traceback(failing: Failing) -> None:
+def test_an_error_of_ours_keeps_its_traceback_and_says_what_to_report(failing: Failing) -> None:
     bug = ExceptionGroup("outer", [ZeroDivisionError()])
     with pytest.raises(ExceptionGroup) as caught:
         failing(bug)
     assert caught.value is bug
+    (note,) = bug.exceptions[0].__notes__
+    assert note.startswith("Iris did not expect this error. Please report the whole traceback")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt()])])

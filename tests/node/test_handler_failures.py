@@ -1,0 +1,235 @@
+"""What handlers raise is logged where it happened: with a traceback, for whom, and not more than people can read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.testing import open_network
+
+LOGGER = "iris.handlers"
+PAYLOAD = "the payload is nobody else's business"
+
+
+def failing() -> iris.Service:
+    service = iris.Service("failing")
+
+    @service.request
+    async def fail(request: iris.Request) -> object:
+        raise KeyError("no such row")
+
+    @service.request("group")
+    async def fail_in_a_nursery(request: iris.Request) -> None:
+        async def fail_inside() -> None:
+            raise ValueError("inside")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_inside)
+
+    @service.request("thread", thread=True)
+    def fail_in_a_thread(request: iris.Request) -> object:
+        raise OSError("no such disk")
+
+    @service.request("unsendable")
+    async def answer_with_what_cannot_be_sent(request: iris.Request) -> object:
+        return object()
+
+    @service.request("answer")
+    async def answer_with_an_error(request: iris.Request) -> object:
+        raise iris.RemoteError("no_such_row", f"there is no row {request.payload}")
+
+    @service.request("slow")
+    async def never_end(request: iris.Request) -> object:
+        await trio.sleep_forever()
+
+    @service.broadcast
+    async def fail_to_hear(message: iris.Message) -> None:
+        raise LookupError("no such cache")
+
+    @service.tunnel
+    async def fail_to_talk(tunnel: iris.Tunnel) -> None:
+        raise ZeroDivisionError("no such part")
+
+    @service.tunnel("listen")
+    async def listen(tunnel: iris.Tunnel) -> None:
+        async for _ in tunnel:
+            pass
+
+    return service
+
+
+@asynccontextmanager
+async def a_caller_of(service: iris.Service) -> AsyncIterator[iris.Node]:
+    async with (
+        open_network(seed=1) as network,
+        network.open_node("failing") as member,
+        network.open_node("shop") as shop,
+        member.join("failing", service),
+    ):
+        await shop.wait_for("failing")
+        yield shop
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> Sequence[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == LOGGER and record.levelno == level]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "line"),
+    [
+        (None, KeyError, 'raise KeyError("no such row")'),
+        ("group", ExceptionGroup, 'raise ValueError("inside")'),
+        ("thread", OSError, 'raise OSError("no such disk")'),
+        ("unsendable", iris.LocalProtocolError, "cannot send a object"),
+    ],
+)
+async def test_a_request_handler_that_raises_is_logged_with_its_traceback_and_for_whom_it_ran(
+    operation: str | None,
+    error: type[Exception],
+    line: str,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
+) -> None:
+    async with a_caller_of(failing()) as shop:
+        with pytest.raises(iris.RemoteError):
+            await shop.request("failing", PAYLOAD, operation=operation)
+        (record,) = logged(caplog)
+        assert record.exc_info is not None
+        assert record.exc_info[0] is error
+        assert line in caplog.text
+        fields = {name: vars(record)[name] for name in ("cluster", "operation", "caller", "caller_node")}
+        assert fields == {"cluster": "failing", "operation": operation, "caller": "shop", "caller_node": shop.id}
+        assert type(vars(record)["number"]) is int
+        said = record.getMessage()
+        assert "request" in said
+        assert all(repr(field) in said or str(field) in said for field in fields.values() if field is not None)
+        assert PAYLOAD not in caplog.text
+
+
+async def test_so_is_one_that_a_survey_has_asked(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
+    async with a_caller_of(failing()) as shop:
+        async with shop.survey("failing", PAYLOAD) as answers:
+            assert [answer async for answer in answers] == []
+        (record,) = logged(caplog)
+        assert record.exc_info is not None
+        assert record.exc_info[0] is KeyError
+
+
+async def test_a_broadcast_handler_that_raises_is_logged(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async with a_caller_of(failing()) as shop:
+        await shop.broadcast("failing", PAYLOAD)
+        await trio.sleep(1)
+        (record,) = logged(caplog)
+        assert record.getMessage().startswith("broadcast handler of cluster 'failing' failed, called by 'shop'")
+        assert 'raise LookupError("no such cache")' in caplog.text
+        assert PAYLOAD not in caplog.text
+
+
+async def test_a_tunnel_handler_that_raises_is_logged(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async with a_caller_of(failing()) as shop:
+        with pytest.raises(iris.TunnelBroken):
+            async with shop.open_tunnel("failing") as tunnel:
+                await tunnel.receive()
+        (record,) = logged(caplog)
+        assert record.getMessage().startswith("tunnel handler of cluster 'failing' failed, called by 'shop'")
+        assert 'raise ZeroDivisionError("no such part")' in caplog.text
+
+
+async def test_a_tunnel_that_its_opener_breaks_is_no_failure_of_its_handler(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    async with a_caller_of(failing()) as shop:
+        async with shop.open_tunnel("failing", operation="listen") as tunnel:
+            await tunnel.send(PAYLOAD)
+            tunnel.abort()
+        await trio.sleep(1)
+        assert logged(caplog) == []
+        (record,) = logged(caplog, logging.DEBUG)
+        assert "TunnelBroken" in record.getMessage()
+        assert record.exc_info is None
+
+
+async def test_an_error_that_a_handler_answers_with_is_no_failure(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    async with a_caller_of(failing()) as shop:
+        with pytest.raises(iris.RemoteError, match=PAYLOAD):
+            await shop.request("failing", PAYLOAD, operation="answer")
+        assert logged(caplog) == []
+        (record,) = logged(caplog, logging.DEBUG)
+        assert record.exc_info is None
+        assert "no_such_row" in record.getMessage()
+        assert PAYLOAD not in caplog.text
+
+
+async def test_a_handler_that_is_cut_off_is_no_failure(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    async with a_caller_of(failing()) as shop:
+        with pytest.raises(iris.RequestTimeout):
+            await shop.request("failing", PAYLOAD, operation="slow", timeout=0.5)
+        await trio.sleep(1)
+        assert logged(caplog) == logged(caplog, logging.DEBUG) == []
+
+
+async def test_failures_of_one_cause_are_logged_once_a_second_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async with a_caller_of(failing()) as shop:
+        for _ in range(10):
+            with pytest.raises(iris.RemoteError):
+                await shop.request("failing")
+            with pytest.raises(iris.RemoteError):
+                await shop.request("failing", operation="group")
+        assert [vars(record)["operation"] for record in logged(caplog)] == [None, "group"]
+        await trio.sleep(1)
+        for _ in range(3):
+            with pytest.raises(iris.RemoteError):
+                await shop.request("failing")
+        first, _, later = logged(caplog)
+        assert "more" not in first.getMessage()
+        assert "9 more of this cause" in later.getMessage()
+    left = [record.getMessage() for record in logged(caplog)[3:]]
+    assert len(left) == 2
+    assert any("2 more" in text for text in left)
+    assert any("9 more" in text for text in left)
+
+
+async def test_a_thread_that_fails_when_nobody_waits_for_it_any_more_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service, go_on = iris.Service("failing"), threading.Event()
+
+    @service.request(thread=True)
+    def fail_late(request: iris.Request) -> object:
+        go_on.wait()
+        raise OSError("too late")
+
+    async with a_caller_of(service) as shop:
+        with pytest.raises(iris.RequestTimeout):
+            await shop.request("failing", PAYLOAD, timeout=0.2)
+        assert logged(caplog) == []
+        log, written = logging.getLogger(LOGGER), trio.Event()
+        log.addFilter(note := lambda _: written.set() or True)
+        try:
+            go_on.set()
+            with trio.fail_after(30):
+                await written.wait()
+        finally:
+            log.removeFilter(note)
+        assert 'raise OSError("too late")' in caplog.text
+        assert "nobody waits" in logged(caplog)[0].getMessage()
