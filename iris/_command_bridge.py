@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from iris._command_bridge_log import drop, needing_spark, replay, status, tail, trim, verify
+from iris._command_bridge_log import drop, needing_spark, replay, status, tail, transfer, trim, verify
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_number import POSITIVE
 from iris._command_output import note
@@ -118,5 +118,5 @@ def bridge(
     return run_until_done(store, endless=True)
 
 
-for _verb in (status, tail, replay, verify, trim, drop):
+for _verb in (status, tail, replay, verify, trim, drop, transfer):
     bridge.add_command(_verb)

@@ -1,14 +1,14 @@
-"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``: looking at a bridge and its log."""
+"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop``, ``transfer``: a bridge and its log."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 import trio
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from iris.spark_bridge.client import BridgeClient
     from iris.spark_bridge.inspection import BridgeStatus
     from iris.spark_bridge.options import Position
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 MIB = 1024 * 1024
 SECOND = 1.0
@@ -120,6 +122,7 @@ def _as_object(status: BridgeStatus, rate: float) -> dict[str, Any]:
         "groups": [
             {
                 "group": group.group,
+                "owner": group.owner,
                 "lag": group.lag,
                 "offsets": dict(group.offsets),
                 "heard": _time(group.timestamp),
@@ -138,7 +141,8 @@ def _show(status: BridgeStatus, rate: float) -> None:
             f"{shard.size / MIB:,.1f} MiB, newest {_time(shard.timestamp) or 'none'}"
         )
     for group in status.groups:
-        click.echo(f"group {group.group}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
+        of = f" of {group.owner}" if group.owner else ""
+        click.echo(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         click.echo(f"member {address} since it was started: {told}")
@@ -246,22 +250,63 @@ def trim(connection: Connection, name: str, timeout: float, shard: int, before: 
     return run_until_done(remove)
 
 
+def _group_or_query(verb: Verb) -> Verb:
+    """Give ``verb`` the options that name one of the two."""
+    verb = click.option("--query", metavar="NAME", help="Spark's id of a query, or the name that it was given.")(verb)
+    return click.option("--group", metavar="NAME", help="As status names it.")(verb)
+
+
+def _named(group: str | None, query: str | None) -> tuple[Literal["group", "query"], str]:
+    if group is not None and query is None:
+        return "group", group
+    if query is not None and group is None:
+        return "query", query
+    raise click.UsageError("say which: --group NAME or --query NAME")
+
+
 @click.command()
 @named
 @patient
-@click.option("--group", required=True, metavar="NAME", help="As status names it.")
+@_group_or_query
 @connected
-def drop(connection: Connection, name: str, timeout: float, group: str) -> int:
-    """Forget a group of readers that does not come back, for which --keep-unread would keep events.
+def drop(connection: Connection, name: str, timeout: float, group: str | None, query: str | None) -> int:
+    """Forget a group of readers, or a query that writes, which does not come back.
 
-    The node must speak for the bridge's own cluster.
+    For a group --keep-unread would keep events. A query that comes back all the same is a new one: the batch that it
+    repeats is stored once more. The node must speak for the bridge's own cluster.
     """
+    kind, what = _named(group, query)
 
     async def forget() -> None:
         with needing_spark():
-            from iris.spark_bridge.inspection import drop_group
+            from iris.spark_bridge.inspection import drop_group, drop_query
         async with _client(connection, name, timeout, speaking_for=name) as client:
-            await drop_group(client, group)
-            note(f"group {group} is forgotten")
+            await (drop_group if kind == "group" else drop_query)(client, what)
+            note(f"{kind} {what} is forgotten")
 
     return run_until_done(forget)
+
+
+@click.command()
+@named
+@patient
+@_group_or_query
+@click.option("--to", "owner", required=True, metavar="CLUSTER", help="To whom it belongs from now on.")
+@connected
+def transfer(
+    connection: Connection, name: str, timeout: float, group: str | None, query: str | None, owner: str
+) -> int:
+    """Let a group or query belong to another cluster than the one that has used it first.
+
+    The node must speak for the bridge's own cluster.
+    """
+    kind, what = _named(group, query)
+
+    async def give() -> None:
+        with needing_spark():
+            from iris.spark_bridge.inspection import transfer as transfer_to
+        async with _client(connection, name, timeout, speaking_for=name) as client:
+            await transfer_to(client, kind, what, owner)
+            note(f"{kind} {what} belongs to cluster {owner}")
+
+    return run_until_done(give)

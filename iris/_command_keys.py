@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -21,12 +21,15 @@ from iris.security.credential_file import load_credential, prepared_credential, 
 from iris.security.realm_file import load_realm, save_realm
 from iris.security.realm_root import RealmRoot
 from iris.security.revocation_file import prepared_revocations
-from iris.security.rights import Rights
+from iris.security.rights import Patterns, Rights
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 DAYS = Finite(0.0001, 36_525)
 """Nine seconds to a hundred years: what is shorter has ended before it is handed out, and dates have four digits."""
+
+_NO_TOPICS: Final = ("", "none", "nothing")
+"""What people write who mean no topic, where a pattern is wanted."""
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -65,7 +68,9 @@ def realm(file: Path, asks: bool) -> None:
 @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
 @click.option("--serve", "serves", multiple=True, metavar="PATTERN", help="Clusters it may join besides its own.")
 @click.option("--publish", "publishes", multiple=True, metavar="PATTERN", help="Topics it may publish (all).")
+@click.option("--no-publish", is_flag=True, help="It may publish no topic.")
 @click.option("--subscribe", "subscribes", multiple=True, metavar="PATTERN", help="Topics it may subscribe to (all).")
+@click.option("--no-subscribe", is_flag=True, help="It may subscribe to no topic.")
 @click.option("--gateway", is_flag=True, help="It may carry the sessions of other sites.")
 @asks_passphrase
 def cluster(
@@ -76,7 +81,9 @@ def cluster(
     seeds: tuple[str, ...],
     serves: tuple[str, ...],
     publishes: tuple[str, ...],
+    no_publish: bool,
     subscribes: tuple[str, ...],
+    no_subscribe: bool,
     gateway: bool,
     asks: bool,
 ) -> None:
@@ -87,7 +94,12 @@ def cluster(
     check_absent(out)
     for url in seeds:
         check_url(url)
-    rights = Rights(serves=serves, publishes=publishes or None, subscribes=subscribes or None, gateway=gateway)
+    rights = Rights(
+        serves=serves,
+        publishes=_topics("publish", publishes, none=no_publish),
+        subscribes=_topics("subscribe", subscribes, none=no_subscribe),
+        gateway=gateway,
+    )
     given = read_passphrase(asks, twice=asks and is_plain(load_realm, realm_file))
     root, passphrase = load_wrapped(load_realm, realm_file, given)
     root, credential = keyring.issue_cluster(
@@ -103,6 +115,18 @@ def cluster(
         keep(realm_file, root, passphrase)
     generation, end = credential.certificate.generation, date(credential.expires)
     note(f"{out} is the credential of cluster {name}, generation {generation}, valid until {end}")
+
+
+def _topics(option: str, patterns: tuple[str, ...], *, none: bool) -> Patterns:
+    """Return the topics that a certificate names: () for none, and None for all."""
+    if none and patterns:
+        raise click.UsageError(f"--no-{option} and --{option} contradict each other: give one of them")
+    for pattern in patterns:
+        if pattern in _NO_TOPICS:
+            raise click.UsageError(
+                f"--{option} {pattern} would permit the topic {pattern!r}: for no topic at all give --no-{option}"
+            )
+    return () if none else patterns or None
 
 
 @keys.command()

@@ -88,7 +88,7 @@ def _described(summary: CredentialSummary) -> list[tuple[str, str]]:
 
 
 def _topics(patterns: tuple[str, ...] | None) -> str:
-    return "any topic" if patterns is None else ", ".join(patterns) or "nothing"
+    return "any topic" if patterns is None else ", ".join(patterns) or "no topic"
 
 
 def date(seconds: int) -> str:

@@ -26,6 +26,7 @@ from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.operations import Operations
+from iris.spark_bridge.permissions import Permissions
 from iris.spark_bridge.place import Place
 from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.sharding import Sharding
@@ -133,7 +134,11 @@ async def open_bridge(
             clock=clock,
         )
         operations = Operations(
-            bridge, intake, bridge=name, address=address, readers=readers, find_peer=node.parts.mesh.peer
+            bridge,
+            intake,
+            permissions=Permissions(bridge=name, readers=readers, find_peer=node.parts.mesh.peer),
+            config=node.parts.mesh.config,
+            address=address,
         )
         subscriptions = [
             (

@@ -28,14 +28,14 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.ids import NodeId
-from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, StaleBatch, StoreFull
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
 from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
 
 _ERRORS: Final[Mapping[str, type[IrisError]]] = {
-    error.__name__: error for error in (DataLost, LogDamaged, StaleBatch, StoreFull, NotAllowed)
+    error.__name__: error for error in (DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull, NotAllowed)
 }
 _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
 _PAUSE: Final = 0.1

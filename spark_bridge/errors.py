@@ -16,6 +16,13 @@ class StoreFull(BridgeError):
     """
 
 
+class QuotaExceeded(BridgeError):
+    """A cluster has as much at a bridge as it may have, or all together have; the message says of what.
+
+    Nothing was changed.  Trying again helps when something of it is gone.
+    """
+
+
 class StoreBusy(BridgeError):
     """Another process has this directory open.  Two writers would destroy the log."""
 

@@ -34,7 +34,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 1"
+_FORMAT: Final = b"iris log 2"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -42,8 +42,12 @@ _SHARD: Final = struct.Struct(">8sQQqQ")
 _PUBLISHER: Final = struct.Struct(">qI")
 _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
+_OWNER: Final = struct.Struct(">q")
 
-_TABLES: Final = ("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks")
+_TABLES: Final = ("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks", "owners")
+_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7}
+"""Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
+a log, all together, so that none is taken for new in a log of this format."""
 
 
 @final
@@ -96,7 +100,10 @@ class SegmentRecord:
 
 
 class IndexView:
-    """The index as one transaction sees it.  Every call may raise LogDamaged."""
+    """The index as one transaction sees it.  Every call may raise LogDamaged.
+
+    Of a log of a former format that is only looked at (``verify``) some tables are not there; ``check`` does without.
+    """
 
     def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
         tables = {name: Table(transaction, database, name) for name, database in databases.items()}
@@ -108,6 +115,8 @@ class IndexView:
         self._publishers = tables["publishers"]
         self._cursors = tables["cursors"]
         self._sinks = tables["sinks"]
+        if "owners" in tables:
+            self._owners = tables["owners"]
 
     # -- shards ---------------------------------------------------------------------------------------------
 
@@ -254,6 +263,10 @@ class IndexView:
         batch: int = _SINK.unpack(value)[0]
         return batch
 
+    def delete_sink(self, query: bytes) -> bool:
+        """Forget a query; tell whether it had committed a batch."""
+        return self._sinks.delete(query)
+
     def put_sink(self, query: bytes, batch: int, timestamp: int) -> None:
         """Write that a batch of a query is part of the log."""
         self._sinks.put(query, _SINK.pack(batch, timestamp))
@@ -265,6 +278,36 @@ class IndexView:
         ]
         for key in found:
             self._sinks.delete(key)
+
+    # -- owners ---------------------------------------------------------------------------------------------
+
+    def owner(self, name: bytes) -> str | None:
+        """Return the cluster to which a name belongs; None if it belongs to nobody yet."""
+        value = self._owners.get(name)
+        return None if value is None else value[_OWNER.size :].decode()
+
+    def owners(self) -> Iterator[tuple[bytes, str]]:
+        """Yield every name that belongs to somebody, with the cluster to which it does."""
+        for name, value in self._owners.records():
+            yield name, value[_OWNER.size :].decode()
+
+    def put_owner(self, name: bytes, owner: str, timestamp: int) -> None:
+        """Write to whom a name belongs from ``timestamp`` on."""
+        self._owners.put(name, _OWNER.pack(timestamp) + owner.encode())
+
+    def delete_owner(self, name: bytes) -> bool:
+        """Let a name belong to nobody; tell whether it belonged to somebody."""
+        return self._owners.delete(name)
+
+    def delete_owners(self, prefix: bytes, before: int) -> None:
+        """Let the names that begin with ``prefix`` and were taken before ``before`` belong to nobody."""
+        found = [
+            name
+            for name, value in self._owners.records()
+            if name.startswith(prefix) and _OWNER.unpack_from(value)[0] < before
+        ]
+        for name in found:
+            self._owners.delete(name)
 
     # -- cursors --------------------------------------------------------------------------------------------
 
@@ -285,14 +328,20 @@ class IndexView:
 class Index:
     """The open index.  Reading is safe in any thread; one thread at a time may write.
 
+    Args:
+        path: of its directory.
+        map_bytes: how large it may become.
+        look_only: leave one of a former format as it is.
+
     Raises:
         LogDamaged: what lies at ``path`` is not an index of this version.
         StoreFull: there is no room to make one.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
+    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, look_only: bool = False) -> None:
         self._witness: Witness | None = None
         self._path = path
+        self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
         with self._translated():
             self._environment = lmdb.open(
@@ -319,15 +368,20 @@ class Index:
         with self._environment.begin(write=True) as transaction:
             found, entries = transaction.get(b"format"), self._environment.stat()["entries"]
             if found is None and entries == 0:
-                transaction.put(b"format", _FORMAT)
-            elif found != _FORMAT:
+                present = 0
+            elif found in (_FORMAT, *_FORMER):
+                present = _FORMER.get(found, len(_TABLES))
+                if entries != 1 + present:
+                    raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + present}")
+            else:
                 raise LogDamaged(f"{self._environment.path()} is not the index of a log of this version")
-            elif entries != 1 + len(_TABLES):
-                raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + len(_TABLES)}")
+            made = () if self._look_only else _TABLES[present:]
+            if made:
+                transaction.put(b"format", _FORMAT)
             try:
                 return {
-                    name: self._environment.open_db(name.encode(), txn=transaction, create=found is None)
-                    for name in _TABLES
+                    name: self._environment.open_db(name.encode(), txn=transaction, create=name in made)
+                    for name in (*_TABLES[:present], *made)
                 }
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None

@@ -1,6 +1,6 @@
 """Looking at a bridge: what it holds, how far its readers are, single events, and whether the log is sound.
 
-The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``.
+The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop`` and ``transfer``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Any, Final, Literal, cast, final
 
 import pyarrow as pa
 
 from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.ids import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.client import BridgeClient, RemoteShard
 from iris.spark_bridge.offsets import Extent, Offsets, Range, check_order, place, ranges_between
@@ -34,6 +35,8 @@ class GroupStatus:
     """How far a group of readers is."""
 
     group: str
+    owner: str
+    """The cluster to which it belongs; empty if it was made by an earlier version, and not used since."""
     offsets: Mapping[str, int]
     lag: int
     """Events that it has still to read."""
@@ -61,15 +64,18 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     shards = await client.shards()
     offsets: dict[str, dict[str, int]] = {}
     heard: dict[str, int] = {}
+    owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
     for address in dict.fromkeys(shard.address for shard in shards):
         counters[address] = await client.ask(address, "status")
         for cursor in await client.ask(address, "cursors"):
             offsets.setdefault(cursor["group"], {}).update(cursor["offsets"])
+            owners[cursor["group"]] = cursor["owner"] or owners.get(cursor["group"], "")
             heard[cursor["group"]] = max(heard.get(cursor["group"], 0), cursor["timestamp"])
     groups = [
         GroupStatus(
             group=group,
+            owner=owners[group],
             offsets=found,
             lag=sum(max(0, shard.next - max(found.get(shard.id, 0), shard.earliest)) for shard in shards),
             timestamp=heard[group],
@@ -219,10 +225,43 @@ async def drop_group(client: BridgeClient, group: str) -> None:
         NotAllowed: this node speaks for another cluster.
         ConfigError: no member knows it.
     """
-    addresses = dict.fromkeys(shard.address for shard in await client.shards())
-    known = [await client.ask(address, "drop", {"group": group}) for address in addresses]
-    if not any(known):
+    if not await _ask_all(client, "drop", {"group": group}):
         raise ConfigError(f"the bridge has no group {group!r}: its status names those that it has")
+
+
+async def drop_query(client: BridgeClient, query: str) -> None:
+    """Forget a query of Spark's that does not come back, what it has staged, and which batch of it was the last.
+
+    Should it come back, it is a new one: a batch that it repeats is stored once more.  Only for nodes of the bridge's
+    own cluster.
+
+    Raises:
+        NotAllowed: this node speaks for another cluster.
+        ConfigError: no member knows it.
+    """
+    if not await _ask_all(client, "drop", {"query": query}):
+        raise ConfigError(f"the bridge has no query {query!r}")
+
+
+async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: str, to: str) -> None:
+    """Let a group or query belong to another cluster, whose nodes go on with it.  Only for the bridge's own cluster.
+
+    Raises:
+        NotAllowed: this node speaks for another cluster.
+        ConfigError: no member knows it, or the new owner has no name of a cluster.
+    """
+    realm, _, cluster = to.rpartition("/")
+    if realm:
+        check_name(realm, "realm")
+    check_name(cluster, "cluster")
+    if not await _ask_all(client, "transfer", {kind: name, "to": to}):
+        raise ConfigError(f"the bridge has no {kind} {name!r}")
+
+
+async def _ask_all(client: BridgeClient, operation: str, payload: Mapping[str, str]) -> bool:
+    """Ask every member; tell whether one of them knew what it is about."""
+    addresses = dict.fromkeys(shard.address for shard in await client.shards())
+    return any([await client.ask(address, operation, payload) for address in addresses])
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -154,6 +155,10 @@ class Intake:
     async def abort(self, query: str, batch: int) -> None:
         """Forget what was staged of a batch."""
         await trio.to_thread.run_sync(self._staging.discard, query, batch)
+
+    async def discard(self, query: str) -> None:
+        """Forget all that was staged of a query."""
+        await trio.to_thread.run_sync(self._staging.discard, query, sys.maxsize)
 
     async def discard_abandoned(self) -> None:
         """Forget batches that nobody comes back to, now and every hour, until cancelled."""

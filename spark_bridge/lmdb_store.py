@@ -19,7 +19,7 @@ from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS, ROOM, Finishe
 from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
 from iris.spark_bridge.chunks import find_offset, read_places, take_pieces, take_places
 from iris.spark_bridge.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch, StoreFull
+from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.index import ChunkPlace, Index, IndexView, ShardRecord
@@ -290,7 +290,54 @@ class LmdbStore:
     def drop_cursor(self, group: str) -> bool:
         """See ``Store``."""
         with self._writing, self._index.write() as view:
-            return view.delete_cursor(group.encode())
+            owned = view.delete_owner(_owned("group", group))
+            return view.delete_cursor(group.encode()) or owned
+
+    # -- owners ---------------------------------------------------------------------------------------------
+
+    def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
+        """See ``Store``."""
+        key = _owned(kind, name)
+        with self._index.read() as view:
+            known = view.owner(key)
+        if known is not None:
+            return known
+        with self._writing, self._index.write() as view:
+            # Read in full before a name is taken for free: damage could hide its record.
+            owners = dict(view.owners())
+            if key in owners:
+                return owners[key]
+            alike = [cluster for other, cluster in owners.items() if other.startswith(_owned(kind, ""))]
+            if alike.count(owner) >= most_of_owner:
+                raise _too_many(kind, name, f"cluster {owner!r}", most_of_owner)
+            if len(alike) >= most:
+                raise _too_many(kind, name, "all clusters together", most)
+            view.put_owner(key, owner, now)
+        return owner
+
+    def owners(self, kind: str) -> dict[str, str]:
+        """See ``Store``."""
+        prefix = _owned(kind, "")
+        with self._index.read() as view:
+            return {name[len(prefix) :].decode(): owner for name, owner in view.owners() if name.startswith(prefix)}
+
+    def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
+        """See ``Store``."""
+        with self._writing, self._index.write() as view:
+            known = view.owner(_owned(kind, name)) is not None
+            if kind == "group":
+                known = known or name.encode() in view.cursors()
+            else:
+                known = known or view.sink(name.encode()) is not None
+            if known:
+                view.put_owner(_owned(kind, name), owner, now)
+            return known
+
+    def drop_query(self, query: str) -> bool:
+        """See ``Store``."""
+        with self._writing, self._index.write() as view:
+            owned = view.delete_owner(_owned("query", query))
+            return view.delete_sink(query.encode()) or owned
 
     # -- making room ----------------------------------------------------------------------------------------
 
@@ -352,6 +399,7 @@ class LmdbStore:
         """See ``Store``."""
         with self._writing, self._index.write() as view:
             view.delete_sinks(JOB_PREFIX.encode(), before)
+            view.delete_owners(_owned("query", JOB_PREFIX), before)
             publishers = view.publishers_seen_before(before)
             for publisher in publishers:
                 view.delete_publisher(publisher)
@@ -364,6 +412,18 @@ class LmdbStore:
             self._files.close()
             self._index.close()
             os.close(self._lock)
+
+
+def _owned(kind: str, name: str) -> bytes:
+    """Return the key of a name among those that belong to somebody."""
+    return f"{kind}/{name}".encode()
+
+
+def _too_many(kind: str, name: str, whose: str, most: int) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"{kind} {name!r} would be one too many: {whose} may have {most} at this bridge. 'iris bridge drop --{kind} "
+        "NAME' forgets one that does not come back"
+    )
 
 
 def _unpack_cursor(group: str, record: bytes) -> Cursor:

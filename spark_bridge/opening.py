@@ -67,7 +67,7 @@ def open_store(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
-        index = Index(directory / "index", map_bytes=map_bytes)
+        index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
         try:
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
             if not look_only:

@@ -11,9 +11,10 @@ locate    {shard: id, start: offset,         the fields of ``FileRange``: the fi
           end: offset, machine: text}        the reader is on another machine
 pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
 move      {group: name, offsets: {...}}      None
-cursors   None                               a list of cursors: group, start, offsets, timestamp
-drop      {group: name}                      whether there was such a group; only for nodes of the bridge's cluster
-trim      {shard: id, before: offset}        number of events removed; only for nodes of the bridge's cluster
+cursors   None                               a list of cursors: group, owner ("" if none), start, offsets, timestamp
+drop      {group: name} or {query: name}     whether there was such a group or query
+transfer  the same, and {to: cluster}        the same; it belongs to that cluster from now on
+trim      {shard: id, before: offset}        number of events removed
 status    None                               the counters of ``BridgeStatistics``
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
           parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
@@ -26,23 +27,21 @@ frames (``iris.spark_bridge.frame``) which hold at least the range, and then the
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
 
-What only reads is for readers; stage, commit and abort are for nodes that may also publish what is written.
+Who may call which is in ``iris.spark_bridge.permissions``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast, final
 
 import trio
 
-from iris.cluster.peer import Peer
-from iris.kernel.config import KIB, MIB
-from iris.kernel.errors import IrisError, NotAllowed, RemoteError, TunnelBroken
-from iris.kernel.ids import NodeId
+from iris.kernel.config import KIB, MIB, Config
+from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Request, Sender
@@ -50,9 +49,9 @@ from iris.spark_bridge.errors import BridgeError
 from iris.spark_bridge.file_range import machine
 from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.staging import StagedPart
-from iris.spark_bridge.store import ShardState
-from iris.spark_bridge.writers import Writer
+from iris.spark_bridge.store import QUERY, ShardState
 
 MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
@@ -68,6 +67,12 @@ _LOCATED_BYTES: Final = 16 * MIB
 _PIECE: Final = 256 * KIB
 """Bytes of one message in a reader's tunnel: one frame."""
 
+RequestHandler = Callable[[Sender, Any], Awaitable[object]]
+"""Takes who asks, who may, and the payload; returns the reply."""
+
+TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
+"""Takes the tunnel of somebody who may open it, and its first message."""
+
 
 @final
 class Operations:
@@ -76,114 +81,129 @@ class Operations:
     Args:
         member: stores and reads.
         intake: takes what Spark writes.
-        bridge: name of the bridge's cluster; its own nodes may trim.
+        permissions: say who may call which.
+        config: how many groups and queries clusters may have.
         address: name of the cluster at which this member's shards are found.
-        readers: clusters that may read; None: every node of the realm.
-        find_peer: returns what is known of a node that asks for something.
     """
 
     def __init__(
-        self,
-        member: BridgeMember,
-        intake: Intake,
-        *,
-        bridge: str,
-        address: str,
-        readers: Collection[str] | None,
-        find_peer: Callable[[NodeId], Peer | None],
+        self, member: BridgeMember, intake: Intake, *, permissions: Permissions, config: Config, address: str
     ) -> None:
         self._member = member
         self._intake = intake
-        self._bridge = bridge
+        self._permissions = permissions
+        self._config = config
         self._address = address
-        self._readers = None if readers is None else {bridge, *readers}
-        self._find_peer = find_peer
 
     def service(self, cluster: str) -> Service:
-        """Return the service for one of the clusters that the member joins."""
+        """Return the service for one of the clusters that the member joins.  Each operation has a permission."""
+        requests: Mapping[str, RequestHandler] = {
+            "shards": self._shards,
+            "offsets": self._offsets,
+            "times": self._times,
+            "locate": self._locate,
+            "pin": self._pin,
+            "move": self._move,
+            "cursors": self._cursors,
+            "drop": self._drop,
+            "transfer": self._transfer,
+            "trim": self._trim,
+            "status": self._status,
+            "commit": self._commit,
+            "abort": self._abort,
+        }
+        tunnels: Mapping[str, TunnelHandler] = {"read": self._read, "stage": self._stage}
         service = Service(cluster)
-        for name, handler in (
-            ("shards", self._shards),
-            ("offsets", self._offsets),
-            ("times", self._times),
-            ("locate", self._locate),
-            ("pin", self._pin),
-            ("move", self._move),
-            ("cursors", self._cursors),
-            ("drop", self._drop),
-            ("trim", self._trim),
-            ("status", self._status),
-            ("commit", self._commit),
-            ("abort", self._abort),
-        ):
-            service.request(name)(handler)
-        service.tunnel("read")(self._read)
-        service.tunnel("stage")(self._stage)
+        for operation, handler in requests.items():
+            service.request(operation)(partial(self._answer, operation, PERMISSIONS[operation], handler))
+        for operation, taker in tunnels.items():
+            service.tunnel(operation)(partial(self._serve, operation, PERMISSIONS[operation], taker))
         return service
 
-    def _check_reader(self, sender: Sender) -> None:
-        if self._readers is not None and sender.cluster not in self._readers:
-            raise NotAllowed(f"nodes of cluster {sender.cluster!r} may not read from the bridge {self._bridge!r}")
+    async def _answer(
+        self, operation: str, permission: Permission, handler: RequestHandler, request: Request
+    ) -> object:
+        self._permissions.check(operation, request.sender)
+        await self._check_owner(permission, request.sender, request.payload)
+        return await handler(request.sender, request.payload)
 
-    def _writer(self, sender: Sender) -> Writer:
-        self._check_reader(sender)
-        return Writer(sender, self._find_peer)
+    async def _serve(self, operation: str, permission: Permission, handler: TunnelHandler, tunnel: Tunnel) -> None:
+        async with _answering(tunnel):
+            self._permissions.check(operation, tunnel.sender)
+            fields = _fields(await tunnel.receive())
+            await self._check_owner(permission, tunnel.sender, fields)
+            await handler(tunnel, fields)
 
-    def _check_owner(self, sender: Sender) -> None:
-        if sender.cluster != self._bridge:
-            raise NotAllowed(
-                f"only nodes of cluster {self._bridge!r} may change its log, and this one speaks for {sender.cluster!r}"
-            )
+    async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
+        """See that what the payload names belongs to the sender's cluster, from now on if to nobody before."""
+        kind = permission.owns
+        if kind is None:
+            return
+        name = _name(_fields(payload), kind)
+        config = self._config
+        if kind == "group":
+            most, most_of_owner = config.bridge_groups, config.bridge_groups_per_owner
+        else:
+            most, most_of_owner = config.bridge_queries, config.bridge_queries_per_owner
+        claim = partial(
+            self._member.store.claim,
+            kind,
+            name,
+            sender.cluster,
+            most=most,
+            most_of_owner=most_of_owner,
+            now=self._member.now(),
+        )
+        check_owner(kind, name, owner=await trio.to_thread.run_sync(claim), caller=sender.cluster)
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    async def _shards(self, request: Request) -> list[dict[str, Any]]:
-        self._check_reader(request.sender)
+    async def _shards(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
         return [
             {**dataclasses.asdict(state), "id": state.id, "address": self._address, "of": self._member.of or 0}
             for state in self._member.states.values()
         ]
 
-    async def _offsets(self, request: Request) -> dict[str, list[int]]:
-        self._check_reader(request.sender)
-        fields = _fields(request.payload)
+    async def _offsets(self, _sender: Sender, payload: object) -> dict[str, list[int]]:
+        fields = _fields(payload)
         timeout = fields.get("timeout")
         if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_POLL:
             raise RemoteError("bad_request", f"timeout is {timeout!r}: use 0 to {MAX_POLL:g} seconds")
         await self._member.wait_news(_offsets(fields, "known"), timeout)
         return {state.id: [state.earliest, state.next] for state in self._member.states.values()}
 
-    async def _times(self, request: Request) -> dict[str, int]:
-        self._check_reader(request.sender)
-        timestamp = _number(_fields(request.payload), "timestamp")
+    async def _times(self, _sender: Sender, payload: object) -> dict[str, int]:
+        timestamp = _number(_fields(payload), "timestamp")
         store = self._member.store
         return {
             state.id: await trio.to_thread.run_sync(store.offset_at, state.number, timestamp)
             for state in self._member.states.values()
         }
 
-    async def _pin(self, request: Request) -> dict[str, dict[str, int]]:
-        self._check_reader(request.sender)
-        fields = _fields(request.payload)
-        pin = partial(
-            self._member.store.pin_cursor, _text(fields, "group"), _offsets(fields, "start"), now=self._member.now()
-        )
+    async def _pin(self, _sender: Sender, payload: object) -> dict[str, dict[str, int]]:
+        fields = _fields(payload)
+        start = self._own_offsets(fields, "start")
+        pin = partial(self._member.store.pin_cursor, _name(fields, "group"), start, now=self._member.now())
         cursor = await trio.to_thread.run_sync(pin)
         return {"start": dict(cursor.start), "offsets": dict(cursor.offsets)}
 
-    async def _move(self, request: Request) -> None:
-        self._check_reader(request.sender)
-        fields = _fields(request.payload)
-        move = partial(
-            self._member.store.move_cursor, _text(fields, "group"), _offsets(fields, "offsets"), now=self._member.now()
-        )
+    async def _move(self, _sender: Sender, payload: object) -> None:
+        fields = _fields(payload)
+        offsets = self._own_offsets(fields, "offsets")
+        move = partial(self._member.store.move_cursor, _name(fields, "group"), offsets, now=self._member.now())
         await trio.to_thread.run_sync(move)
 
-    async def _cursors(self, request: Request) -> list[dict[str, Any]]:
-        self._check_reader(request.sender)
+    def _own_offsets(self, fields: Mapping[str, object], name: str) -> dict[str, int]:
+        """Return offsets of this member's shards; it keeps no others for a group, however many are given."""
+        states = self._member.states
+        return {shard: offset for shard, offset in _offsets(fields, name).items() if shard in states}
+
+    async def _cursors(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
+        owners = await trio.to_thread.run_sync(self._member.store.owners, "group")
         return [
             {
                 "group": cursor.group,
+                "owner": owners.get(cursor.group, ""),
                 "start": dict(cursor.start),
                 "offsets": dict(cursor.offsets),
                 "timestamp": cursor.timestamp,
@@ -191,13 +211,21 @@ class Operations:
             for cursor in await trio.to_thread.run_sync(self._member.store.cursors)
         ]
 
-    async def _drop(self, request: Request) -> bool:
-        self._check_owner(request.sender)
-        return await trio.to_thread.run_sync(self._member.store.drop_cursor, _text(_fields(request.payload), "group"))
+    async def _drop(self, _sender: Sender, payload: object) -> bool:
+        kind, name = _kind_and_name(_fields(payload))
+        if kind == "group":
+            return await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
+        await self._intake.discard(name)
+        return await trio.to_thread.run_sync(self._member.store.drop_query, name)
 
-    async def _trim(self, request: Request) -> int:
-        self._check_owner(request.sender)
-        fields = _fields(request.payload)
+    async def _transfer(self, _sender: Sender, payload: object) -> bool:
+        fields = _fields(payload)
+        kind, name = _kind_and_name(fields)
+        transfer = partial(self._member.store.transfer, kind, name, _text(fields, "to"), now=self._member.now())
+        return await trio.to_thread.run_sync(transfer)
+
+    async def _trim(self, _sender: Sender, payload: object) -> int:
+        fields = _fields(payload)
         state = self._state(_text(fields, "shard"))
         before = _number(fields, "before")
         if before > state.next:
@@ -206,8 +234,7 @@ class Operations:
         self._member.refresh()
         return trimmed
 
-    async def _status(self, request: Request) -> dict[str, int]:
-        self._check_reader(request.sender)
+    async def _status(self, _sender: Sender, _payload: object) -> dict[str, int]:
         return dataclasses.asdict(self._member.statistics())
 
     def _state(self, shard: str) -> ShardState:
@@ -218,23 +245,19 @@ class Operations:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def _read(self, tunnel: Tunnel) -> None:
-        async with _answering(tunnel):
-            self._check_reader(tunnel.sender)
-            fields = _fields(await tunnel.receive())
-            state = self._state(_text(fields, "shard"))
-            at, end = _number(fields, "start"), _number(fields, "end")
-            while at < end:
-                read = partial(self._member.store.read, state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
-                chunks = await trio.to_thread.run_sync(read)
-                frames = b"".join(chunk.frame for chunk in chunks)
-                for position in range(0, len(frames), _PIECE):
-                    await tunnel.send(frames[position : position + _PIECE])
-                at = chunks[-1].end
+    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        state = self._state(_text(fields, "shard"))
+        at, end = _number(fields, "start"), _number(fields, "end")
+        while at < end:
+            read = partial(self._member.store.read, state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
+            chunks = await trio.to_thread.run_sync(read)
+            frames = b"".join(chunk.frame for chunk in chunks)
+            for position in range(0, len(frames), _PIECE):
+                await tunnel.send(frames[position : position + _PIECE])
+            at = chunks[-1].end
 
-    async def _locate(self, request: Request) -> dict[str, Any] | None:
-        self._check_reader(request.sender)
-        fields = _fields(request.payload)
+    async def _locate(self, _sender: Sender, payload: object) -> dict[str, Any] | None:
+        fields = _fields(payload)
         if machine() is None or _text(fields, "machine") != machine():
             return None
         state = self._state(_text(fields, "shard"))
@@ -249,14 +272,12 @@ class Operations:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _stage(self, tunnel: Tunnel) -> None:
-        async with _answering(tunnel):
-            self._writer(tunnel.sender)
-            await tunnel.send(await self._intake.stage(_part(_fields(await tunnel.receive())), tunnel))
+    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        await tunnel.send(await self._intake.stage(_part(fields), tunnel))
 
-    async def _commit(self, request: Request) -> int | None:
-        writer = self._writer(request.sender)
-        fields = _fields(request.payload)
+    async def _commit(self, sender: Sender, payload: object) -> int | None:
+        writer = self._permissions.writer(sender)
+        fields = _fields(payload)
         given = fields.get("parts")
         if not isinstance(given, list):
             raise RemoteError("bad_request", _PARTS)
@@ -271,13 +292,14 @@ class Operations:
                 if not isinstance(stream, bytes):
                     raise RemoteError("bad_request", _PARTS)
                 carried[parts[-1]] = stream
-        query, batch = _text(fields, "query"), _number(fields, "batch")
+        if len(set(parts)) < len(parts):
+            raise RemoteError("bad_request", "a part is listed twice: its rows would be stored twice")
+        query, batch = _name(fields, "query"), _number(fields, "batch")
         return await self._intake.commit(query, batch, parts, carried, writer=writer)
 
-    async def _abort(self, request: Request) -> None:
-        self._writer(request.sender)
-        part = _part({**_fields(request.payload), "partition": 0, "attempt": 0})
-        await self._intake.abort(part.query, part.batch)
+    async def _abort(self, _sender: Sender, payload: object) -> None:
+        fields = _fields(payload)
+        await self._intake.abort(_name(fields, "query"), _number(fields, "batch"))
 
 
 @asynccontextmanager
@@ -312,6 +334,19 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     return value
 
 
+def _name(fields: Mapping[str, object], kind: Kind) -> str:
+    """Return the name of the group or query that ``fields`` are about.  That of a query is part of paths, too."""
+    name = _text(fields, kind)
+    if kind == "query" and not QUERY.match(name):
+        raise RemoteError("bad_request", f"query is {name!r}: use 1 to 64 letters, digits, '-' and '_'")
+    return name
+
+
+def _kind_and_name(fields: Mapping[str, object]) -> tuple[Kind, str]:
+    kind: Kind = "query" if "query" in fields else "group"
+    return kind, _name(fields, kind)
+
+
 def _number(fields: Mapping[str, object], name: str) -> int:
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -329,7 +364,7 @@ def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
 
 def _part(fields: Mapping[str, object]) -> StagedPart:
     return StagedPart(
-        query=_text(fields, "query"),
+        query=_name(fields, "query"),
         batch=_number(fields, "batch"),
         partition=_number(fields, "partition"),
         attempt=_number(fields, "attempt"),

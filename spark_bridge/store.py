@@ -132,7 +132,36 @@ class Store(Protocol):
         ...
 
     def drop_cursor(self, group: str) -> bool:
-        """Forget a group; tell whether it was known."""
+        """Forget a group and whose it was; tell whether it was known."""
+        ...
+
+    def drop_query(self, query: str) -> bool:
+        """Forget a query, its last batch and whose it was; tell whether it was known."""
+        ...
+
+    def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
+        """Return the cluster to which a name belongs: ``owner`` from now on, if it belonged to nobody.
+
+        Args:
+            kind: ``group`` or ``query``.
+            name: of the group or query.
+            owner: the cluster.
+            most: names of this kind that may belong to somebody.
+            most_of_owner: of them, to ``owner``.
+            now: microseconds since 1970.
+
+        Raises:
+            QuotaExceeded: it belonged to nobody, and would be one too many.
+            StoreFull: there is no room to write that down.
+        """
+        ...
+
+    def owners(self, kind: str) -> dict[str, str]:
+        """Return the cluster to which each name of a kind belongs; of those that belong to somebody."""
+        ...
+
+    def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
+        """Let a name belong to another cluster; tell whether it was known."""
         ...
 
     def trim(self, shard: int, before: int) -> int:

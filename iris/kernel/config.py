@@ -189,6 +189,20 @@ class Config:
     """A link to a node of another site waits this long for a way there.  Below the age at which sessions are refused,
     so that what is lost to a longer cut is known to be lost."""
 
+    # -- bridges -----------------------------------------------------------------------------------------
+    bridge_groups: int = 1024
+    """Groups of readers that a member of a bridge remembers.  Whatever reads one of them reads all: 2 ms."""
+
+    bridge_groups_per_owner: int = 128
+    """Of them, those that belong to one cluster: a group is a query that somebody runs for long."""
+
+    bridge_queries: int = 262_144
+    """Queries whose last batch a member of a bridge remembers, so that it is stored once: 25 MiB of its index, which a
+    query that is new reads in full."""
+
+    bridge_queries_per_owner: int = 65_536
+    """Of them, those that belong to one cluster.  Batch jobs are forgotten after a day: one each 1.4 s."""
+
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0
     """Closing a node lets running handlers finish for at most this long."""

@@ -9,6 +9,7 @@ import pytest
 
 from iris._command import FAILED, MISUSED, run_command
 from iris._command_passphrase import VARIABLE
+from iris.security.credential_file import load_credential
 
 Captured = pytest.CaptureFixture[str]
 
@@ -47,6 +48,38 @@ def test_a_credential_shows_its_rights_and_no_secret(capsys: Captured) -> None:
     assert "secret" not in "".join(shown).replace("gate_secrets", "")
     assert run_command(["keys", "show", "logs.iris"]) == 0
     assert "publishes    rows.>" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_credential_for_no_topic_permits_none(capsys: Captured) -> None:
+    issue = ["keys", "cluster", "realm.key", "analysts", "--out", "analysts.iris"]
+    assert run_command([*issue, "--no-publish", "--no-subscribe"]) == 0
+    rights = load_credential(Path("analysts.iris")).certificate.rights
+    assert (rights.publishes, rights.subscribes) == ((), ())
+    capsys.readouterr()
+    assert run_command(["keys", "show", "analysts.iris"]) == 0
+    shown = capsys.readouterr().out
+    assert "publishes    no topic" in shown
+    assert "subscribes   no topic" in shown
+
+
+@pytest.mark.usefixtures("realm")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--publish", "nothing"], "--publish nothing would permit the topic 'nothing': for no topic at all give"),
+        (["--subscribe", "none"], "for no topic at all give --no-subscribe"),
+        (["--publish", ""], "for no topic at all give --no-publish"),
+        (["--no-publish", "--publish", "a"], "--no-publish and --publish contradict each other"),
+        (["--no-subscribe", "--subscribe", "a"], "--no-subscribe and --subscribe contradict each other"),
+    ],
+)
+def test_what_reads_like_no_topic_is_not_taken_for_the_topic_of_that_name(
+    given: list[str], message: str, capsys: Captured
+) -> None:
+    assert run_command(["keys", "cluster", "realm.key", "analysts", "--out", "analysts.iris", *given]) == MISUSED
+    assert message in capsys.readouterr().err
+    assert not Path("analysts.iris").exists()
 
 
 @pytest.mark.usefixtures("realm")

@@ -32,6 +32,7 @@ def make_log(directory: Path) -> None:
         store.append({turn % 2: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
     store.pin_cursor("group", {"0@x": 7}, now=1)
     store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
+    store.claim("query", "query", "s", most=9, most_of_owner=9, now=1)
     store.close()
 
 
@@ -45,6 +46,8 @@ def _look(directory: Path) -> list[object]:
             store.offset_at(0, 30),
             store.pin_cursor("group", {}, now=9),
             store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=9),
+            store.claim("query", "query", "other", most=9, most_of_owner=9, now=9),
+            store.owners("query"),
             store.append({0: numbered(1, 600)}, now=99).repeats,
         ]
     finally:
