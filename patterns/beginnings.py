@@ -1,5 +1,8 @@
 """From which event on a subscription is owed a topic: what is lost before the first one that comes is missed as well.
 
+The numbers of a topic follow the number of events that its publisher had published in all when the topic began.  A
+publisher forgets topics on which it has not published for long; such a topic begins anew, with higher numbers.
+
 Two numbers of the publisher are compared.  With each confirmation of interest it says how many events it had published
 in all.  With the events of a topic go its *milestones*: how many it had published in all when the topic began, and when
 receivers last came to the topic, with the topic's last number then.  What follows a milestone that lies after the
@@ -42,7 +45,7 @@ def milestones_untrusted(field: object, sequence: int) -> Milestones:
     for number in numbers:
         if type(number) is not int or not 0 <= number < _MOST:
             raise RemoteProtocolError("milestones are numbers")
-    if len(numbers) > 1 and numbers[2] >= sequence:
+    if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
         raise RemoteProtocolError("a milestone lies before the events that follow it")
     return numbers
 
@@ -57,7 +60,7 @@ def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
     """
     if published is not None:
         if milestones and milestones[0] >= published:
-            return 1
+            return milestones[0] + 1
         if len(milestones) > 1 and milestones[1] >= published:
             return milestones[2] + 1
     return first

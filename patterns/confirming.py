@@ -115,7 +115,6 @@ class Confirming:
         self._waiting: dict[int, Unconfirmed] = {}
         self._firsts: list[int] = []
         """The keys of ``_waiting``: numbers only grow, so they are in order."""
-        self._had_durable: set[str] = set()
         self._interest_changed = trio.lowlevel.ParkingLot()
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
@@ -148,8 +147,10 @@ class Confirming:
         """
         publishing = self._publishing
         state = publishing.look_up(topic)
-        if topic not in self._had_durable and not self._subscribers(topic, None):
-            raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
+        if not state.had_durable:
+            if not self._subscribers(topic, None):
+                raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
+            state.had_durable = True
         if state.held:
             with trio.move_on_at(deadline) as scope:
                 await publishing.wait_released(topic)
@@ -241,8 +242,6 @@ class Confirming:
                 members = found.setdefault(terms.group or node, [])
                 if not terms.share or self._publishing.shard_of(terms.share[0], key, topic) in terms.share[1:]:
                     members.append(node)
-        if found:
-            self._had_durable.add(topic)
         return found
 
     def _reason(self, run: Unconfirmed) -> str:

@@ -214,7 +214,7 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
     return Relayed(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
 
 
-_CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 7, kinds.INTEREST_KNOWN: 3}
+_CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}
 
 
 def carried_untrusted(body: bytes) -> tuple[wire.Message, ...]:

@@ -7,7 +7,6 @@ and nothing as long as nothing is lost.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final, cast, final
 
@@ -140,16 +139,13 @@ class Losses:
         self.refused = 0
         """Events that a subscriber's ``allow`` turned away."""
         self._publishing = publishing
-        self._reported: Counter[str] = Counter()
-        self._raised: dict[str, int] = {}
         mesh.on(kinds.EVENTS_LOST, 1, self._receive)
 
     def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
         for topic, dropped, refused in read_losses_untrusted(message[1]):
-            if self._publishing.knows(topic):
+            if self._publishing.count_lost(topic, dropped + refused):
                 self.dropped += dropped
                 self.refused += refused
-                self._reported[topic] += dropped + refused
 
     def check(self, topic: str) -> None:
         """Look for losses on a topic that nobody was told of.
@@ -157,8 +153,6 @@ class Losses:
         Raises:
             EventsLost: there are some.
         """
-        lost = self._publishing.lost_on(topic) + self._reported[topic]
-        news = lost - self._raised.get(topic, 0)
+        news = self._publishing.take_losses(topic)
         if news:
-            self._raised[topic] = lost
             raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)

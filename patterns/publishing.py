@@ -12,6 +12,7 @@ subscriber.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -48,12 +49,14 @@ _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
 _YIELD_BYTES: Final = 256 * KIB
 """A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
 
-_MAX_TOPICS: Final = 1_000_000
-
 
 @final
 class Topic:
     """What is known of one topic: its numbering and its ways.
+
+    The numbers of a topic follow the number of events that this node had published in all when the topic began.  So a
+    topic that was forgotten and begins anew has higher numbers than before, and its milestones tell subscribers that
+    nothing is missing in between.
 
     Attributes:
         sequence: number of the last event.
@@ -63,18 +66,22 @@ class Topic:
         every: all of these links.
         held: nodes that have asked for a pause.
         patient: links to nodes that want publishers to wait, however slow they are.
-        lost: events that links did not take.
+        lost: events that links did not take, or that subscribers have reported as dropped or refused.
+        raised: how many of these a strict publisher was told of.
+        had_durable: whether a durable subscriber has been there.
         milestones: when the topic began and receivers last came; see ``iris.patterns.beginnings``.
     """
 
     __slots__ = (
         "every",
         "grouped",
+        "had_durable",
         "held",
         "links",
         "lost",
         "milestones",
         "patient",
+        "raised",
         "sequence",
         "shared",
         "version",
@@ -82,7 +89,7 @@ class Topic:
 
     def __init__(self, published: int = 0) -> None:
         self.milestones: Milestones = (published,)
-        self.sequence = 0
+        self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
@@ -90,7 +97,8 @@ class Topic:
         self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.patient: frozenset[Outlet] = frozenset()
-        self.lost = 0
+        self.lost = self.raised = 0
+        self.had_durable = False
 
     def choose(self, key: str | None, turn: int, fit: Callable[[NodeId], bool]) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
@@ -157,7 +165,8 @@ class Publishing:
         self._avoid = avoid
         self._interest = interest
         self._config = config
-        self._topics: dict[str, Topic] = {}
+        self._topics: OrderedDict[str, Topic] = OrderedDict()
+        """The one that was published on last stands last."""
         self._room = min(_MAX_RUN, config.max_payload)
         self._run = _Run(self, Topic(), "", [], 0)
         """What was published last: an older run must not grow, or its events would overtake others."""
@@ -194,21 +203,28 @@ class Publishing:
         self._ways_version += 1
         self._run.end()
 
-    def knows(self, topic: str) -> bool:
-        """Tell whether this node has published on a topic."""
-        return topic in self._topics
-
     def last_number(self, topic: str) -> int:
-        """Return the number of the last event of a topic; 0 if there was none."""
+        """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
         self._run.end()
         state = self._topics.get(topic)
         return 0 if state is None else state.sequence
 
-    def lost_on(self, topic: str) -> int:
-        """Return how many events of a topic links did not take, one for each link."""
+    def count_lost(self, topic: str, copies: int) -> bool:
+        """Count events that did not reach a subscriber, one for each; tell whether the topic is known."""
+        state = self._topics.get(topic)
+        if state is not None:
+            state.lost += copies
+        return state is not None
+
+    def take_losses(self, topic: str) -> int:
+        """Return how many events of a topic were lost since this was last asked, one for each subscriber."""
         self._run.end()
         state = self._topics.get(topic)
-        return 0 if state is None else state.lost
+        if state is None:
+            return 0
+        news = state.lost - state.raised
+        state.raised = state.lost
+        return news
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -334,16 +350,16 @@ class Publishing:
         count *= link.copies
         self._tally.sent += count
         if not link.has_room():
-            state = self._topics[message[1]]
-            if link.is_stalled(STALLED) and link not in state.patient:
-                state.lost += count
+            state = self._topics.get(message[1])  # a repeat or a last value may be of a topic that is forgotten
+            if link.is_stalled(STALLED) and (state is None or link not in state.patient):
+                self.count_lost(message[1], count)
                 self._tally.lost["subscriber stalled"] += count
                 return False
             self._crowded = True
         try:
             link.post(message, size, growing=growing)
         except NotSent:
-            self._topics[message[1]].lost += count
+            self.count_lost(message[1], count)
             self._tally.lost["link full"] += count
             return False
         self._tally.delivered += count
@@ -351,7 +367,7 @@ class Publishing:
 
     def _count_lost(self, topic: str, copies: int) -> None:
         """Count copies that a tree had taken, and that one of its first links did not."""
-        self._topics[topic].lost += copies
+        self.count_lost(topic, copies)
         self._tally.delivered -= copies
         self._tally.lost["link full"] += copies
 
@@ -366,26 +382,29 @@ class Publishing:
     def look_up(self, topic: str) -> Topic:
         """Return what is known of a topic, up to date.
 
+        Beyond ``Config.published_topics`` the topic that was not published on for longest is forgotten.
+
         Raises:
             ConfigError: it is not a topic.
             NotAllowed: this node's certificate does not permit it.
-            NotSent: this node has published on a million topics already.
         """
         try:
             state = self._topics.get(topic)
         except TypeError:  # a list, say
             state = None
-        if state is not None and state.version == self._ways_version:
-            return state
-        if state is None:
+        if state is not None:
+            self._topics.move_to_end(topic)
+            if state.version == self._ways_version:
+                return state
+        else:
             check_topic(topic)
             certificate = self._mesh.identity.certificate
             if not certificate.rights.may_publish(topic):
                 raise NotAllowed(
                     f"the certificate of cluster {certificate.name!r} does not permit to publish on {topic!r}"
                 )
-            if len(self._topics) >= _MAX_TOPICS:
-                raise NotSent(f"this node has published on {_MAX_TOPICS} topics: use fewer, longer-lived topics")
+            if len(self._topics) >= self._config.published_topics:
+                self._topics.popitem(last=False)
             state = self._topics[topic] = Topic(self.published)
         links: dict[NodeId, Link] = {}
         every: dict[Outlet, None] = {}
@@ -419,7 +438,7 @@ class Publishing:
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
-        if state.sequence and not set(before).issuperset(state.links):
+        if state.sequence > state.milestones[0] and not set(before).issuperset(state.links):
             state.milestones = (state.milestones[0], self.published, state.sequence)
         state.grouped = tuple(grouped.values())
         state.shared = shared

@@ -94,7 +94,7 @@ class PubSub:
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
         mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
         mesh.on(kinds.EVENTS, 8, self._receive_events)
-        mesh.on(kinds.RETAINED, 6, self._receive_retained)
+        mesh.on(kinds.RETAINED, 7, self._receive_retained)
         mesh.on(kinds.COPIES_LOST, 0, self._receive_copies_lost)
         self.heard: Final = HeardCopies(mesh, self._receive_events)
         mesh.observe(self)
@@ -401,7 +401,7 @@ class PubSub:
             self._take_retained(peer, message, size)
 
     def _take_retained(self, peer: Peer, message: wire.Message, size: int) -> None:
-        _, topic, last, sequence, headers, key, payload = message
+        _, topic, last, sequence, headers, key, payload, since = message
         self._check_own_untrusted(topic)
         if not peer.identity.certificate.rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
@@ -413,7 +413,7 @@ class PubSub:
         size += labels_size(headers, key)
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
-                run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain)
+                run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since)
                 subscription.deliver_retained(run, last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import NotSent
 from iris.kernel.wire import Headers, Payload
+from iris.patterns.beginnings import Milestones
 from iris.patterns.topics import check_topic
 
 
@@ -19,6 +20,7 @@ class RetainedEvent(NamedTuple):
     Attributes:
         sequence: number of the event among those that this node has published on the topic.
         size: bytes on the wire, about.
+        milestones: when the topic began.
     """
 
     topic: str
@@ -27,6 +29,7 @@ class RetainedEvent(NamedTuple):
     key: str | None
     payload: Payload
     size: int
+    milestones: Milestones = ()
 
 
 @final

@@ -23,6 +23,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import MAX_KEY, check_key
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.beginnings import milestones_untrusted
 from iris.patterns.confirming import Confirming
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable, Terms
@@ -72,7 +73,8 @@ class Retention:
         self.events.check(topic, size)
         former, last = self.events.get(topic), publishing.last_number(topic)
         # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
-        self.events.keep(RetainedEvent(topic, last + 1, flat, key, body, size))
+        began = publishing.look_up(topic).milestones[:1]
+        self.events.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
         try:
             if within is None:
                 await publishing.publish(topic, payload, key=key, headers=headers)
@@ -118,9 +120,10 @@ class Retention:
         for event in self.events.match(pattern):
             if event.topic not in sent:
                 sent.add(event.topic)
-                last = self._publishing.last_number(event.topic)
+                last = max(event.sequence, self._publishing.last_number(event.topic))
                 message = (
-                    kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload
+                    kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload,
+                    event.milestones,
                 )  # fmt: skip
                 # The way of the events: the value must neither overtake those before it nor come after later ones.
                 self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
@@ -142,7 +145,7 @@ def check_retained_untrusted(message: wire.Message) -> int:
     Raises:
         RemoteProtocolError: a field is not what the protocol says.
     """
-    _, topic, last, sequence, _, key, payload = message
+    _, topic, last, sequence, _, key, payload, milestones = message
     if (
         not is_topic(topic)
         or type(last) is not int
@@ -152,4 +155,5 @@ def check_retained_untrusted(message: wire.Message) -> int:
         or not (type(payload) is bytes or wire.is_payload(payload))
     ):
         raise RemoteProtocolError("a last value has a topic, two numbers and a payload")
+    milestones_untrusted(milestones, sequence)
     return wire.payload_size(payload)

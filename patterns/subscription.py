@@ -34,6 +34,9 @@ dropped even with overflow="wait", so that a publisher which does not listen can
 _MAX_NUMBERINGS: Final = 262_144
 """Publishers and topics whose numbering one subscription follows; the oldest half goes when there are more."""
 
+_MAX_PUBLISHERS: Final = 4096
+"""Publishers of which it is remembered up to which number their topics may be forgotten."""
+
 _TURN: Final = 0.0005
 """Seconds for which a subscriber that always finds events may go on without a checkpoint."""
 
@@ -98,6 +101,7 @@ class Subscription:
         "_dropped",
         "_events",
         "_expected",
+        "_forgotten",
         "_hold",
         "_holding",
         "_max_bytes",
@@ -167,6 +171,8 @@ class Subscription:
         self._refused = self._received = self._delivered = self._dropped = self._missed = 0
         self._arrived: dict[tuple[NodeId, str], int] = {}
         self._expected: dict[tuple[NodeId, str], int] = {}
+        self._forgotten: dict[NodeId, int] = {}
+        """The highest number of each publisher in the numberings that are followed no more."""
         self._turn_began = 0.0
         self._turn_events = 0
         self._news = Wakeup()
@@ -207,6 +213,8 @@ class Subscription:
             if arrived is None:
                 arrived = self._owed_from(run)
                 self._follow(numbering, arrived)
+            elif run.milestones and arrived <= run.milestones[0]:  # its publisher had forgotten the topic
+                arrived = run.milestones[0] + 1
             if first > arrived:
                 self._missed += first - arrived
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
@@ -238,7 +246,8 @@ class Subscription:
         """
         arrived = self._arrived.get((run.sender.node, run.topic))
         if arrived is None:
-            run.first = last  # what lies between was published before this subscription came, and so is not missed
+            # What lies between was published before this subscription came, and so is not missed.
+            run.first, run.milestones = last, ()
         elif arrived > run.first:
             return
         run.retained = True
@@ -248,14 +257,22 @@ class Subscription:
         """Return the number of the first event of a numbering that was published for this subscription."""
         if self.version is None:
             return run.first
-        return owed_from(run.milestones, self._published(run.sender.node, self.version), run.first)
+        node, milestones = run.sender.node, run.milestones
+        published = self._published(node, self.version)
+        if published is not None and node in self._forgotten:
+            # It may be a numbering of which events have come, unless the topic began after all that are forgotten.
+            published, milestones = max(published, self._forgotten[node]), milestones[:1]
+        return owed_from(milestones, published, run.first)
 
     def _follow(self, numbering: tuple[NodeId, str], first: int) -> None:
         """Begin to follow a numbering: what came before is not missed."""
         if len(self._arrived) >= _MAX_NUMBERINGS:
-            self.version = None  # what is forgotten here has come, and is not to be called missed when it is met again
             for oldest in list(itertools.islice(self._arrived, _MAX_NUMBERINGS // 2)):
-                del self._arrived[oldest]
+                node, _ = oldest
+                self._forgotten[node] = max(self._arrived.pop(oldest) - 1, self._forgotten.get(node, 0))
+            if len(self._forgotten) > _MAX_PUBLISHERS:
+                self.version = None  # from here on every topic that is not known counts from its first event
+                self._forgotten.clear()
             self._expected = {kept: self._expected.get(kept, at) for kept, at in self._arrived.items()}
         self._expected[numbering] = first
 
@@ -374,6 +391,8 @@ class Subscription:
         numbering = (run.sender.node, run.topic)
         first, end = run.first + run.next, run.first + len(run.payloads)
         expected = self._expected.get(numbering, first)
+        if run.milestones and expected <= run.milestones[0]:
+            expected = run.milestones[0] + 1
         if end > expected:
             self._expected[numbering] = end
         return max(0, first - expected)

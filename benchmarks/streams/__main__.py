@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.streams import beside, cuts, fanout, joiner, memory, relays, sites, transfer, tree
+from benchmarks.streams import beside, cuts, fanout, joiner, memory, relays, sites, topics, transfer, tree
 
 CASES: Final[dict[str, Callable[..., None]]] = {
     "beside": beside.conduct,
@@ -20,6 +20,7 @@ CASES: Final[dict[str, Callable[..., None]]] = {
     "relays": relays.conduct,
     "sites": sites.conduct,
     "stopped": fanout.conduct_stopped,
+    "topics": topics.conduct,
     "transfer": transfer.conduct,
     "tree": tree.conduct,
 }

@@ -150,6 +150,10 @@ class Config:
     subscription_bytes: int = 64 * MIB
     """Events waiting for one subscriber, in bytes."""
 
+    published_topics: int = 65_536
+    """Topics of which this node, as a publisher, knows the numbering and the ways: about 600 bytes each.  Beyond it the
+    one that was not published on for longest is forgotten, and begins anew with its next event."""
+
     retained_events: int = 4096
     """Topics of which this node, as a publisher, retains the last value for subscribers who come later."""
 

@@ -49,7 +49,7 @@ INTEREST_KNOWN: Final = 0x41  # (version: int, published: int): the sender publi
 EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key, payloads, milestones)
 CONFIRMED: Final = 0x43  # (ranges: tuple of int): first, last, first, last, ... are durable
 HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wait" can take no more for now, or again
-RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key: str | None, payload): the value it keeps
+RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key, payload, milestones): the value it keeps
 RETAINED_WANTED: Final = 0x46  # (pattern: str): send me the values that you keep for topics that match
 EVENTS_LOST: Final = 0x47  # (losses: tuple): topic, dropped, refused, topic, ...: events that subscribers did not get
 CONFIRM_DELAYED: Final = 0x48  # (reason: str): why the sender does not confirm events for now

@@ -368,7 +368,7 @@ async def test_a_node_of_our_own_publishes_on_no_topic_of_another_realm(autojump
             await wait_until(lambda: heard)
             link = sender.parts.mesh.peers[ear.id].link
             link.post((kinds.EVENTS, "acme/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
-            link.post((kinds.RETAINED, "acme/orders.new", 1, 1, None, None, b"x"), 64)
+            link.post((kinds.RETAINED, "acme/orders.new", 1, 1, None, None, b"x", ()), 64)
             link.post((kinds.EVENTS, "other/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
             await wait_until(lambda: heard[-1].topic == "other/orders.new")
             assert [event.topic for event in heard] == ["own.news", "other/orders.new"]

@@ -44,6 +44,7 @@ def retained_message(**changes: object) -> wire.Message:
         "headers": None,
         "key": None,
         "payload": b"value",
+        "milestones": (4,),
     }
     return tuple((fields | changes).values())
 
@@ -90,6 +91,8 @@ def test_a_run_is_measured_and_its_sort_told(changes: dict[str, object], size: i
         {"payloads": (b"x", None)},
         {"payloads": (PACKED, 5)},
         {"payloads": ((b"x",),)},
+        {"milestones": (1,)},
+        {"milestones": (0, 5, 1)},
     ],
     ids=str,
 )
@@ -151,7 +154,7 @@ def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> 
     assert size == sum(map(payload_bytes, payloads))
 
 
-@given(st.tuples(*[FIELDS] * 6))
+@given(st.tuples(*[FIELDS] * 6, FIELDS | st.just(())))
 def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
         size = check_retained_untrusted((kinds.RETAINED, *fields))

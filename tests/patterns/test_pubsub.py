@@ -10,8 +10,7 @@ from trio.testing import MockClock
 
 from iris.kernel import kinds
 from iris.kernel.config import KIB, Config
-from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, NotSent, PayloadTooLarge
-from iris.patterns import publishing
+from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, PayloadTooLarge
 from iris.patterns.events import Event
 from iris.patterns.service import Service
 from iris.patterns.subscription import Subscription
@@ -321,17 +320,6 @@ async def test_a_malformed_pattern_is_the_callers_error(autojump_clock: MockCloc
         with pytest.raises(ConfigError, match="group"):
             async with fleet["a"].pubsub.subscribe("t", group="no name"):
                 pass
-
-
-async def test_the_topics_of_a_publisher_are_bounded(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "_MAX_TOPICS", 3)
-    async with open_meshes("a") as fleet:
-        for topic in ("t.0", "t.1", "t.2", "t.0"):
-            await publish(fleet["a"], topic, 1)
-        with pytest.raises(NotSent, match="3 topics"):
-            await publish(fleet["a"], "t.3", 1)
 
 
 async def test_an_error_in_the_subscribers_block_ends_the_subscription_only(autojump_clock: MockClock) -> None:

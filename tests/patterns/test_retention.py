@@ -232,7 +232,7 @@ def check_gaps(late: Subscription, numbers: list[int], gaps: int) -> None:
     assert late.statistics().missed == gaps
 
 
-GOOD = (kinds.RETAINED, "t", 5, 3, None, None, b"x")
+GOOD = (kinds.RETAINED, "t", 5, 3, None, None, b"x", (2,))
 
 
 def test_a_last_value_of_a_peer() -> None:
@@ -252,6 +252,8 @@ def test_a_last_value_of_a_peer() -> None:
         (5, 7),
         (6, "text"),
         (6, None),
+        (7, None),
+        (7, (3,)),
     ],
 )
 def test_a_malformed_last_value_is_the_peers_error(field: int, value: object) -> None:

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from iris._node import Node
+from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteError, RequestTimeout
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
@@ -82,6 +83,23 @@ async def test_unconfirmed_events_are_stored_in_the_order_of_their_publisher(tmp
         await until(lambda: bridge.statistics().stored == 1000)
         assert stored(bridge.store) == [b"%d" % number for number in range(1000)]
         assert bridge.statistics().commits < 100
+
+
+async def test_topics_that_their_publisher_had_forgotten_are_stored_without_repeats_and_gaps(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        bridge_node(network, tmp_path) as bridge,
+        network.open_node("publisher", config=Config(published_topics=4)) as publisher,
+    ):
+        expected: list[bytes] = []
+        for turn in range(3):
+            for number in range(10):
+                expected += (payloads := [b"%d %d %d" % (turn, number, place) for place in range(2)])
+                await publisher.publish(f"a.{number}", payloads[0])
+                await publisher.publish(f"a.{number}", payloads[1], confirm=True)
+        assert stored(bridge.store) == expected
+        statistics = bridge.statistics()
+        assert (statistics.repeats, statistics.stale, statistics.missed) == (0, 0, 0)
 
 
 async def test_events_that_match_several_patterns_are_stored_once(tmp_path: Path) -> None:
