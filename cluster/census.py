@@ -5,6 +5,7 @@ Rules of this file:
 - A record is verified before it is used, and only if it is newer than what is held.
 - A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
   other keys or of another cluster is refused.
+- Of one cluster's key only so many records are held, alive and gone together: whoever holds it can make up any number.
 - Who is not believed any more (revoked) is forgotten: neither asked nor probed, and told to nobody.
 - What a joining node learns it does not pass on: everybody else knows it already.
 """
@@ -19,6 +20,7 @@ from iris.cluster.effects import Synchronized
 from iris.cluster.gossip import MAX_UPDATES, Accusation, Renewal
 from iris.cluster.ground import Ground
 from iris.cluster.prober import Prober
+from iris.cluster.record_quota import RecordQuota
 from iris.cluster.records import MemberState, NodeRecord, bytes_untrusted, precedes, tuple_untrusted
 from iris.cluster.suspects import Suspects
 from iris.cluster.synchronization import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
@@ -51,6 +53,7 @@ class Census:
         self._ground = ground
         self._prober = prober
         self._suspects = suspects
+        self._quota = RecordQuota(ground.config.records_per_cluster_key)
         self._contacts: list[NodeId] = []
         self._asked: dict[NodeId, float] = {}
         self._served: dict[tuple[NodeId, int], float] = {}
@@ -153,10 +156,20 @@ class Census:
         if len(ground.view.live) >= ground.config.member_limit:
             ground.reject(sender, "more members than member_limit")
             return
+        key = ground.trust.issuer(record)
+        in_place_of: NodeId | None = None
+        if self._quota.is_full(key):  # before anything is verified, which takes ten times as long
+            in_place_of = self._of_least_use(key, linked=record.node == sender)
+            if in_place_of is None:
+                ground.reject(sender, "more records of one cluster's key than records_per_cluster_key")
+                return
         if not self._believed(record, None):
             self._disbelieve(record, sender)
             return
+        if in_place_of is not None:
+            self._forget(in_place_of)
         member = ground.view.add(record, ground.now)
+        self._quota.add(record.node, key)
         if pass_on:
             ground.spread(record)
         if record.leaving:
@@ -165,6 +178,28 @@ class Census:
             return
         self._prober.joined(record.node)
         ground.changed(member)
+
+    def _of_least_use(self, key: bytes, *, linked: bool) -> NodeId | None:
+        """Return whose record may go for another one of the same key; ``linked``: for that of a linked node."""
+        ground = self._ground
+        gone = self._quota.first(key, ground.view.gone.__contains__)
+        if gone is not None or not linked:
+            return gone
+        return self._quota.first(key, lambda node: not ground.is_linked(node))
+
+    def _forget(self, node: NodeId) -> None:
+        """Hold a node's record no more, and if it is live, report it gone."""
+        ground = self._ground
+        member = ground.view.find(node)
+        assert member is not None
+        if member.live:
+            self._suspects.drop(member)
+            ground.view.bury(member, MemberState.DEAD, ground.now)
+            self._prober.gone(node)
+            ground.changed(member, "expelled")
+        ground.dissemination.discard(("record", node))
+        self._quota.discard(node)
+        ground.view.forget(node)
 
     def _renew(self, member: Member, record: NodeRecord, renewal: Renewal | None) -> None:
         ground = self._ground
@@ -216,13 +251,7 @@ class Census:
                 self.want(node, node)
                 late = True
                 continue
-            if member.live:
-                self._suspects.drop(member)
-                view.bury(member, MemberState.DEAD, ground.now)
-                self._prober.gone(node)
-                ground.changed(member, "expelled")
-            ground.dissemination.discard(("record", node))
-            view.forget(node)
+            self._forget(node)
         if late:
             ground.timers.at(ground.now + 1.0, lambda: self.recheck(vouched, patience - 1))
 
@@ -332,9 +361,9 @@ class Census:
         view = ground.view
         left = ground.now - ground.config.dead_retention
         for node in [m.record.node for m in view.gone_members() if m.state is MemberState.LEFT and m.since < left]:
-            view.forget(node)
+            self._forget(node)
         while len(view.gone) > ground.config.gone_limit:
-            view.forget(next(iter(view.gone)))
+            self._forget(next(iter(view.gone)))
 
     def synchronize(self, node: NodeId) -> None:
         """Compare views with ``node``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Final, Protocol, final
 
@@ -23,6 +24,9 @@ from iris.cluster.ways import Ways, worst
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Outgoing
+
+Dial = Callable[[], Awaitable[Outgoing]]
+"""Connects to a node, at one of its addresses."""
 
 
 class OwnUrls(Protocol):
@@ -63,17 +67,21 @@ class Dialling:
         self._outgoing_to = outgoing_to
         self._own_urls = own_urls
 
-    async def connect(self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str) -> Peer:
+    async def connect(
+        self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
+    ) -> Peer:
         """See ``Mesh.connect``."""
+        teller = source if hearsay else ""
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         for group in _groups(list(urls)[:MAX_ADDRESSES]):
-            addresses = group
+            addresses: tuple[str, ...] = group
             while addresses:
                 if expected is not None and expected in self._peers:
                     return self._peers[expected]
                 met: list[str] = []
                 try:
-                    return await self._shake_hands(addresses, (), expected, realm_id, source, met)
+                    dial: Dial = partial(self._ways.dial_any, addresses, teller=teller)
+                    return await self._shake_hands(addresses, dial, (), expected, realm_id, source, met)
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     failures.append(error)
                 # Somebody else may answer at one of them, or nobody after all.
@@ -89,8 +97,9 @@ class Dialling:
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         source = f"again {peer.identity.cluster}"
         for group in _groups(peer.addresses):
+            dial: Dial = partial(self._ways.dial_any, group, teller=source, proved=peer.reached)
             try:
-                await self._shake_hands(group, peer.addresses, peer.node, peer.identity.foreign_id, source, [])
+                await self._shake_hands(group, dial, peer.addresses, peer.node, peer.identity.foreign_id, source, [])
             except (NotSent, ConfigError) as error:
                 failures.append(error)
             else:
@@ -100,6 +109,7 @@ class Dialling:
     async def _shake_hands(
         self,
         addresses: tuple[str, ...],
+        dial: Dial,
         known: tuple[str, ...],
         expected: NodeId | None,
         realm_id: str,
@@ -111,7 +121,7 @@ class Dialling:
             if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
                 return self._peers[expected]
             with trio.move_on_after(patience := self._turns.patience()):
-                outgoing = await self._ways.dial_any(addresses)
+                outgoing = await dial()
                 connected()
                 try:
                     url = self._ways.url_of(outgoing) or addresses[0]

@@ -296,7 +296,7 @@ class Discovery:
         """Try an address that may well be out of date: nobody has to hear of it."""
         node: NodeId | None = None
         try:
-            node = (await self._mesh.connect([url], source="found")).node
+            node = (await self._mesh.connect([url], source="found", hearsay=True)).node
             await self._introduce(node)
             found()
         except (NotSent, AuthenticationError, ConfigError) as error:

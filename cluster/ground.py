@@ -51,6 +51,10 @@ class Trust(Protocol):
         """Tell whether two verified records of one node id are of the same node: its cluster and keys never change."""
         ...
 
+    def issuer(self, record: NodeRecord) -> bytes:
+        """Return what names the cluster's key that a record says its papers are by; nothing of it is verified."""
+        ...
+
 
 @final
 class Ground:

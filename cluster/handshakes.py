@@ -215,6 +215,7 @@ class Handshakes:
             established = waiting.established
             assert established is not None
             assert established.frame is not None
+            self._ways.found(outgoing)
             in_use = self._host.outgoing_to(established.peer.node_id)
             if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
                 # One of two attempts to the same node.  It would leave the way in use for this one.
@@ -358,7 +359,7 @@ class Handshakes:
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
                 self._responding[other].scope.cancel()
         try:
-            return await self._ways.answer(waiting.addresses)
+            return await self._ways.answer(waiting.addresses, teller=f"stranger {waiting.host}")
         finally:
             self._admission.dialled(index)
 
@@ -423,6 +424,7 @@ class Handshakes:
                 self._forget(index, waiting)
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
+        self._ways.found(waiting.outgoing)
         site = qualified(realm_id, site_of(waiting.tag))
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 

@@ -10,6 +10,7 @@ machine would never come to rest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
@@ -26,6 +27,11 @@ from iris.kernel.wire import Message
 
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
+
+_RETRIES: Final = 50.0
+"""Attempts per second, beyond the first one for each node, to link to members of one cluster: where more of them cannot
+be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and whoever holds the cluster's key
+can make up thousands of members."""
 
 _COURTESY: Final = 0.5
 """Of two nodes that hear of each other one dials; the other one waits this long first."""
@@ -103,6 +109,8 @@ class Linking:
         self._refused = refused
         self._failed = failed
         self._waits: dict[NodeId, _Wait] = {}
+        self._unreached: Counter[str] = Counter()
+        """Nodes that an attempt to link to has failed with, by cluster."""
         self._suspected: dict[NodeId, int] = {}
 
     def __len__(self) -> int:
@@ -187,6 +195,7 @@ class Linking:
 
         The machine tries the dead again at its own pace.
         """
+        unreached: str | None = None
         try:
             await self._be_courteous(node, wait)
             if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
@@ -199,7 +208,7 @@ class Linking:
                 try:
                     urls = dict.fromkeys((*record.addresses, *through_others))
                     # Who has a credential can make up any number of nodes, but not of another cluster's.
-                    await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}")
+                    await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}", hearsay=True)
                 except Refused:
                     wait.new = False
                     self._refused(node)
@@ -208,8 +217,16 @@ class Linking:
                 wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
                 if not self._is_alive(node):
                     return
-                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+                if unreached is None:
+                    unreached = record.name
+                    self._unreached[unreached] += 1
+                pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+                await trio.sleep(max(pause, self._unreached[unreached] / _RETRIES))
         finally:
+            if unreached is not None:
+                self._unreached[unreached] -= 1
+                if not self._unreached[unreached]:
+                    del self._unreached[unreached]
             self._waits.pop(node, None)
 
     async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:

@@ -21,6 +21,7 @@ import trio
 
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
+from iris.cluster.dial_limits import DialLimits
 from iris.cluster.dialling import Dialling
 from iris.cluster.farewells import Farewells
 from iris.cluster.handshakes import Handshakes
@@ -86,7 +87,13 @@ class Mesh:
         """Frames and messages that were refused, by reason."""
         self._transport = transport
         self._nursery = nursery
-        self._ways = Ways(transport, self._connection_broke, entropy if dial_only else None)
+        self._ways = Ways(
+            transport,
+            self._connection_broke,
+            entropy if dial_only else None,
+            limits=DialLimits(config.failed_dials, config.failed_dial_rate),
+            refusals=self.refusals,
+        )
         self.turns: Final = Turns(config.handshake_timeout)
         self._inbound: Final = Inbound(transport, config, self.refusals, self.turns.patience)
         self._handshakes = Handshakes(
@@ -184,19 +191,32 @@ class Mesh:
     # -- connecting -----------------------------------------------------------------------------------------
 
     async def connect(
-        self, urls: Iterable[str], *, expected: NodeId | None = None, realm_id: str = "", source: str = ""
+        self,
+        urls: Iterable[str],
+        *,
+        expected: NodeId | None = None,
+        realm_id: str = "",
+        source: str = "",
+        hearsay: bool = False,
     ) -> Peer:
         """Link to the node at the first of ``urls`` that answers; of another realm if ``realm_id`` says so.
 
-        A node already linked is returned as it is.  ``source`` says who told of it: those of one have their turns
-        behind each other, and not before those of another.  Cancelling leaves no half-open handshake.
+        A node already linked is returned as it is.  Cancelling leaves no half-open handshake.
+
+        Args:
+            urls: in the order in which they are preferred.
+            expected: the node; None: whoever is there.
+            realm_id: the fingerprint of its realm; empty: this node's own.
+            source: who told of it: those of one have their turns behind each other, and not before those of another.
+            hearsay: that is not the user, so that dials which lead to nobody are limited (``DialLimits``).
 
         Raises:
-            NotSent: none could be reached, or finished the handshake in time; ``Refused``: nobody listens at any.
+            NotSent: none could be reached, or finished the handshake in time, or too many dials there led to nobody;
+                ``Refused``: nobody listens at any.
             AuthenticationError: somebody answered that is not of this realm, or not ``expected``.
             ConfigError: a URL is malformed, and no other one answered.
         """
-        return await self._dialling.connect(urls, expected, realm_id, source)
+        return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
 
     async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""

@@ -20,7 +20,7 @@ from iris.cluster.records import ClusterEntry, NodeRecord
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import pack, unpack_untrusted
-from iris.security.certificate import ClusterCertificate, NodeDelegation
+from iris.security.certificate import ClusterCertificate, NodeDelegation, read_certificate_untrusted
 from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
 
@@ -97,6 +97,17 @@ class Papers:
             return known.is_same_node(self._chain_untrusted(record.node, record.proof))
         except (AuthenticationError, RemoteProtocolError):
             return False
+
+    def issuer(self, record: NodeRecord) -> bytes:
+        """Return the public key in the certificate of a record, which says it is by it; empty if there is none."""
+        try:
+            match unpack_untrusted(record.proof):
+                case (bytes() as certificate, bytes()):
+                    return read_certificate_untrusted(certificate, self._identity.realm).public_key
+                case _:
+                    return b""
+        except (AuthenticationError, RemoteProtocolError):
+            return b""
 
     def check_known(self, record: NodeRecord, peer: PeerIdentity) -> None:
         """Check that a node which has proved itself in a handshake is the one that a record is about.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport import Incoming, Outgoing, Transport
+from iris.kernel.transport import Incoming, Outgoing, Permit, Transport
 
 SCHEME: Final = "reverse://"
 
@@ -66,9 +66,9 @@ class ReverseWay:
     def __repr__(self) -> str:
         return f"<ReverseWay to {self._url}{' (closed)' if self.closed else ''}>"
 
-    async def dial(self) -> None:
+    async def dial(self, permit: Permit | None = None) -> None:
         """Make the way out; see ``Transport.dial``."""
-        self._outgoing = await self._transport.dial(self._url, self._broken)
+        self._outgoing = await self._transport.dial(self._url, self._broken, permit)
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""

@@ -1,19 +1,30 @@
-"""The connections that this node has dialled: whose each is, and whom to tell when it breaks."""
+"""The connections that this node has dialled: whose each is, and whom to tell when it breaks.
+
+Where a dial rests on what others say, ``teller`` names them, and ``DialLimits`` says how often that may lead to nobody.
+What the user says, and an address at which a node was found, has no teller.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, cast, final
 
+import trio
+
+from iris.cluster.dial_limits import DialLimits
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import ReverseWay, is_reverse_url, is_two_way, token_untrusted
 from iris.cluster.site_ways import Carrier, is_site_url
 from iris.cluster.via_ways import is_via_url
+from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import Entropy
 from iris.kernel.staggered import AT_ONCE, first_of
-from iris.kernel.transport import Outgoing, Refused, Transport
+from iris.kernel.transport import Outgoing, Permit, Refused, Transport
+
+_DEFAULTS: Final = Config()
 
 _ANSWERED: Final = 2
 """Addresses of a stranger that are dialled at one time, to answer him; see ``Config.dial_backs``."""
@@ -43,6 +54,8 @@ class Ways:
     Args:
         broken: called with each connection that broke, and the peer that it was given to.
         tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
+        limits: how often others may have this node dial a host in vain.
+        refusals: where dials that were not made are counted.
     """
 
     def __init__(
@@ -50,13 +63,20 @@ class Ways:
         transport: Transport,
         broken: Callable[[Outgoing, Peer | None], None],
         tokens: Entropy | None = None,
+        *,
+        limits: DialLimits | None = None,
+        refusals: Counter[str] | None = None,
     ) -> None:
         self._transport: Final = transport
+        self._limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate) if limits is None else limits
+        self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self._broken = broken
         self._tokens = tokens
         self._owners: dict[Outgoing, Peer | None] = {}
         self._urls: dict[Outgoing, str] = {}
         self._returning: dict[Outgoing, str] = {}
+        self._counted: dict[Outgoing, tuple[str, str]] = {}
+        """Those that count as dialled in vain until a node is found there: by whose word, and at which host."""
         self.carrier: Carrier | None = None
         """What leads to nodes of other sites."""
         self.forwarder: Carrier | None = None
@@ -69,19 +89,38 @@ class Ways:
         """Whether a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._owners
 
-    async def dial(self, url: str) -> Outgoing:
+    async def dial(self, url: str, teller: str = "") -> Outgoing:
         """Connect to a URL.  Cancelling leaves no connection behind.
 
         Raises:
-            NotSent, Refused, ConfigError: see ``Transport.dial``.
+            NotSent, Refused, ConfigError: see ``Transport.dial``; or too many dials to that host led to nobody.
         """
-        return await self._open(url, self._dial)
+        if not teller:
+            return await self._open(url, self._dial)
+        counted: list[tuple[str, str]] = []
 
-    async def answer(self, urls: Sequence[str]) -> Outgoing:
+        def permit(host: str) -> None:
+            if not self._limits.take(teller, host, trio.current_time()):
+                self._refusals["dial to a host where nobody was found"] += 1
+                raise NotSent(f"{host} was dialled too often lately where nobody was found")
+            counted.append((teller, host))
+
+        outgoing = await self._open(url, partial(self._dial, permit=permit))
+        if counted:
+            self._counted[outgoing] = counted[-1]
+        return outgoing
+
+    def found(self, outgoing: Outgoing) -> None:
+        """Note that a node has proved at the other end of a connection who it is."""
+        counted = self._counted.pop(outgoing, None)
+        if counted is not None:
+            self._limits.give_back(*counted)
+
+    async def answer(self, urls: Sequence[str], teller: str = "") -> Outgoing:
         """Connect to a node that has begun a handshake, by the addresses that it has told.
 
         Raises:
-            NotSent, Refused, ConfigError: see ``Transport.dial``; or that node is to be dialled by this one, which
+            NotSent, Refused, ConfigError: see ``dial``; or that node is to be dialled by this one, which
                 that one cannot know.
         """
         if urls and is_reverse_url(urls[0]):
@@ -91,9 +130,9 @@ class Ways:
             return outgoing
         if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
-        return await self.dial_any(urls, _ANSWERED)
+        return await self.dial_any(urls, _ANSWERED, teller=teller)
 
-    async def _dial(self, url: str, note: Callable[[], None]) -> Outgoing:
+    async def _dial(self, url: str, note: Callable[[], None], permit: Permit | None = None) -> Outgoing:
         for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
             if is_meant(url):
                 if carrier is None:
@@ -103,12 +142,12 @@ class Ways:
             # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
             raise Refused("a node that can only dial out is not dialled")  # the address is a secret of both
         if self._tokens is None:
-            return await self._transport.dial(url, note)
+            return await self._transport.dial(url, note, permit)
         if not is_two_way(url):
             raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
         way = ReverseWay(self._transport, url, self._tokens(16), note)
         try:
-            await way.dial()
+            await way.dial(permit)
         except BaseException:
             way.close()
             raise
@@ -134,12 +173,20 @@ class Ways:
         self._urls[outgoing] = url
         return outgoing
 
-    async def dial_any(self, urls: Iterable[str], at_once: int = AT_ONCE) -> Outgoing:
+    async def dial_any(
+        self, urls: Iterable[str], at_once: int = AT_ONCE, *, teller: str = "", proved: str = ""
+    ) -> Outgoing:
         """Connect to the first of ``urls`` that can be reached.
 
         One that does not answer holds the next one up for a quarter of a second; where ``at_once`` are being dialled
         already, the oldest of them is given up after a second.  How long all of it takes is for the
         caller to limit.  Cancelling leaves no connection behind.
+
+        Args:
+            urls: in the order in which they are preferred.
+            at_once: of them, how many are dialled at one time.
+            teller: who has told of them.
+            proved: the one of them at which the node was found before.
 
         Raises:
             Refused: nobody listens at any of them.
@@ -147,7 +194,7 @@ class Ways:
         """
         failures: list[Exception] = []
         outgoing = await first_of(
-            [partial(self.dial, url) for url in urls],
+            [partial(self.dial, url, "" if url == proved else teller) for url in urls],
             failures,
             expected=(NotSent, ConfigError),
             discard=self.close,
@@ -185,6 +232,7 @@ class Ways:
     def _forget(self, outgoing: Outgoing) -> Peer | None:
         self._returning.pop(outgoing, None)
         self._urls.pop(outgoing, None)
+        self._counted.pop(outgoing, None)
         return self._owners.pop(outgoing, None)
 
     def close_all(self, peer: Peer | None = None) -> None:

@@ -28,6 +28,7 @@ MODULES: Final = (
             "own",
             "probe",
             "prober",
+            "record_quota",
             "records",
             "suspects",
             "suspicion",

@@ -61,6 +61,10 @@ class SimulatedTrust:
         """See ``Trust.continues``."""
         return (held.node, held.name) == (record.node, record.name)
 
+    def issuer(self, record: NodeRecord) -> bytes:
+        """See ``Trust.issuer``.  Each node is of a cluster of its own here."""
+        return record.node.encode()
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

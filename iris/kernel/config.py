@@ -56,6 +56,15 @@ class Config:
     address.  Each is to two addresses at most: half of the dials that a transport makes at one time, so its own ones go
     on.  Beyond it the oldest one is dropped and counted: an honest one is over within milliseconds."""
 
+    failed_dials: int = 128
+    """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, of those to addresses that the
+    members of one cluster, or one stranger, say that they have.  A node that is found there does not count, so hundreds
+    on one host are linked as fast as ever; whoever makes up thousands has each node dial an address of his choice this
+    often."""
+
+    failed_dial_rate: float = 2.0
+    """And so many more per second in the long run: a host that restarts is found again, and notices nothing of it."""
+
     handshake_rate: float = 50.0
     """First frames per second from one address in the long run.  At 20 us for junk and 0.5 ms for an insider's, one
     address can take at most 2.5 % of this node's time."""
@@ -115,6 +124,11 @@ class Config:
 
     member_limit: int = 20_000
     """Members that this node takes in.  Twice the largest realm simulated; a record costs about 3 KiB."""
+
+    records_per_cluster_key: int = 5_000
+    """Of these and of the gone, how many may be of one cluster's key, since whoever holds it can make up any number.  A
+    quarter of ``member_limit``: the members of other clusters find room.  Beyond it those go that are gone already, and
+    then, for a member that is linked, one that nobody could be linked to."""
 
     gone_limit: int = 20_000
     """The dead and the left that are remembered: a partition heals by itself if its other side is no larger."""

@@ -15,7 +15,7 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport import ConnectionObserver, Refused
+from iris.kernel.transport import ConnectionObserver, Permit, Refused
 from iris.kernel.values import dataclass
 from iris.kernel.wire import MAX_FRAME
 
@@ -163,9 +163,11 @@ class MemoryTransport:
         """See ``Transport.listen``."""
         return tuple([self._network.bind(url, self) for url in urls])
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
-        """See ``Transport.dial``."""
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+        """See ``Transport.dial``.  The host is the name in the URL, without a ``:`` and what follows."""
         check_memory_url(url)
+        if permit is not None:
+            permit(url.removeprefix(_SCHEME).partition(":")[0])
         target = self._network.find(url)
         if target is not None and self._network.is_cut(self.host, target.host):
             await trio.sleep_forever()  # what a real network does: no answer; callers have their own deadline

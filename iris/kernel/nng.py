@@ -36,7 +36,7 @@ from iris.kernel.ipc import open_ipc_connection, with_type_and_length
 from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Framing, Streams
 from iris.kernel.tcp import Dials, open_connection, prepare_to_send, with_length
-from iris.kernel.transport import ConnectionObserver, Outgoing
+from iris.kernel.transport import ConnectionObserver, Outgoing, Permit
 from iris.kernel.wire import FRAME_OVERHEAD
 
 with deferred("asyncio"):
@@ -150,19 +150,19 @@ class NngTransport:
             library.nng_listener_close(listener[0])
         pynng.exceptions.check_err(code)
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
-            connection = await open_connection(url, self._dials)
+            connection = await open_connection(url, self._dials, permit)
             return self._way_by(connection, url, with_length, on_broken)
         if url.startswith("ws://"):
-            return await self._dial_web(url, on_broken)
+            return await self._dial_web(url, on_broken, permit)
         return self._way_by(await open_ipc_connection(url), url, with_type_and_length, on_broken)
 
-    async def _dial_web(self, url: str, on_broken: Callable[[], None]) -> StreamOutgoing:
+    async def _dial_web(self, url: str, on_broken: Callable[[], None], permit: Permit | None) -> StreamOutgoing:
         from iris.kernel.web_opening import open_web
 
-        connection, messages = await open_web(url, self._limit, self._dials)
+        connection, messages = await open_web(url, self._limit, self._dials, permit)
         self._reached.pop(url, None)
         with contextlib.suppress(OSError):  # it broke
             self._reached[url] = (connection.family, connection.getpeername())

@@ -19,7 +19,7 @@ from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.greetings import ANSWER, GREETING
 from iris.kernel.staggered import first_of
-from iris.kernel.transport import Refused
+from iris.kernel.transport import Permit, Refused
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Dials:
         self.look_ups: Final = trio.CapacityLimiter(at_once)
 
 
-async def open_connection(url: str, dials: Dials) -> socket.socket:
+async def open_connection(url: str, dials: Dials, permit: Permit | None = None) -> socket.socket:
     """Connect to ``tcp://HOST:PORT``, and greet.
 
     A host with several addresses is tried at one after the other; one that does not answer holds the next one up for a
@@ -73,6 +73,7 @@ async def open_connection(url: str, dials: Dials) -> socket.socket:
     Args:
         url: where to.
         dials: limits those that are being made at the same time.
+        permit: see ``Transport.dial``.
 
     Returns:
         A socket that does not block, by which nothing but the greetings has gone.
@@ -85,12 +86,17 @@ async def open_connection(url: str, dials: Dials) -> socket.socket:
     host, _, port = url.removeprefix("tcp://").rpartition(":")
     if not port.isdigit():
         raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
-    connection, _ = await open_greeted(url, host.strip("[]"), int(port), dials, exchange_greetings)
+    connection, _ = await open_greeted(url, host.strip("[]"), int(port), dials, exchange_greetings, permit)
     return connection
 
 
 async def open_greeted(
-    url: str, host: str, port: int, dials: Dials, greet: Callable[[socket.socket], Awaitable[T]]
+    url: str,
+    host: str,
+    port: int,
+    dials: Dials,
+    greet: Callable[[socket.socket], Awaitable[T]],
+    permit: Permit | None = None,
 ) -> tuple[socket.socket, T]:
     """Connect to a port, greet as ``greet`` does, and return what that returns besides; see ``open_connection``.
 
@@ -102,10 +108,10 @@ async def open_greeted(
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
 
     failures: list[Exception] = []
-    attempts = [partial(_open_at, family, address, greet) for family, address in addresses]
+    attempts = [partial(_open_at, family, address, greet, permit) for family, address in addresses]
     async with dials.connections:  # one place, however many addresses a stranger's name has
         connection = await first_of(
-            attempts, failures, expected=(OSError,), discard=lambda made: made[0].close(), at_once=_OF_A_NAME
+            attempts, failures, expected=(OSError, NotSent), discard=lambda made: made[0].close(), at_once=_OF_A_NAME
         )
     if connection is not None:
         return connection
@@ -126,8 +132,10 @@ async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[
 
 
 async def _open_at(
-    family: int, address: Any, greet: Callable[[socket.socket], Awaitable[T]]
+    family: int, address: Any, greet: Callable[[socket.socket], Awaitable[T]], permit: Permit | None
 ) -> tuple[socket.socket, T]:
+    if permit is not None:
+        permit(str(address[0]))
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)

@@ -18,6 +18,10 @@ from typing import Protocol, final
 
 from iris.kernel.errors import NotSent
 
+Permit = Callable[[str], None]
+"""Called with each host that is about to be connected to: its IP address, also where a URL has a name, or what a
+network has in place of that.  Raises ``NotSent`` if it is not to be."""
+
 
 @final
 class Refused(NotSent):
@@ -86,8 +90,10 @@ class Transport(Protocol):
         """
         ...
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
         """Connect to a URL.
+
+        ``permit`` is asked before each attempt; by ipc there is no host, and it is not.
 
         ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
         ``close``.  The way is of no further use then.  The loss may be noticed only while somebody receives, or waits
@@ -95,7 +101,7 @@ class Transport(Protocol):
 
         Raises:
             Refused: nobody listens there.
-            NotSent: unreachable, with the reason.
+            NotSent: unreachable, or not permitted, with the reason.
             ConfigError: the URL is malformed or its scheme is not known.
         """
         ...

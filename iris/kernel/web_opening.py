@@ -10,19 +10,21 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.tcp import Dials, open_greeted
+from iris.kernel.transport import Permit
 from iris.kernel.web import PULL, Asking, Messages, NotUpgraded, split_url
 
 PIECE: Final = 4 * KIB
 """Bytes read at once of the answer to an upgrade request."""
 
 
-async def open_web(url: str, limit: int, dials: Dials) -> tuple[socket.socket, Messages]:
+async def open_web(url: str, limit: int, dials: Dials, permit: Permit | None = None) -> tuple[socket.socket, Messages]:
     """Connect to ``ws://HOST:PORT/PATH``, and have the connection upgraded; see ``tcp.open_connection``.
 
     Args:
         url: where to.
         limit: bytes of the largest frame.
         dials: limits those that are being made at the same time.
+        permit: see ``Transport.dial``.
 
     Raises:
         Refused: nobody listens at any of its addresses, or there is no such path.
@@ -49,4 +51,4 @@ async def open_web(url: str, limit: int, dials: Dials) -> tuple[socket.socket, M
             if messages is not None:
                 return messages
 
-    return await open_greeted(url, parts.host, parts.port, dials, greet)
+    return await open_greeted(url, parts.host, parts.port, dials, greet, permit)

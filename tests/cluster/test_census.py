@@ -194,6 +194,9 @@ class TwoKeys:
     def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
         return held.proof == record.proof
 
+    def issuer(self, record: NodeRecord) -> bytes:
+        return record.name.encode()
+
     @staticmethod
     def record(proof: str, incarnation: int, *, leaving: bool = False) -> NodeRecord:
         bare = NodeRecord(

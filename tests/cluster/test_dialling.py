@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 import trio
@@ -11,10 +13,15 @@ from trio.testing import MockClock
 from iris.cluster.dialling import _groups
 from iris.cluster.flapping import EVERY, FREE
 from iris.cluster.redialling import PAUSES
+from iris.cluster.turns import AT_A_TIME
+from iris.kernel import wire
+from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.memory import MemoryOutgoing
-from iris.kernel.transport import Refused
+from iris.kernel.transport import Permit, Refused
+from iris.security.handshake import Initiator
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.realms import WALL
 
 
 async def add_dead(fleet: Fleet, *names: str) -> list[str]:
@@ -31,9 +38,9 @@ def count_dials(node: MeshNode) -> list[tuple[float, str]]:
     dials: list[tuple[float, str]] = []
     plain, began = node.transport.dial, trio.current_time()
 
-    async def dial(url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+    async def dial(url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
         dials.append((trio.current_time() - began, url))
-        return await plain(url, on_broken)
+        return await plain(url, on_broken, permit)
 
     node.transport.dial = dial  # type: ignore[method-assign]
     return dials
@@ -138,3 +145,70 @@ async def test_a_listener_that_restarts_is_reached_within_its_usual_pauses(autoj
 )
 def test_ways_through_others_come_last_and_each_by_itself(urls: list[str], groups: list[tuple[str, ...]]) -> None:
     assert list(_groups(urls)) == groups
+
+
+async def test_hosts_that_others_name_in_vain_are_dialled_so_often_and_the_users_own_as_often_as_ever(
+    autojump_clock: MockClock,
+) -> None:
+    config = Config(failed_dials=3, failed_dial_rate=0.001)
+    async with open_meshes("a", "b", linked=False, config=config) as fleet:
+        a, b = fleet["a"], fleet["b"]
+        for number in range(3):
+            with pytest.raises(Refused):
+                await a.mesh.connect([f"mem://b:{number}"], source="cluster c", hearsay=True)
+        with pytest.raises(NotSent, match="b was dialled too often lately where nobody was found") as caught:
+            await a.mesh.connect([f"mem://{b.name}"], source="cluster c", hearsay=True)
+        assert not isinstance(caught.value, Refused), "which would be evidence against the node"
+        assert a.mesh.refusals["dial to a host where nobody was found"] == 1
+        with pytest.raises(Refused):
+            await a.mesh.connect(["mem://b:4"], source="cluster b", hearsay=True)
+        for number in range(10):
+            with pytest.raises(Refused):
+                await a.mesh.connect([f"mem://b:{number}"], source="seeds")
+        await a.mesh.connect([b.url])
+
+
+async def test_hundreds_of_nodes_of_one_cluster_on_one_host_are_all_linked(autojump_clock: MockClock) -> None:
+    """None of those that are found counts."""
+    config = Config(failed_dials=AT_A_TIME, failed_dial_rate=0.001)
+    async with open_meshes("a", linked=False, config=config) as fleet, AsyncExitStack() as stack:
+        urls = [f"mem://host:{number}" for number in range(1, 150)]
+        for number, url in enumerate(urls):
+            await stack.enter_async_context(fleet.open_node(f"b{number}", url=url))
+        async with trio.open_nursery() as nursery:
+            for url in urls:
+                nursery.start_soon(partial(fleet["a"].mesh.connect, [url], source="cluster b", hearsay=True))
+        assert len(fleet["a"].mesh.peers) == len(urls)
+
+
+@pytest.mark.parametrize(("first", "refused"), [("mem://b", 0), ("mem://elsewhere", 3)])
+async def test_a_peer_is_dialled_again_where_it_was_found_as_often_as_ever_and_elsewhere_as_what_others_tell(
+    autojump_clock: MockClock, first: str, refused: int
+) -> None:
+    async with open_meshes("a", "b", config=Config(failed_dials=2, failed_dial_rate=0.001)) as fleet:
+        a, b = fleet["a"], fleet["b"]
+        peer = a.peer(b)
+        peer.addresses = (first, b.url)
+        for _ in range(5):
+            a.break_connections(b)
+            await trio.sleep(2.0)
+            assert a.peer(b) is peer
+            assert peer.link.is_up
+        assert a.mesh.refusals["dial to a host where nobody was found"] == refused
+
+
+async def test_strangers_have_a_host_dialled_so_often_and_each_has_dials_of_his_own(autojump_clock: MockClock) -> None:
+    config = Config(failed_dials=5, failed_dial_rate=0.001)
+    async with open_meshes("a", linked=False, config=config) as fleet:
+        a = fleet["a"]
+        dials = count_dials(a)
+        for stranger in ("10.0.0.1", "10.0.0.2"):
+            way = await fleet.network.transport(stranger).dial(a.url, lambda: None)
+            for index in range(1, 20):
+                identity = fleet.realm.identity("gone")
+                hello = wire.pack((identity.node_id, ("mem://victim:1",)))
+                frame = Initiator(identity, index=index, hello=hello, entropy=fleet.realm.entropy, wall_now=WALL).frame
+                way.send_nowait(frame)
+                await trio.sleep(0.1)
+        assert len(dials) == 38
+        assert a.mesh.refusals["dial to a host where nobody was found"] == 2 * (19 - 5)

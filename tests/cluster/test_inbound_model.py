@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from iris.cluster.inbound import Inbound
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
-from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing
+from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing, Permit
 
 CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
 """Three connections of strangers from one address: three quarters of the handshakes that it may have begun."""
@@ -62,7 +62,7 @@ class Switchboard:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         raise NotImplementedError
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
         raise NotImplementedError
 
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:

@@ -110,7 +110,7 @@ class Links:
     def peer(self, node: NodeId) -> object:
         return self.peers.get(node)
 
-    async def connect(self, urls: object, *, expected: NodeId, source: str) -> None:
+    async def connect(self, urls: object, *, expected: NodeId, source: str, hearsay: bool) -> None:
         self.dialled.append(trio.current_time())
         self.sources.append(source)
         if not self.answers:
@@ -198,6 +198,20 @@ async def test_a_member_waits_for_its_turn_behind_those_of_its_own_cluster(autoj
         linking.hold(node(1), (0x14, ()))
         await trio.testing.wait_all_tasks_blocked()
     assert links.sources == [f"cluster {record(1).name}"]
+
+
+async def test_where_many_members_of_a_cluster_cannot_be_reached_they_are_tried_again_so_often_in_all(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.cluster.linking._RETRIES", 0.1)
+    links = Links(node(50), answers=False)
+    async with open_linking(links) as linking:
+        for number in range(1, 20):
+            linking.begin(node(number))
+        await trio.sleep(1000.0)
+        assert 19 + 0.09 * 1000 * 0.9 < len(links.dialled) <= 2 * 19 + 0.1 * 1000
+        assert sum(linking._unreached.values()) == 19
+    assert not linking._unreached
 
 
 async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_was_given_up(

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 from iris.kernel import kinds, wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.memory import MemoryOutgoing, MemoryTransport
+from iris.kernel.transport import Permit
 from iris.security import admission
 from iris.security.handshake import Initiator
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -33,9 +34,9 @@ def limit_dials(monkeypatch: pytest.MonkeyPatch, transport: MemoryTransport) -> 
     """Give a transport the bound on dials that the real one has."""
     limiter, dial = trio.CapacityLimiter(DIALS), transport.dial
 
-    async def limited(url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+    async def limited(url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
         async with limiter:
-            return await dial(url, on_broken)
+            return await dial(url, on_broken, permit)
 
     monkeypatch.setattr(transport, "dial", limited)
     return limiter

@@ -20,7 +20,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.memory import MemoryNetwork, MemoryTransport, _Arrival
-from iris.kernel.transport import Transport
+from iris.kernel.transport import Permit, Transport
 from tests.support.stages import Stage, open_stage
 
 NODE = NodeId("ab" * 16)
@@ -51,7 +51,7 @@ class Exchange:
         self.lines: list[Line] = []
         self.asked: list[tuple[str, ...]] = []
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Line:
+    async def dial(self, url: str, on_broken: Callable[[], None], _: Permit | None = None) -> Line:
         await trio.lowlevel.checkpoint()
         return self._line(on_broken, "dial", url)
 

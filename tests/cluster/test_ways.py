@@ -13,7 +13,7 @@ from iris.cluster.peer import Peer
 from iris.cluster.ways import Ways
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.staggered import STAGGER
-from iris.kernel.transport import Outgoing, Refused, Transport
+from iris.kernel.transport import Outgoing, Permit, Refused, Transport
 
 
 class Line:
@@ -36,8 +36,10 @@ class Exchange:
         self.breaks_at_once = False
         self._refused = refused
 
-    async def dial(self, url: str, on_break: Callable[[], None]) -> Line:
+    async def dial(self, url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
         await trio.lowlevel.checkpoint()
+        if permit is not None:
+            permit("the host of all")
         if url in self._refused:
             raise self._refused[url]
         self.lines.append(Line(url, on_break))
@@ -170,11 +172,11 @@ class Silence(Exchange):
         self.silent = silent
         self.tried: list[tuple[float, str]] = []
 
-    async def dial(self, url: str, on_break: Callable[[], None]) -> Line:
+    async def dial(self, url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
         self.tried.append((trio.current_time(), url))
         if url in self.silent:
             await trio.sleep_forever()
-        return await super().dial(url, on_break)
+        return await super().dial(url, on_break, permit)
 
 
 async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(autojump_clock: MockClock) -> None:
@@ -193,9 +195,9 @@ async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock:
     gate = trio.Event()
     plain = exchange.dial
 
-    async def dial(url: str, on_break: Callable[[], None]) -> Line:
+    async def dial(url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
         await gate.wait()
-        return await plain(url, on_break)
+        return await plain(url, on_break, permit)
 
     exchange.dial = dial  # type: ignore[method-assign]
     ways = Ways(cast("Transport", exchange), ignore)
@@ -212,7 +214,7 @@ async def test_of_a_stranger_s_addresses_two_are_dialled_at_a_time(autojump_cloc
     exchange = Exchange()
     dialled: list[str] = []
 
-    async def dial(url: str, on_break: Callable[[], None]) -> Line:
+    async def dial(url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
         dialled.append(url)
         await trio.sleep_forever()
         raise AssertionError(on_break)

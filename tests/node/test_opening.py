@@ -18,7 +18,7 @@ from trio.testing import MockClock
 import iris
 from iris.cluster.lan import Lan
 from iris.kernel.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
-from iris.kernel.transport import ConnectionObserver
+from iris.kernel.transport import ConnectionObserver, Permit
 from iris.security.credential import Credential
 from iris.security.credential_file import save_credential
 from iris.security.credential_watch import CredentialWatch
@@ -40,8 +40,8 @@ class Wires:
         bound = await self.inner.listen([f"mem://{url}" for url in urls])
         return tuple(url.removeprefix("mem://") for url in bound)
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
-        return await self.inner.dial(f"mem://{url}", on_broken)
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+        return await self.inner.dial(f"mem://{url}", on_broken, permit)
 
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
         return await self.inner.accept_reverse(token, on_broken)

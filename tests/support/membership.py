@@ -43,6 +43,9 @@ class HashTrust:
     def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
         return (held.node, held.name) == (record.node, record.name)
 
+    def issuer(self, record: NodeRecord) -> bytes:
+        return record.name.encode()
+
 
 def record(number: int, *, incarnation: int = 1, leaving: bool = False, site: str = "") -> NodeRecord:
     """Return a signed record."""

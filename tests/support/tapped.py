@@ -9,7 +9,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.nng import NngTransport
-from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing
+from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing, Permit
 
 
 @final
@@ -72,8 +72,8 @@ class TappedTransport:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple([await self._wire.tap(url) for url in await self._real.listen(urls)])
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
-        return await self._real.dial(url, on_broken)
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+        return await self._real.dial(url, on_broken, permit)
 
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
         return await self._real.accept_reverse(token, on_broken)
