@@ -50,7 +50,13 @@ MIB = 1024 * 1024
     metavar="N",
     help="Divide the events with other members: the bridge has shards 0 to N-1, each event belongs to one.",
 )
-@click.option("--reader", "readers", multiple=True, metavar="CLUSTER", help="Who may read (all); may be repeated.")
+@click.option(
+    "--reader",
+    "readers",
+    multiple=True,
+    metavar="CLUSTER",
+    help="May read all that is stored, and others nothing; may be repeated. (Everybody what it may subscribe to.)",
+)
 @click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")

@@ -78,7 +78,8 @@ async def open_bridge(
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
             cluster ``<name>.<member>``, which the node must be allowed to join.  With ``of`` it is the member's first
             shard unless it is given; a single member needs none.
-        readers: clusters whose nodes may read; None: every node of the realm.
+        readers: clusters whose nodes may read, and then everything; None: every node that may use the cluster ``name``,
+            and what it may subscribe to.
         group: how long events wait to be written together.
         retention: how long events are kept; for ever by default.
         wall_clock: seconds since 1970.

@@ -299,12 +299,23 @@ class BridgeClient:
             reason = str(error) or "not every member answered"
         return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")
 
-    async def read(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:
+    async def read(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
+    ) -> AsyncGenerator[list[Chunk]]:
         """Yield the chunks that hold a range, verified and in order, as they arrive.
 
         When a member is lost in between, reading goes on where it was as soon as it is back.
 
+        Args:
+            address: of the member.
+            shard: its id.
+            start: offset of the first event.
+            end: the offset behind the last one.
+            topics: patterns of the topics whose events are wanted; none for all.  The others are left out if this node
+                may not subscribe to all topics; what it may have then is what it names here.
+
         Raises:
+            NotAllowed: this node may not have the events of one of the topics.
             DataLost: part of the range was trimmed, or the log was wiped.
             LogDamaged: what is stored is not what was written.
             BridgeUnreachable: nothing arrived for as long as the patience lasts.
@@ -313,7 +324,7 @@ class BridgeClient:
         deadline = trio.current_time() + self._patience
         while at < end:
             try:
-                async with aclosing(self._read_once(address, shard, at, end)) as batches:
+                async with aclosing(self._read_once(address, shard, at, end, topics)) as batches:
                     async for chunks in batches:
                         for chunk in chunks:
                             check_chunk(chunk, shard, at)
@@ -331,9 +342,11 @@ class BridgeClient:
                     raise self._unreachable(error) from None
                 await trio.sleep(_PAUSE)
 
-    async def _read_once(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:
+    async def _read_once(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+    ) -> AsyncGenerator[list[Chunk]]:
         async with self._node.open_tunnel(address, operation="read") as tunnel:
-            await tunnel.send({"shard": shard, "start": start, "end": end})
+            await tunnel.send({"shard": shard, "start": start, "end": end, "topics": list(topics)})
             frames = FrameBuffer()
             async for payload in tunnel:
                 if isinstance(payload, bytes):

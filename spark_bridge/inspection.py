@@ -146,7 +146,7 @@ async def _read_range(
     address = watch.address(found.shard)
     if address is None:
         raise ConfigError(f"shard {found.shard} is not there any more")
-    async with aclosing(client.read(address, found.shard, found.start, found.end)) as parts:
+    async with aclosing(client.read(address, found.shard, found.start, found.end, options.topics)) as parts:
         async for chunks in parts:
             for batch in to_batches(iter(chunks), options, start=found.start, end=found.end):
                 for event in as_objects(batch, found.shard):

@@ -21,8 +21,10 @@ commit    {query, batch: number,             number of rows, or None if the batc
 abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
-Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset}; bytes follow that are, put together, whole
-frames (``iris.spark_bridge.frame``) which hold at least the range, and then the end; or {error: code, message: text}.
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}; bytes follow that are, put
+together, whole frames (``iris.spark_bridge.frame``) which hold at least the range, and then the end; or {error: code,
+message: text}.  Events of topics that the reader has not named, none being all, may be left out of the frames; they are
+if the reader may not subscribe to all topics.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
@@ -43,8 +45,10 @@ import trio
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.patterns.service import Service
+from iris.patterns.topics import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Request, Sender
+from iris.security.rights import MAX_PATTERNS
 from iris.spark_bridge.errors import BridgeError
 from iris.spark_bridge.file_range import machine
 from iris.spark_bridge.intake import Intake
@@ -52,6 +56,7 @@ from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.staging import StagedPart
 from iris.spark_bridge.store import QUERY, ShardState
+from iris.spark_bridge.topics import TopicFilter, keep_topics
 
 MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
@@ -248,15 +253,25 @@ class Operations:
     async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
+        topics = _patterns(fields, "topics")
+        wanted = TopicFilter(topics)
+
+        def read() -> tuple[bytes, int]:
+            chunks = self._member.store.read(state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
+            # What is read as it is stored is not looked at: that would take as long as all the rest.
+            kept = chunks if everything else [keep_topics(chunk, wanted) for chunk in chunks]
+            return b"".join(chunk.frame for chunk in kept), chunks[-1].end
+
         while at < end:
-            read = partial(self._member.store.read, state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
-            chunks = await trio.to_thread.run_sync(read)
-            frames = b"".join(chunk.frame for chunk in chunks)
+            self._permissions.check_topics(tunnel.sender, topics)  # what it may can change while this goes on
+            everything = self._permissions.may_read_all(tunnel.sender)
+            frames, at = await trio.to_thread.run_sync(read)
             for position in range(0, len(frames), _PIECE):
                 await tunnel.send(frames[position : position + _PIECE])
-            at = chunks[-1].end
 
-    async def _locate(self, _sender: Sender, payload: object) -> dict[str, Any] | None:
+    async def _locate(self, sender: Sender, payload: object) -> dict[str, Any] | None:
+        if not self._permissions.may_read_all(sender):
+            return None  # events of all topics are in one file
         fields = _fields(payload)
         if machine() is None or _text(fields, "machine") != machine():
             return None
@@ -360,6 +375,14 @@ def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
         raise RemoteError("bad_request", f"{name} is {value!r}: use offsets by shard id")
     offsets = cast("dict[str, object]", value)
     return {shard: _number(offsets, shard) for shard in offsets}
+
+
+def _patterns(fields: Mapping[str, object], name: str) -> list[str]:
+    value = fields.get(name)
+    patterns = cast("list[object]", value) if isinstance(value, list) else None
+    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
+        raise RemoteError("bad_request", f"{name}: use a list of topic patterns, {MAX_PATTERNS} at most")
+    return cast("list[str]", patterns)
 
 
 def _part(fields: Mapping[str, object]) -> StagedPart:

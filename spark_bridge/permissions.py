@@ -1,14 +1,18 @@
 """Who may call which operation of a bridge: one table, which the dispatcher applies and docs/spark.md prints.
 
-Three things are asked, in this order: what the certificate of the caller's cluster permits, whether the bridge was
-started for certain readers only, and whether the group or query that is named belongs to the caller's cluster.  It
-belongs to the cluster that has named it first, and the log remembers that.
+Three things are asked, in this order: whether the bridge was started for certain readers only; what the certificate of
+the caller's cluster permits; and whether the group or query that is named belongs to the caller's cluster.  It belongs
+to the cluster that has named it first, and the log remembers that.
+
+Whoever reads has to be permitted to subscribe to what it reads.  A bridge that was started with ``--reader`` has been
+told otherwise: clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for
+every reader, as writers and monitoring need them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, final
 
 from iris.cluster.peer import Peer
@@ -20,10 +24,11 @@ from iris.spark_bridge.writers import Writer
 Kind = Literal["group", "query"]
 """What belongs to a cluster; also the field of an operation's payload that names it."""
 
-Caller = Literal["reader", "writer", "bridge"]
+Caller = Literal["reader", "subscriber", "writer", "bridge"]
 
 CALLERS: Final[Mapping[Caller, str]] = {
-    "reader": "readers: clusters that `--reader` names; without it all that may use the bridge's cluster",
+    "reader": "clusters that `--reader` names; without it all that may use the bridge's cluster",
+    "subscriber": "readers that `--reader` names; without it, those that may subscribe to something: they get that",
     "writer": "readers of the bridge's realm that may publish something",
     "bridge": "the bridge's own cluster",
 }
@@ -46,10 +51,10 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "times": Permission(purpose="find offsets by time", caller="reader"),
     "status": Permission(purpose="counters", caller="reader"),
     "cursors": Permission(purpose="groups, and how far they are", caller="reader"),
-    "read": Permission(purpose="events", caller="reader"),
-    "locate": Permission(purpose="the file that holds events", caller="reader"),
-    "pin": Permission(purpose="begin as a group", caller="reader", owns="group"),
-    "move": Permission(purpose="write down how far a group is", caller="reader", owns="group"),
+    "read": Permission(purpose="events", caller="subscriber"),
+    "locate": Permission(purpose="the file that holds events", caller="subscriber"),
+    "pin": Permission(purpose="begin as a group", caller="subscriber", owns="group"),
+    "move": Permission(purpose="write down how far a group is", caller="subscriber", owns="group"),
     "stage": Permission(purpose="leave rows of a batch", caller="writer", owns="query"),
     "commit": Permission(
         purpose="let a batch become part of the log, each row on a topic that the caller may publish on",
@@ -100,6 +105,8 @@ class Permissions:
         match permission.caller:
             case "reader":
                 self._check_reader(sender)
+            case "subscriber":
+                self._check_subscriber(sender)
             case "writer":
                 self.writer(sender)
             case "bridge":
@@ -113,6 +120,57 @@ class Permissions:
     def _check_reader(self, sender: Sender) -> None:
         if self._readers is not None and sender.cluster not in self._readers:
             raise NotAllowed(f"nodes of cluster {sender.cluster!r} may not read from the bridge {self._bridge!r}")
+
+    def _check_subscriber(self, sender: Sender) -> None:
+        self._check_reader(sender)
+        if not self._is_named(sender):
+            peer = self._peer(sender)
+            if not peer.other_realm and peer.identity.certificate.rights.subscribes == ():
+                raise self._refused(sender, "any topic")
+
+    def _is_named(self, sender: Sender) -> bool:
+        """Tell whether a node may have all that is in the log, because the bridge was started so."""
+        return self._readers is not None or sender.cluster == self._bridge
+
+    def _peer(self, sender: Sender) -> Peer:
+        peer = self._find_peer(sender.node)
+        if peer is None:
+            raise NotAllowed(f"what node {sender.node} may do is not known any more: it is not linked")
+        return peer
+
+    def _refused(self, sender: Sender, topics: str) -> NotAllowed:
+        return NotAllowed(
+            f"nodes of cluster {sender.cluster!r} may not subscribe to {topics}, and so not read that from the bridge "
+            f"{self._bridge!r}: name topics that they may, by the option subscribe or --topic, or have the bridge "
+            f"started with --reader {sender.cluster}"
+        )
+
+    def may_read_all(self, sender: Sender) -> bool:
+        """Tell whether a subscriber may have the events of all topics.
+
+        Raises:
+            NotAllowed: it is not linked any more.
+        """
+        return self._is_named(sender) or self._peer(sender).may_hear(">")
+
+    def check_topics(self, sender: Sender, topics: Sequence[str]) -> None:
+        """Make sure that a subscriber may have the events of topics.
+
+        Args:
+            sender: the subscriber.
+            topics: patterns; none for all topics.
+
+        Raises:
+            NotAllowed: it may not have the events of one of them.
+        """
+        if self.may_read_all(sender):
+            return
+        if not topics:
+            raise self._refused(sender, "all topics")
+        peer = self._peer(sender)
+        for pattern in topics:
+            if not peer.may_hear(pattern):
+                raise self._refused(sender, repr(pattern))
 
     def writer(self, sender: Sender) -> Writer:
         """Return what a node may write.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from functools import partial
@@ -59,8 +60,8 @@ def read_chunks(
 
     def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:
         if options.fail_on_data_loss:
-            return client.read(address, shard, at, end)
-        return _read_what_is_left(client, address, shard, at, end)
+            return client.read(address, shard, at, end, options.topics)
+        return _read_what_is_left(client, address, shard, at, end, options.topics)
 
     if at < end:
         with closing(portal.stream(source)) as parts:
@@ -92,12 +93,12 @@ async def _locate(client: BridgeClient, *, address: str, shard: str, start: int,
 
 
 async def _read_what_is_left(
-    client: BridgeClient, address: str, shard: str, start: int, end: int
+    client: BridgeClient, address: str, shard: str, start: int, end: int, topics: Sequence[str]
 ) -> AsyncGenerator[Sequence[Chunk]]:
     at = start
     while at < end:
         try:
-            async with aclosing(client.read(address, shard, at, end)) as parts:
+            async with aclosing(client.read(address, shard, at, end, topics)) as parts:
                 async for part in parts:
                     yield part
                     at = part[-1].end
@@ -129,7 +130,7 @@ def _wanted_batches(
         batch = decode_events(chunk.data)
         first, last = max(start, chunk.first), min(end, chunk.end)
         if last - first < chunk.count:
-            batch = batch.slice(first - chunk.first, last - first)
+            batch = _between(batch, chunk, first, last)
         batch = wanted.keep(batch)
         if not options.include_headers and options.typed is None:
             batch = batch.select(COLUMNS_WITHOUT_HEADERS)
@@ -145,6 +146,16 @@ def _wanted_batches(
             size += batch.nbytes
     if small:
         yield _together(small)
+
+
+def _between(batch: pa.RecordBatch, chunk: Chunk, first: int, last: int) -> pa.RecordBatch:
+    """Return the events of a chunk from offset ``first`` up to but not including ``last``."""
+    if batch.num_rows == chunk.count:
+        return batch.slice(first - chunk.first, last - first)
+    # The member has left out those that this node may not have.
+    offsets: list[int] = batch.column("offset").to_pylist()
+    begin = bisect.bisect_left(offsets, first)
+    return batch.slice(begin, bisect.bisect_left(offsets, last) - begin)
 
 
 def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

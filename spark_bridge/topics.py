@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import final
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iris.patterns.topics import Matcher
+from iris.spark_bridge.frame import Chunk, frame_header
+from iris.spark_bridge.schema import decode_events
 
 _REMEMBERED = 65536
 
@@ -57,3 +60,20 @@ class TopicFilter:
                 known = bool(self._matcher.match(topic))
             self._known[topic] = known
         return known
+
+
+def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
+    """Return a chunk with the wanted events alone, which stands for the same offsets.
+
+    Raises:
+        LogDamaged: it does not hold events.
+    """
+    events = decode_events(chunk.data)
+    kept = wanted.keep(events)
+    if kept.num_rows == events.num_rows:
+        return chunk
+    data = bytes(kept.serialize())
+    header = frame_header(
+        data, shard=chunk.shard, epoch=chunk.epoch, first=chunk.first, count=chunk.count, timestamp=chunk.timestamp
+    )
+    return dataclasses.replace(chunk, frame=header + data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,9 @@ class Reached:
         await trio.lowlevel.checkpoint()
         return self.change(self.store.locate(0, shard[2:], start, end, max_bytes=1 << 20))
 
-    async def read(self, address: str, shard: str, start: int, end: int) -> AsyncGenerator[list[Chunk]]:
+    async def read(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+    ) -> AsyncGenerator[list[Chunk]]:
         await trio.lowlevel.checkpoint()
         while start < end:
             chunks = self.store.read(0, shard[2:], start, end, max_bytes=1)
