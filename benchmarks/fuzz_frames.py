@@ -6,8 +6,9 @@
   See ``benchmarks.fuzz_mesh``.
 - Members of a whole node, with everything that it can do: see ``benchmarks.fuzz_node``.
 
-Every frame has to end in a message list or in the one error of the function that refused it.  Anything else, or a
-process that has grown by more than 64 MiB, is a failure.  A run is repeated with its ``--seed``.
+Every frame has to end in a message list or in the one error of the function that refused it.  Anything else, which a
+node counts as an unexpected error, or a process that has grown by more than 64 MiB, is a failure.  A run is repeated
+with its ``--seed``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class Outcome:
     grown: int
     """Bytes of memory at the worst moment, beyond those at the start."""
     seconds: float
+
+    @property
+    def unexpected(self) -> list[str]:
+        """Errors that nobody expects, by what has brought them about: each has ended a link, and is a bug."""
+        return sorted(reason for reason in self.refused if reason.startswith("unexpected error"))
 
 
 def resident() -> int:
@@ -160,6 +166,7 @@ def main() -> int:
             f"{name}: {outcome.frames:,} in {outcome.seconds:.0f} s; refused {refused}; accepted {outcome.accepted:,}; "
             f"memory +{outcome.grown / 2**20:.1f} MiB"
         )
+        failed |= bool(outcome.unexpected)
         failed |= outcome.grown > MEMORY_LIMIT or (attack is attack_from_outside and outcome.accepted > 0)
     return int(failed)
 

@@ -7,6 +7,7 @@ from typing import final
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.site_envelopes import Flows, open_envelope
+from iris.kernel import kinds
 
 
 @final
@@ -29,5 +30,5 @@ class CarriedFrames:
             if told is None or peer.foreign or (told.site, told.target) != here:
                 return False
             self._flows.remember(envelope, peer)
-        self._mesh.receive_carried(batch[begin:])
+        self._mesh.receive_carried(batch[begin:], kinds.CARRY)
         return True

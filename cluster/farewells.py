@@ -1,4 +1,8 @@
-"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs."""
+"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs.
+
+Nothing is taken from a peer behind its goodbye.  It is given up outside of the loop that reads its messages, by one
+task however many peers leave at a time.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,8 @@ class Farewells:
         self._mesh: Final = mesh
         self._nursery = nursery
         self._gone = trio.lowlevel.ParkingLot()
+        self._leaving: dict[Peer, str] = {}
+        """Peers of which nothing is taken any more, each with the reason."""
         mesh.on(kinds.GOODBYE, 1, self._receive)
 
     def gone(self) -> None:
@@ -77,17 +83,27 @@ class Farewells:
         _, reason = message
         if type(reason) is not str:
             raise RemoteProtocolError("a goodbye has a reason")
-        self._nursery.start_soon(self._drop_soon, peer, reason[:200])
+        self.part(peer, f"it said goodbye: {reason[:200]}")
 
-    async def _drop_soon(self, peer: Peer, reason: str) -> None:
-        """Drop a peer outside the loop that reads its batch, and let it know that its goodbye was heard."""
+    def part(self, peer: Peer, reason: str) -> None:
+        """Take nothing from a peer any more; give it up outside of the loop that reads its batch, and tell it so."""
         peer.leaving = True
-        if not self._mesh.closing:
-            with contextlib.suppress(NotSent):
-                peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
-            await _let_flushers_run()
-        if self._mesh.peers.get(peer.node) is peer:
-            self._mesh.drop(peer.node, f"it said goodbye: {reason}")
+        self._leaving[peer] = reason
+        if len(self._leaving) == 1:
+            self._nursery.start_soon(self._drop_leaving)
+
+    async def _drop_leaving(self) -> None:
+        while self._leaving:
+            leaving = dict(self._leaving)
+            if not self._mesh.closing:
+                for peer in leaving:
+                    with contextlib.suppress(NotSent):
+                        peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
+                await _let_flushers_run()
+            for peer, reason in leaving.items():
+                del self._leaving[peer]
+                if self._mesh.peers.get(peer.node) is peer:
+                    self._mesh.drop(peer.node, reason)
 
 
 async def _let_flushers_run() -> None:

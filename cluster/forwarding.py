@@ -91,8 +91,10 @@ class Forwarding:
         target = node_untrusted(target_id)
         if type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
+        self._mesh.check_not_nested(kinds.FORWARD)  # one node hands on, and never two
         if target == self._mesh.node:
-            self._mesh.receive_carried(frame, f"through {peer.node}")  # any member can be one that hands on
+            # Under limits of its own: any member can be one that hands on.
+            self._mesh.receive_carried(frame, kinds.FORWARD, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)
         if other is None or not other.link.is_up or other.foreign or is_via_url(other.addresses[0]):

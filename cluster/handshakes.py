@@ -92,6 +92,10 @@ class Host(Protocol):
         """Tell whether an index is that of a session."""
         ...
 
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about."""
+        ...
+
     def admit(
         self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
     ) -> Peer:
@@ -347,6 +351,8 @@ class Handshakes:
                 refusals["handshake cut off"] += 1
             except AuthenticationError:
                 refusals["AuthenticationError"] += 1
+            except Exception as error:  # noqa: BLE001 -- a stranger chose the addresses, and must not end the node
+                self._host.note_unexpected("handshake that somebody began", error)
         if self._answering.get(waiting.ephemeral) is waiting:
             del self._answering[waiting.ephemeral]
         self._forget(index, waiting)

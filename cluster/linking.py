@@ -214,6 +214,8 @@ class Linking:
                     self._refused(node)
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     self._failed(type(error).__name__)
+                except Exception as error:  # noqa: BLE001 -- others chose its addresses, and must not end the node
+                    self._mesh.note_unexpected("dialling a member", error)
                 wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
                 if not self._is_alive(node):
                     return

@@ -283,7 +283,8 @@ class Membership:
             now = trio.current_time()
             self._swim.queue_delay = self.queue_delay()
             if now >= self._swim.deadline:
-                self._perform(self._swim.expire(now))
+                with self._mesh.survive("membership"):
+                    self._perform(self._swim.expire(now))
                 if self._swim.deadline <= now:
                     await trio.lowlevel.checkpoint()
                     continue

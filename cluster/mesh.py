@@ -12,8 +12,11 @@ connection; both ends accept frames of either for a while, so nothing waits for 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final, final
 
@@ -51,6 +54,11 @@ from iris.kernel.wire import Message
 from iris.security.handshake import Established
 from iris.security.identity import NodeIdentity, PeerIdentity
 from iris.security.session import Session
+
+_log: Final = logging.getLogger("iris")
+
+_LOGGED_AGAIN: Final = 10.0
+"""Seconds after which an unexpected error of one kind is logged once more."""
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
@@ -112,12 +120,13 @@ class Mesh:
         self.reading: Final = Reading(transport, self._receive_untrusted)
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
-        self._receivers = Receivers(self.refusals)
+        self._receivers = Receivers(self.refusals, self._failed_to_take)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
+        self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
         self._renewing: Final = Renewing(
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
@@ -127,6 +136,10 @@ class Mesh:
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
         """Whether this node is on its way out, so that connections that end are no news."""
+        self._logged: dict[str, float] = {}
+        """When each kind of unexpected error was last logged."""
+        self._carried_by: int | None = None
+        """The kind of message that the frame came in which is being handled; None: it came over a connection."""
         self.on(kinds.PING, 1, self._barriers.receive_ping)
         self.on(kinds.PONG, 1, self._barriers.receive_pong)
         self._farewells: Final = Farewells(self, nursery)
@@ -236,18 +249,37 @@ class Mesh:
         """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
         self._ways.forwarder = forwarder
 
-    def receive_carried(self, frame: bytes | memoryview, carrier: str | None = None) -> None:
-        """Take a frame that came through gateways, as if it had come over a connection.
+    def receive_carried(self, frame: bytes | memoryview, kind: int, carrier: str | None = None) -> None:
+        """Take a frame that came inside of a message, as if it had come over a connection.
 
-        ``carrier``: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+        Args:
+            frame: what came.
+            kind: of the message, FORWARD or CARRY.
+            carrier: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+
+        Raises:
+            RemoteProtocolError: see ``check_not_nested``.
         """
-        self._inbound.carried, self._inbound.carrier = True, carrier
+        self.check_not_nested(kind)
+        inbound = self._inbound
+        outer = self._carried_by, inbound.carried, inbound.carrier
+        self._carried_by, inbound.carried, inbound.carrier = kind, True, carrier
         try:
-            self._receive(frame)
-        except (RemoteProtocolError, AuthenticationError) as error:
-            self.refusals[type(error).__name__] += 1
+            self._receive_untrusted(frame)
         finally:
-            self._inbound.carried = False
+            self._carried_by, inbound.carried, inbound.carrier = outer
+
+    def check_not_nested(self, kind: int) -> None:
+        """Check that a FORWARD or CARRY came in a frame in which one may be.
+
+        Frames that are carried do not nest: each level of them would be one of this node's stack.  A frame comes
+        through gateways, and for the last step perhaps through another node of the site: a CARRY in a FORWARD.
+
+        Raises:
+            RemoteProtocolError: it came in another one of its kind, or it is a FORWARD and came in a CARRY.
+        """
+        if self._carried_by is not None and (self._carried_by, kind) != (kinds.FORWARD, kinds.CARRY):
+            raise RemoteProtocolError("a frame that is carried carries another one")
 
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
         """Return the connection in use to a node, if there is one."""
@@ -324,12 +356,46 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_untrusted(self, frame: bytes) -> None:
+    def _receive_untrusted(self, frame: bytes | memoryview) -> None:
+        """Take a frame, whatever it is; nothing is raised, for whoever sent it must not be able to end this node."""
         try:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             self._inbound.refused()
+        except Exception as error:  # noqa: BLE001 -- whoever it was is not known, or gone
+            self.note_unexpected("frame of a stranger", error)
+            self._inbound.refused()
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about.
+
+        It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
+        then: ``what`` is one of few texts.
+        """
+        self.refusals[f"unexpected error: {what}"] += 1
+        now = trio.current_time()
+        if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
+            self._logged[what] = now
+            _log.error("unexpected error, please report it: %s", what, exc_info=error)
+
+    @contextlib.contextmanager
+    def survive(self, what: str) -> Iterator[None]:
+        """Do something of which the data came from several peers: an error that nobody expects ends it, and no node."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.note_unexpected(what, error)
+
+    def _failed_to_take(self, peer: Peer, kind: int, error: Exception) -> None:
+        self.suffer(peer, f"message of kind {kind:#x}", error)
+
+    def suffer(self, peer: Peer, what: str, error: Exception) -> None:
+        """An error that nobody expects, in what a peer has brought about, costs that peer its link and nothing else."""
+        self.note_unexpected(what, error)
+        if peer is not self.own:
+            _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
+            self._farewells.part(peer, f"unexpected error: {what}")
 
     def _receive(self, frame: bytes | memoryview) -> None:
         receiver = wire.receiver_untrusted(frame)
@@ -344,6 +410,9 @@ class Mesh:
         if entry.left:
             self.refusals["late frame of a former session"] += 1
             return
+        if entry.peer.leaving:
+            self.refusals["frame of a peer that is gone"] += 1
+            return
         session, peer = entry.session, entry.peer
         body = session.open_untrusted(frame)
         if not entry.begun and not entry.begin(self._sessions.values()):
@@ -351,11 +420,16 @@ class Mesh:
             return
         if self._inbound.strangers or self._inbound.rivals:
             self._inbound.genuine(peer.node)
-        if session.lost_frames != entry.lost_frames:
-            entry.lost_frames = session.lost_frames
-            self._notice_loss(peer)
-        if self.shortcut is None or not self.shortcut(peer, body):
-            self._receivers.dispatch_untrusted(peer, body)
+        try:
+            if session.lost_frames != entry.lost_frames:
+                entry.lost_frames = session.lost_frames
+                self._notice_loss(peer)
+            if self.shortcut is None or self._carried_by == kinds.CARRY or not self.shortcut(peer, body):
+                self._receivers.dispatch_untrusted(peer, body)
+        except (RemoteProtocolError, AuthenticationError):
+            raise
+        except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+            self.suffer(peer, "frame", error)
         if type(body) is memoryview:
             give_back(body)
 

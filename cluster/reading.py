@@ -12,8 +12,9 @@ calls less in ``Link.post``; of seven system calls for one, six are left at the 
 - A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any
   other reason than to wait for frames.
 - The task of the mesh is woken then.  As long as it has not run, followers may have the reading again for nothing.
-- What a frame brings about is done in the context of the mesh, whoever reads it.  So is what fails: an error that
-  nobody expects ends the node, and not the request of whoever happened to read.
+- What a frame brings about is done in the context of the mesh, whoever reads it.  It raises nothing: an error that
+  nobody expects costs the peer whose frame it was.  One of the transport itself ends the node, and not the request of
+  whoever happened to read.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Reading:
         """Whether the task of the mesh is about to run, and was not needed so far."""
         self._over = False
         self._failure: Exception | None = None
-        """What a follower met when it read, and is for the task of the mesh."""
+        """What the transport raised when a follower read; it is for the task of the mesh."""
         self._all = True
         """Whether all is read that has come."""
         self._returned = Wakeup()

@@ -21,10 +21,12 @@ class Receivers:
 
     Args:
         refusals: counts messages that nobody takes, by reason.
+        failed: called with a peer, the kind of its message, and an error that nobody expected in what takes it.
     """
 
-    def __init__(self, refusals: Counter[str]) -> None:
+    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, int, Exception], None]) -> None:
         self._refusals = refusals
+        self._failed = failed
         self._decoder = BatchDecoder()
         self.own: Final[dict[int, tuple[MessageReceiver, int]]] = {}
         self.foreign: Final[dict[int, tuple[MessageReceiver, int]]] = {}
@@ -37,13 +39,16 @@ class Receivers:
             self.foreign[kind] = self.own[kind]
 
     def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview) -> None:
-        """Hand out the messages of a batch.
+        """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
 
         Raises:
             RemoteProtocolError: it cannot be decoded; nobody has got anything of it.
         """
         receivers = self.own if peer.identity.foreign is None else self.foreign
         for message in self._decoder.decode_untrusted(batch) if receivers else ():
+            if peer.leaving:
+                self._refusals["message of a peer that is gone"] += 1
+                return
             entry = receivers.get(message[0])
             if entry is None or len(message) != entry[1]:
                 self._refusals["message of unknown kind or length"] += 1
@@ -54,6 +59,8 @@ class Receivers:
                 self._refusals[f"message of kind {message[0]:#x}"] += 1
             except NotSent:
                 self._refusals["answer without room on the link"] += 1
+            except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+                self._failed(peer, message[0], error)
 
     def clear(self) -> None:
         """Hand out nothing any more."""

@@ -65,6 +65,8 @@ class Redialling:
         self.refused: Callable[[NodeId], None] = lambda _: None
         """Called with a peer at whose address nobody listens any more, or somebody else.  A connection that breaks is
         no such evidence: a node that has too much to do, or holds the other end dead, closes some."""
+        self.failed: Callable[[Exception], None] = lambda _: None
+        """Called with an error that nobody expects of an attempt."""
 
     def begin(self, peer: Peer) -> bool:
         """Reach a peer again; tell whether that is new."""
@@ -95,6 +97,8 @@ class Redialling:
                     self.refused(peer.node)
                 except (NotSent, ConfigError):
                     continue
+                except Exception as error:  # noqa: BLE001 -- the peer chose its addresses, and must not end the node
+                    self.failed(error)
                 else:
                     return
         finally:

@@ -54,6 +54,10 @@ class Owner(Protocol):
         """Give a peer up."""
         ...
 
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about."""
+        ...
+
 
 @final
 class Renewing:
@@ -138,5 +142,7 @@ class Renewing:
                 await self._handshake(peer, outgoing)
         except (NotSent, AuthenticationError) as error:
             self._mesh.refusals[f"renewal: {type(error).__name__}"] += 1
+        except Exception as error:  # noqa: BLE001 -- a peer has its part in it, and must not be able to end the node
+            self._mesh.note_unexpected("renewal of a session", error)
         finally:
             self._under_way.discard(peer.node)

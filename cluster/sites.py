@@ -220,7 +220,8 @@ class Sites:
         """Follow the directory; run it in one task."""
         while True:
             await self._wakeup.wait()
-            self._follow()
+            with self._mesh.survive("directory of sites"):
+                self._follow()
 
     def _tell_news(self) -> None:
         self._news.unpark_all()
@@ -299,9 +300,10 @@ class Sites:
         _, hops, site, target, _, _, frame = message
         if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
+        self._mesh.check_not_nested(kinds.CARRY)
         if site == self._site and node_untrusted(target) == self._mesh.node:
             peer.check_gateway()  # frames that are carried are under no limit of an address
-            self._mesh.receive_carried(frame)
+            self._mesh.receive_carried(frame, kinds.CARRY)
         elif self.forward is not None:
             self.forward(peer, message)
         else:

@@ -442,7 +442,7 @@ class Carrying:
         kind, _, _, _, source_site, source, content = message
         self.carried += 1
         if kind == kinds.CARRY:
-            self._near.receive_carried(content)
+            self._near.receive_carried(content, kinds.CARRY)
         else:
             self._sites.refused(source_site, node_untrusted(source), content)
 

@@ -230,7 +230,8 @@ class Gateway:
         while True:
             await self._wakeup.wait()
             await trio.sleep(_GATHER)
-            self._tell()
+            with self._near.survive("directory of sites"):
+                self._tell()
 
     async def _watch_members(self) -> None:
         while True:

@@ -133,6 +133,8 @@ class EventRelays:
             self._take(peer, message)
         except RemoteProtocolError:
             self._refuse(f"message of kind {message[0]:#x}")
+        except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
+            self._mesh.suffer(peer, f"message of kind {message[0]:#x}", error)
 
     # -- handing on -----------------------------------------------------------------------------------------
 
@@ -217,7 +219,8 @@ class EventRelays:
                 now = trio.current_time()
                 for incoming in list(self._incoming.values()):
                     if incoming.deadline <= now:
-                        incoming.expire(now)
+                        with self._mesh.survive("relayed events"):
+                            incoming.expire(now)
 
     def peer_reset(self, node: NodeId) -> None:
         """The publisher says anew how its events come; what was handed on to this node may be lost."""

@@ -69,11 +69,18 @@ def way_untrusted(message: wire.Message) -> Way:
     return Way(number_untrusted(turn), number_untrusted(tree, least=0), wait)
 
 
-def _weight(part: object) -> int:
-    """Return what a message, or a part of one, takes of the memory."""
-    if isinstance(part, tuple):  # a packed payload is one, too
-        return _PIECE + sum(map(_weight, cast("tuple[object, ...]", part)))
-    return _PIECE + (len(part) if isinstance(part, (bytes, str)) else 0)
+def _weight(message: object) -> int:
+    """Return what a message takes of the memory.  Its publisher chose how deep it is, so nothing here calls itself."""
+    weight = 0
+    parts: list[object] = [message]
+    while parts:
+        part = parts.pop()
+        weight += _PIECE
+        if isinstance(part, tuple):  # a packed payload is one, too
+            parts.extend(cast("tuple[object, ...]", part))
+        elif isinstance(part, (bytes, str)):
+            weight += len(part)
+    return weight
 
 
 @final

@@ -80,7 +80,8 @@ class Tunnels:
         begun = Wakeup()
         self._table.on_begun = begun.wake
         while True:
-            self._table.expire()
+            with self._mesh.survive("tunnels"):
+                self._table.expire()
             if len(self._table):
                 await trio.sleep(self._config.tunnel_retry / 2)
             else:  # a node without tunnels is not woken up for them

@@ -230,11 +230,11 @@ async def test_handshakes_that_one_member_hands_on_are_under_the_limits_of_one_a
         a = fleet["a"]
         frames = [first_frame(fleet, number) for number in range(1, 302)]  # each once: replays are dropped before
         for frame in frames[:200]:
-            a.mesh.receive_carried(frame, "through x")
+            a.mesh.receive_carried(frame, kinds.FORWARD, "through x")
         assert a.mesh.refusals["handshake rate of one address"] == 100
         assert a.mesh.refusals["too many half-open handshakes"] == 100 - 32
         for frame in frames[200:300]:
-            a.mesh.receive_carried(frame)
+            a.mesh.receive_carried(frame, kinds.CARRY)
         assert a.mesh.refusals["handshake rate of one address"] == 100
-        a.mesh.receive_carried(frames[300], "through y")
+        a.mesh.receive_carried(frames[300], kinds.FORWARD, "through y")
         assert a.mesh.refusals["handshake rate of one address"] == 100

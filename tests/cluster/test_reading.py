@@ -320,10 +320,13 @@ async def test_a_wake_up_is_not_lost_when_the_transport_is_closed_right_after_it
         assert not desk.follower.leads
 
 
-async def test_an_error_that_nobody_expects_is_not_the_follower_s(autojump_clock: MockClock) -> None:
+async def test_an_error_of_the_transport_is_not_the_follower_s(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     readers: list[str] = []
 
     def fail() -> None:
+        readers.append(trio.lowlevel.current_task().name.rpartition(".")[2])
         raise ZeroDivisionError
 
     async def read() -> None:
@@ -332,7 +335,7 @@ async def test_an_error_that_nobody_expects_is_not_the_follower_s(autojump_clock
             nursery.start_soon(desk.follow)
             await wait_all_tasks_blocked()
             await desk.send(WAKE)
-            desk.on_frame = [fail]
+            monkeypatch.setattr(desk.transport, "receive_nowait", fail)
             await desk.send(b"1")
 
     with pytest.raises(ExceptionGroup) as raised:

@@ -292,6 +292,20 @@ def test_words_alone_are_not_kept_without_end() -> None:
     assert max(held) < 16 * 2**20 / 64
 
 
+def test_a_message_of_any_depth_can_wait() -> None:
+    desk = Desk()
+    desk.turn(to_tree=True)
+    desk.turn(to_tree=False)
+    desk.treed.clear()
+    desk.carry_all()
+    headers: object = ()
+    for _ in range(5000):
+        headers = (headers,)
+    desk.incoming.receive_direct((*direct(1)[:5], headers, *direct(1)[6:]), desk.now)
+    assert desk.incoming.is_waiting
+    assert desk.incoming._behind_bytes > 5000 * 64
+
+
 def test_more_than_may_come_early_is_dropped_and_counted() -> None:
     desk = Desk()
     body = bytes(9 * 2**20)

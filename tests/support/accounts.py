@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,12 @@ def check_node(node: iris.Node) -> None:
     for link in statistics.links.values():
         assert link.posted == link.sent + link.lost + link.waiting, link
     assert tunnels.open == 0, tunnels
+    check_refusals(statistics.refusals)
+
+
+def check_refusals(refusals: Mapping[str, int]) -> None:
+    """Nothing that a peer sent has brought about an error that nobody expects: it ends only a link, and is a bug."""
+    assert not [reason for reason in refusals if reason.startswith("unexpected error")], refusals
 
 
 def check_membership(membership: Membership) -> None:

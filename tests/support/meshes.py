@@ -31,6 +31,7 @@ from iris.patterns.service import Limits, Service
 from iris.patterns.serving import Serving
 from iris.patterns.subscription import Subscription
 from iris.security.rights import Rights
+from tests.support.accounts import check_refusals
 from tests.support.realms import WALL, TestRealm
 
 
@@ -175,6 +176,8 @@ class Fleet:
         self.realm: Final = TestRealm(seed)
         self.directory: Final = StaticDirectory()
         self.nodes: Final[dict[str, MeshNode]] = {}
+        self.has_bugs = False
+        """Whether the test has put errors in that nobody expects."""
 
     def __getitem__(self, name: str) -> MeshNode:
         return self.nodes[name]
@@ -214,6 +217,8 @@ class Fleet:
         """Let everything come to rest, then see that nothing is left over and every counter adds up."""
         await trio.sleep(self.config.handshake_timeout + 2)
         for node in self.nodes.values():
+            if not self.has_bugs:
+                check_refusals(node.mesh.refusals)
             if not node.transport.closed:
                 check_node(node)
         for picker in self.directory.pickers.values():

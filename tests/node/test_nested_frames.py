@@ -1,0 +1,96 @@
+"""Frames inside of frames: each level would be one of the stack, so there is one, or two through gateways."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from iris.cluster.peer import Peer
+from iris.federation.gateway import open_gateway
+from iris.kernel import kinds
+from iris.kernel.wire import Message
+from tests.support.attacks import Attacker
+
+
+@asynccontextmanager
+async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, iris.Node, list[int]]]:
+    """Open a victim, perhaps a gateway, and an attacker; yield them and the tokens of pings that the victim takes."""
+    async with (
+        iris.testing.open_network(seed=3) as network,
+        network.open_node("victim", site="here") as victim,
+        network.open_node("villain", site="here") as villain,
+        trio.open_nursery() as nursery,
+    ):
+        pings: list[int] = []
+
+        def receive(peer: Peer, message: Message) -> None:
+            pings.append(message[1])
+
+        if gateway:
+            await nursery.start(_be_gateway, victim)
+        victim.parts.mesh._receivers.own[kinds.PING] = (receive, 2)
+        attacker = Attacker(villain.parts.mesh, victim.parts.mesh)
+        await attacker.wait_linked()
+        await trio.sleep(1)
+        pings.clear()
+        yield attacker, victim, pings
+        nursery.cancel_scope.cancel()
+
+
+async def _be_gateway(node: iris.Node, task_status: trio.TaskStatus[None]) -> None:
+    async with open_gateway(node, listen=["mem://between"]):
+        task_status.started()
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("gateway", [False, True])
+@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
+@pytest.mark.parametrize("depth", [2, 250, 2000])
+async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
+    autojump_clock: MockClock, kind: int, depth: int, gateway: bool
+) -> None:
+    async with open_pair(gateway=gateway) as (attacker, victim, pings):
+        attacker.send(attacker.nested(kind, depth))
+        await trio.sleep(0.1)
+        refusals = victim.statistics().refusals
+        assert refusals.get(f"message of kind {kind:#x}", 0) + refusals.get("RemoteProtocolError", 0) == 1
+        assert not [reason for reason in refusals if reason.startswith("unexpected")]
+        assert pings == []
+        attacker.send(attacker.seal((kinds.PING, 7)))
+        await trio.sleep(0.1)
+        assert pings == [7]
+
+
+@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
+async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int) -> None:
+    async with open_pair() as (attacker, _, pings):
+        attacker.send(attacker.nested(kind, 1))
+        await trio.sleep(0.1)
+        assert pings == [1]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "taken"), [(kinds.FORWARD, kinds.CARRY, True), (kinds.CARRY, kinds.FORWARD, False)]
+)
+async def test_what_comes_through_gateways_may_come_the_last_step_through_another_node(
+    autojump_clock: MockClock, outer: int, inner: int, taken: bool
+) -> None:
+    async with open_pair() as (attacker, _, pings):
+        session = attacker.mesh.peers[attacker.victim.node].session
+        assert session is not None
+        first = session._sequence
+        session._sequence = first + 2
+        frame = attacker.seal((kinds.PING, 7))
+        session._sequence = first + 1
+        frame = attacker.seal(attacker.around(inner, frame))
+        session._sequence = first
+        attacker.send(attacker.seal(attacker.around(outer, frame)))
+        session._sequence = first + 3
+        await trio.sleep(0.1)
+        assert pings == ([7] if taken else [])
