@@ -192,13 +192,15 @@ async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clo
     async with open_stage() as stage:
         await open_four(stage)
         one, two = stage._nodes["one"].parts.mesh, stage._nodes["two"].parts.mesh
-        left = stage._nodes["left"].parts.mesh
+        left, right = stage._nodes["left"].parts.mesh, stage._nodes["right"].parts.mesh
+        one.post(left.node, (kinds.FORWARD, bytes.fromhex(right.node), b"frame"), 5)
+        left.post(one.node, (kinds.FORWARD, bytes.fromhex(two.node), b"frame"), 5)
         one.post(two.node, (kinds.FORWARD, bytes.fromhex(left.node), b"frame"), 5)
-        two.post(one.node, (kinds.FORWARD, bytes.fromhex(two.node), b"frame"), 5)
         await trio.sleep(0.1)
+        assert right.refusals.pop("RemoteProtocolError") == 1, "it has come, and is no frame"
         assert one.refusals["not handed on: no link"] == 1
-        assert two.refusals["not handed on: no link"] == 0
-        assert left.refusals.pop("RemoteProtocolError") == 1, "it has come, and is no frame"
+        assert two.refusals.pop("message of kind 0x6") == 1, "it came through another node, and would go through two"
+        assert left.refusals["RemoteProtocolError"] == 0
 
 
 async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: MockClock) -> None:
