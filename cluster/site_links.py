@@ -124,12 +124,18 @@ class SiteLinks:
                     patience = self._patience.left(site, now) if within is None else min(within, self._patience.limit)
                     if patience > 0:
                         nursery.start_soon(self._reach, site, node, now + patience, limit, took)
-                    elif self._is_missing(node) and len(self._under_way) < _AT_A_TIME:
-                        self.begin(Foreign(site, node, b"", 0))
+                    else:
+                        self.begin_subscribers([(site, node)])
         finally:
             for site, until in took.items():
                 self._patience.spend(site, now, until)
         return sum(node not in self._mesh.peers for _, node in fresh)
+
+    def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:
+        """Begin handshakes with nodes that are not linked, as many as may be under way at a time; wait for none."""
+        for site, node in _in_turns(nodes):
+            if self._is_missing(node) and len(self._under_way) < _AT_A_TIME:
+                self.begin(Foreign(site, node, b"", 0))
 
     async def _reach(
         self, site: str, node: NodeId, deadline: float, limit: trio.CapacityLimiter, took: dict[str, float]

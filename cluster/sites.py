@@ -175,6 +175,10 @@ class Sites:
         """See ``SiteLinks.reach_subscribers``."""
         return await self._links.reach_subscribers(nodes, within=within)
 
+    def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
+        """See ``SiteLinks.begin_subscribers``."""
+        self._links.begin_subscribers(nodes)
+
     # -- ways: Carrier --------------------------------------------------------------------------------------
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> CarriedWay:

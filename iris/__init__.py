@@ -33,6 +33,7 @@ from iris.kernel.errors import (
     TunnelBroken,
     Unknown,
 )
+from iris.patterns.durable_subscribers import DurableSubscriber
 from iris.patterns.events import Event
 from iris.patterns.service import Limits, Service
 from iris.patterns.shards import Share
@@ -50,6 +51,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeliveryError",
+    "DurableSubscriber",
     "Environment",
     "Event",
     "EventsLost",

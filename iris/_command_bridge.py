@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from iris._command_bridge_log import drop, needing_spark, replay, status, tail, transfer, trim, verify
+from iris._command_bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_number import POSITIVE
 from iris._command_output import note
@@ -80,8 +80,9 @@ def bridge(
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
-    An event that was published with confirmation is on the disk when its publisher hears so. Spark reads the events
-    with spark.readStream.format("iris").
+    An event that was published with confirmation is on the disk when its publisher hears so. While the bridge is
+    stopped, confirmed events wait for it; "iris bridge forget" ends that. Spark reads the events with
+    spark.readStream.format("iris").
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -124,5 +125,5 @@ def bridge(
     return run_until_done(store, endless=True)
 
 
-for _verb in (status, tail, replay, verify, trim, drop, transfer):
+for _verb in (status, tail, replay, verify, trim, drop, transfer, forget):
     bridge.add_command(_verb)

@@ -1,11 +1,11 @@
-"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop``, ``transfer``: a bridge and its log."""
+"""Verbs that look at a bridge and its log, or change what a bridge remembers: ``iris bridge status`` and so on."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -18,6 +18,7 @@ from iris._command_number import POSITIVE
 from iris._command_output import note, open_lines, write_object
 
 if TYPE_CHECKING:
+    from iris.patterns.durable_subscribers import DurableSubscriber
     from iris.spark_bridge.client import BridgeClient
     from iris.spark_bridge.inspection import BridgeStatus
     from iris.spark_bridge.options import Position
@@ -94,10 +95,11 @@ def status(connection: Connection, name: str, timeout: float, as_json: bool) -> 
             await trio.sleep(SECOND)
             found = await read_status(client)
             rate = (_events(found) - _events(before)) / (trio.current_time() - began)
+            away = [one for one in client.node.durable_subscribers() if not one.present]
         if as_json:
-            write_object(_as_object(found, rate))
+            write_object(_as_object(found, rate, away))
         else:
-            _show(found, rate)
+            _show(found, rate, away)
 
     return run_until_done(ask)
 
@@ -106,7 +108,7 @@ def _events(status: BridgeStatus) -> int:
     return sum(shard.next for shard in status.shards)
 
 
-def _as_object(status: BridgeStatus, rate: float) -> dict[str, Any]:
+def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> dict[str, Any]:
     return {
         "shards": [
             {
@@ -130,11 +132,12 @@ def _as_object(status: BridgeStatus, rate: float) -> dict[str, Any]:
             for group in status.groups
         ],
         "members": {address: dict(counters) for address, counters in status.counters.items()},
+        "away": [{"name": one.name, "cluster": one.cluster, "topics": list(one.patterns)} for one in away],
         "events_per_second": round(rate, 1),
     }
 
 
-def _show(status: BridgeStatus, rate: float) -> None:
+def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> None:
     for shard in status.shards:
         click.echo(
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
@@ -146,6 +149,11 @@ def _show(status: BridgeStatus, rate: float) -> None:
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         click.echo(f"member {address} since it was started: {told}")
+    for one in away:
+        click.echo(
+            f"durable subscriber {one.name} of cluster {one.cluster} is away: confirmed events on "
+            f"{', '.join(one.patterns)} wait for it"
+        )
     click.echo(f"{rate:,.0f} events/s")
 
 
@@ -310,3 +318,32 @@ def transfer(
             note(f"{kind} {what} belongs to cluster {owner}")
 
     return run_until_done(give)
+
+
+@click.command()
+@click.argument("subscriber", metavar="NAME")
+@click.option("--name", metavar="NAME", help="The bridge's cluster, as it was started; found if only one has NAME.")
+@connected
+def forget(connection: Connection, subscriber: str, name: str | None) -> int:
+    """Have publishers wait no more for a bridge that does not come back.
+
+    NAME is that of the bridge, or of one of its members, such as bridge.1, as "iris bridge status" and the errors of
+    publishers tell it. The node must speak for the bridge's own cluster.
+    """
+
+    async def ask() -> None:
+        async with connection.open(name) as node:
+            clusters = [one.cluster for one in node.durable_subscribers() if one.name == subscriber]
+            if name is not None or connection.credential is not None or clusters in ([], [node.name]):
+                await node.forget_subscriber(subscriber)
+                return
+        if len(clusters) > 1:
+            raise click.UsageError(f"several clusters have a {subscriber}: give --name {' or --name '.join(clusters)}")
+        async with connection.open(clusters[0]) as node:
+            await node.forget_subscriber(subscriber)
+
+    async def forget_it() -> None:
+        await ask()
+        note(f"publishers wait for {subscriber} no more")
+
+    return run_until_done(forget_it)

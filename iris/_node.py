@@ -27,6 +27,7 @@ from iris.kernel.errors import RequestTimeout
 from iris.kernel.ids import NodeId, check_address, check_name
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
+from iris.patterns.durable_subscribers import DurableSubscriber
 from iris.patterns.foreign_subscribers import ForeignSubscribers
 from iris.patterns.pubsub import PubSub
 from iris.patterns.relays import Relays
@@ -86,6 +87,8 @@ class Node:
         self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
         self._foreign = None if sites is None else ForeignSubscribers(sites, mesh, self._publishing.count_unlinked)
+        if self._foreign is not None:
+            self._pubsub.confirming.look_abroad = self._foreign.begin
         self._serving = Serving(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
@@ -252,7 +255,8 @@ class Node:
         Args:
             topic: tokens joined by dots.
             payload: as for ``request``.
-            confirm: return only when every durable subscriber (a bridge) has the event on disk.
+            confirm: return only when every durable subscriber (a bridge) has the event on disk, also those that are
+                away now and have a name.
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
             timeout: seconds that the confirmation may take; links to other sites are waited for half of it at most.
             headers: as for ``request``.
@@ -264,7 +268,7 @@ class Node:
             NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
                 ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
             EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
-            RequestTimeout: not confirmed in time; the event may be durable all the same.
+            RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
             ConfigError: the topic is malformed.
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
@@ -307,6 +311,7 @@ class Node:
         overflow: Overflow = "drop_oldest",
         limits: SubscriptionLimits | None = None,
         durable: bool = False,
+        name: str | None = None,
         allow: Iterable[str] | None = None,
         share: Share | None = None,
     ) -> AbstractAsyncContextManager[Subscription]:
@@ -322,11 +327,15 @@ class Node:
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
             limits: of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
+            name: of a durable subscriber, within the cluster that this node speaks for: also while nobody subscribes
+                under it, confirmed events wait for it, until ``forget_subscriber``.  One subscription has it at a
+                time; one with another pattern takes its place.
             allow: clusters whose events are taken, as their certificates name them; None: all.
             share: of a durable group that divides its events by shard for ever, see ``Share``.
 
         Raises:
-            ConfigError: the pattern, the group, the share or ``overflow`` is malformed.
+            ConfigError: the pattern, the group, the name, the share or ``overflow`` is malformed; this node has a
+                subscription of this name; or durable subscribers fill ``Config.durable_bytes``.
             NotAllowed: this node's certificate does not permit to subscribe to it.
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
@@ -338,11 +347,29 @@ class Node:
             group=group,
             overflow=overflow,
             durable=durable,
+            name=name,
             allow=allow,
             share=share,
             max_events=limits.events,
             max_bytes=limits.bytes,
         )
+
+    def durable_subscribers(self) -> tuple[DurableSubscriber, ...]:
+        """Return the durable subscribers that have a name, those that are away included, by name."""
+        return self._pubsub.durable.known()
+
+    async def forget_subscriber(self, name: str) -> None:
+        """Have publishers wait no more for a durable subscriber that is away, and belongs to this node's cluster.
+
+        Returns when every reachable node knows.  If it comes back, it is a durable subscriber again from then on.
+
+        Raises:
+            NotAllowed: it belongs to another cluster.
+            ConfigError: there is none of this name, or it is not away.
+
+        Cancelling it leaves it forgotten.
+        """
+        await self._pubsub.forget_durable(name)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 

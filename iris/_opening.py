@@ -196,6 +196,7 @@ async def open_node(
             site=site or "",
             sites=sites,
         )
+        revoking.on_newer(node.parts.pubsub.durable.recheck)
         if sites is not None:
             node.parts.pubsub.publish_abroad(sites, environment.entropy)
         nursery.start_soon(membership.run)

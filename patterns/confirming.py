@@ -2,14 +2,18 @@
 
 A durable subscriber is a node, or a group of which any one member does.  An event that was not confirmed when a
 member was lost goes to whoever stands in for it, under the same number, so that the subscribers can drop repeats.
+
+One that has a name (``iris.patterns.durable_names``) is the same subscriber whichever node it runs on: what it has
+confirmed stays confirmed, and while it is away events wait for it.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Final, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 import trio
 
@@ -21,6 +25,8 @@ from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import NodeId, check_key
 from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Audience
+from iris.patterns.durable_names import DurableRecord
+from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
 from iris.patterns.publishing import STALLED, Publishing, envelope_size
@@ -31,7 +37,24 @@ REPEATED: Final = ""
 
 _MAX_RANGE: Final = 1_000_000
 _RETRY: Final = 0.05
+_LOOK_ABROAD: Final = 1.0
+"""Seconds between looks whether a subscriber at another site that is away is listed there again."""
+
 _MAX_REASON: Final = 256
+
+
+_Key = str | tuple[str, ...]
+"""What a durable subscriber is known by: its cluster and name, the name of its group, or the id of its node."""
+
+
+class _Subscriber(NamedTuple):
+    """A durable subscriber of one topic."""
+
+    members: list[NodeId]
+    """Nodes of which any one is to store the event; none: it is away."""
+    group: str | None
+    record: DurableRecord | None
+    """What it has signed about itself, if it has a name."""
 
 
 @final
@@ -75,9 +98,9 @@ class Unconfirmed:
         self.everything = (1 << len(payloads)) - 1
         self.pending: dict[NodeId, int] = {}
         self.done: set[NodeId] = set()
-        self.asked: dict[str, NodeId] = {}
-        self.attempts: Counter[str] = Counter()
-        self.confirmed: set[str] = set()
+        self.asked: dict[_Key, NodeId] = {}
+        self.attempts: Counter[_Key] = Counter()
+        self.confirmed: set[_Key] = set()
         self.news = trio.Event()
 
     def message(self, group: str | None) -> wire.Message:
@@ -106,18 +129,29 @@ class Unconfirmed:
 class Confirming:
     """All confirmed publishes of this node."""
 
-    def __init__(self, mesh: Mesh, interest: InterestTable, publishing: Publishing, config: Config) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        interest: InterestTable,
+        durable: DurableSubscribers,
+        publishing: Publishing,
+        config: Config,
+    ) -> None:
         self._mesh = mesh
         self._interest = interest
+        self._durable = durable
         self._publishing = publishing
         self._config = config
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._firsts: list[int] = []
         """The keys of ``_waiting``: numbers only grow, so they are in order."""
-        self._interest_changed = trio.lowlevel.ParkingLot()
+        self._for_absent: set[Unconfirmed] = set()
+        """Runs that wait for somebody to come."""
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
+        self.look_abroad: Callable[[str], None] = lambda _: None
+        """Called with a topic now and then, while a durable subscriber of it at another site is away."""
         mesh.on(kinds.CONFIRMED, 1, self._receive_confirmed)
         mesh.on(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
 
@@ -148,9 +182,11 @@ class Confirming:
         publishing = self._publishing
         state = publishing.look_up(topic)
         if not state.had_durable:
-            if not self._subscribers(topic, None):
+            found = self._subscribers(topic, None)
+            if not found:
                 raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
-            state.had_durable = True
+            # One that has a name is known for as long as it is to be waited for.
+            state.had_durable = any(one.record is None for one in found.values())
         if state.held:
             with trio.move_on_at(deadline) as scope:
                 await publishing.wait_released(topic)
@@ -172,13 +208,15 @@ class Confirming:
         self._waiting[run.first] = run
         self._firsts.append(run.first)
         subscribers = self._subscribers(run.topic, run.key)
-        groups = {name for name, members in subscribers.items() if name not in members}
+        groups = {subscriber.group for subscriber in subscribers.values() if subscriber.group is not None}
+        posted: set[NodeId] = set()
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count):
-                for node in link.nodes if isinstance(link, Audience) else (link.node,):
-                    if node in subscribers:
-                        run.asked[node] = node
-                        run.pending[node] = 0
+                posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
+        for name, subscriber in subscribers.items():
+            if subscriber.group is None and not posted.isdisjoint(subscriber.members):
+                run.asked[name] = subscriber.members[0]
+                run.pending[subscriber.members[0]] = 0
         for node, terms in state.choose(run.key, run.first, publishing.is_fit):
             if terms.group not in groups:
                 publishing.post_to(node, run.message(terms.group), run.size, count)
@@ -195,54 +233,93 @@ class Confirming:
         Raises:
             RequestTimeout: not by the deadline.
         """
-        topic = run.topic
-        while True:
-            subscribers = self._subscribers(topic, run.key)
-            self._ask(run, subscribers)
-            outstanding = subscribers.keys() - run.confirmed
-            if not outstanding and run.confirmed:
-                return
-            # A subscriber whose link had no room is tried again soon; all else comes with news.
-            stuck = any(run.asked.get(name) not in run.pending for name in outstanding)
-            with trio.move_on_at(min(deadline, trio.current_time() + _RETRY) if stuck else deadline):
-                if outstanding:
+        try:
+            while True:
+                subscribers = self._subscribers(run.topic, run.key)
+                self._ask(run, subscribers)
+                outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
+                if not outstanding and run.confirmed:
+                    return
+                # A subscriber whose link had no room is tried again soon; all else comes with news.
+                stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())
+                absent = [one for one in outstanding.values() if not one.members]
+                if absent or not outstanding:
+                    self._for_absent.add(run)
+                pause = _RETRY if stuck else math.inf
+                if any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent):
+                    self.look_abroad(run.topic)
+                    pause = min(pause, _LOOK_ABROAD)
+                with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                     await run.news.wait()
-                else:
-                    await self._interest_changed.park()
-            if trio.current_time() >= deadline:
-                raise RequestTimeout(
-                    f"no durable subscriber of {topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
-                    if outstanding
-                    else f"the durable subscriber of {topic!r} is gone and has not come back within {timeout:g} s"
-                )
-            run.news = trio.Event()
+                if trio.current_time() >= deadline:
+                    raise RequestTimeout(self._overdue(run, list(outstanding.values()), timeout))
+                run.news = trio.Event()
+        finally:
+            self._for_absent.discard(run)
 
-    def _ask(self, run: Unconfirmed, subscribers: Mapping[str, list[NodeId]]) -> None:
+    def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
         run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
-        for name in subscribers.keys() - run.confirmed:
-            members = subscribers[name]
+        for name, (members, group, _) in subscribers.items():
+            if name in run.confirmed:
+                continue
             member = run.asked.get(name)
             if members and (member not in run.pending or member not in members):
                 member = _choose(members, run.key, run.first + run.attempts[name])
                 run.attempts[name] += 1
-                message = run.message(REPEATED if member == name else name)
+                message = run.message(REPEATED if group is None else group)
                 if self._publishing.post_to(member, message, run.size, len(run.payloads)):
                     run.asked[name] = member
                     run.pending[member] = 0
 
-    def _subscribers(self, topic: str, key: str | None) -> dict[str, list[NodeId]]:
-        """Return the durable subscribers: the name of each group, or a node's own id, with the nodes that may do.
+    def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
+        """Return the durable subscribers of a topic, those that are away included.
 
-        In a group that divides events by shard that is who has the shard of this key and topic, or nobody.
+        In a group that divides events by shard, its members are who has the shard of this key and topic, or nobody.
         """
-        found: dict[str, list[NodeId]] = {}
+        found: dict[_Key, _Subscriber] = {}
         for node, terms in self._interest.match(topic):
             if terms.durable and self._mesh.peer(node) is not None:
-                members = found.setdefault(terms.group or node, [])
-                if not terms.share or self._publishing.shard_of(terms.share[0], key, topic) in terms.share[1:]:
-                    members.append(node)
+                one = found.get(terms.group or node)
+                if one is None:
+                    one = found[terms.group or node] = _Subscriber([], terms.group, None)
+                if self._has_shard(terms.share, key, topic):
+                    one.members.append(node)
+        named = self._durable.owed(topic)
+        for record in named:
+            if record.group is None:
+                members = [record.node] if record.node in found else []
+                found[record.id] = _Subscriber(members, None, record)
+            elif self._has_shard(record.share, key, topic):
+                one = found.get(record.group)
+                # The group is its cluster's: nobody else can confirm in its place.
+                members = [] if one is None else [node for node in one.members if self._is_of(node, record.id[0])]
+                found[record.id[0], record.group] = _Subscriber(members, record.group, record)
+        for record in named:
+            found.pop(record.node if record.group is None else record.group, None)
         return found
+
+    def _has_shard(self, share: tuple[int, ...], key: str | None, topic: str) -> bool:
+        return not share or self._publishing.shard_of(share[0], key, topic) in share[1:]
+
+    def _is_of(self, node: NodeId, cluster: str) -> bool:
+        peer = self._mesh.peer(node)
+        return peer is not None and peer.identity.cluster == cluster
+
+    def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:
+        """Return why events were not confirmed in time."""
+        if not outstanding:
+            return f"the durable subscriber of {run.topic!r} is gone and has not come back within {timeout:g} s"
+        away = [one.record for one in outstanding if one.record is not None and not one.members]
+        if away:
+            who = " and ".join(f"{record.name!r} of cluster {record.id[0]!r}" for record in away[:3])
+            more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+            return (
+                f"durable subscriber {who}{more} of {run.topic!r} is away and has not come back within {timeout:g} s: "
+                "what is published meanwhile is not on its disk; if it is not to come back, 'iris bridge forget "
+                f"{away[0].name}' has publishers wait for it no more"
+            )
+        return f"no durable subscriber of {run.topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
 
     def _reason(self, run: Unconfirmed) -> str:
         """Return what those who have not confirmed say of it."""
@@ -271,14 +348,23 @@ class Confirming:
     def lost(self, node: NodeId) -> None:
         """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
         self._delays.pop(node, None)
-        for waiting in self._waiting.values():
-            if node in waiting.pending:
-                del waiting.pending[node]
-                waiting.news.set()
+        lost = [waiting for waiting in self._waiting.values() if waiting.pending.pop(node, None) is not None]
+        self._send_again(lost)
 
     def interest_changed(self) -> None:
-        """Somebody subscribes who did not before."""
-        self._interest_changed.unpark_all()
+        """Somebody subscribes who did not before, or a durable subscriber has become known or was forgotten."""
+        if self._for_absent:
+            self._send_again(self._waiting.values())
+
+    def _send_again(self, runs: Iterable[Unconfirmed]) -> None:
+        """Send events to those who should have them, in the order in which they were published."""
+        known: dict[tuple[str, str | None], Mapping[_Key, _Subscriber]] = {}
+        for run in runs:
+            subscribers = known.get((run.topic, run.key))
+            if subscribers is None:
+                subscribers = known[run.topic, run.key] = self._subscribers(run.topic, run.key)
+            self._ask(run, subscribers)
+            run.news.set()
 
 
 def _choose(members: list[NodeId], key: str | None, number: int) -> NodeId:

@@ -16,7 +16,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
-from iris.kernel.ids import qualified
+from iris.kernel.ids import NodeId, qualified
 from iris.patterns.topics import Matcher, check_topic, is_pattern
 from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity
@@ -115,19 +115,27 @@ class ForeignSubscribers:
         """
         began = trio.current_time()
         check_own_realm(check_topic(topic), self._mesh.identity)
-        version = self._sites.subscribers_version
-        if version != self._version:
-            self._update(self._sites.directory.subscribers())
-            self._version = version
         if len(self._reached) >= _TOPICS:
             self._reached.clear()
-        nodes = {(found.site, found.node) for found in self._matcher.match(topic)}
+        version = self._sites.subscribers_version
+        nodes = self._nodes(topic)
         missing = await self._sites.reach_nodes(nodes, within=None if within is None else within / 2)
         if missing:
             self._unlinked(missing)
         else:
             self._reached[topic] = version
         return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
+
+    def begin(self, topic: str) -> None:
+        """Begin to link to those who want a topic and are not linked, and wait for nobody."""
+        self._sites.begin_nodes(self._nodes(topic))
+
+    def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:
+        version = self._sites.subscribers_version
+        if version != self._version:
+            self._update(self._sites.directory.subscribers())
+            self._version = version
+        return {(found.site, found.node) for found in self._matcher.match(topic)}
 
     def _update(self, present: set[Subscriber]) -> None:
         for gone in self._known - present:

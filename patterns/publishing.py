@@ -68,7 +68,7 @@ class Topic:
         patient: links to nodes that want publishers to wait, however slow they are.
         lost: events that links did not take, or that subscribers have reported as dropped or refused.
         raised: how many of these a strict publisher was told of.
-        had_durable: whether a durable subscriber has been there.
+        had_durable: whether a durable subscriber without a name has been there.
         milestones: when the topic began and receivers last came; see ``iris.patterns.beginnings``.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Final, final
@@ -24,6 +24,7 @@ from iris.patterns.beginnings import Beginnings
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
+from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.event_relays import EventRelays
 from iris.patterns.events import Run, check_run_untrusted, labels_size
 from iris.patterns.foreign_subscribers import check_foreign, foreign_realm
@@ -72,7 +73,15 @@ class PubSub:
         self.interest_changed: Callable[[], None] = lambda: None
         """Called when somebody subscribes or no longer does."""
         self.publishing: Final = Publishing(mesh, self._table, config, avoid)
-        self.confirming: Final = Confirming(mesh, self._table, self.publishing, config)
+        self._untold = Untold(mesh, self._tell_everything)
+        self.durable: Final = DurableSubscribers(
+            mesh,
+            self._table,
+            config,
+            untold=self._untold.note,
+            changed=self._durable_changed,
+        )
+        self.confirming: Final = Confirming(mesh, self._table, self.durable, self.publishing, config)
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = Losses(mesh, self.publishing)
         self._reports = LossReports(mesh)
@@ -90,7 +99,6 @@ class PubSub:
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = Beginnings()
         self._known_news = trio.lowlevel.ParkingLot()
-        self._untold = Untold(mesh, self._tell_everything)
         mesh.on(kinds.INTEREST, 4, self._receive_interest)
         mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
         mesh.on(kinds.EVENTS, 8, self._receive_events)
@@ -103,6 +111,7 @@ class PubSub:
         """Send events to nodes of other sites, and take them from there; to be called before there are any."""
         self.publishing.abroad = Copies(self._mesh, sites.copies, self._config, entropy)
         sites.hear = self.heard.take
+        self.durable.border = sites.border
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -168,6 +177,7 @@ class PubSub:
         group: str | None = None,
         overflow: Overflow = "drop_oldest",
         durable: bool = False,
+        name: str | None = None,
         allow: Iterable[str] | None = None,
         share: Share | None = None,
         max_events: int | None = None,
@@ -186,6 +196,8 @@ class PubSub:
             check_share(share)
             if group is None or not durable:
                 raise ConfigError("only a durable group divides its events by shard: give group and durable=True")
+        if name is not None and not durable:
+            raise ConfigError(f"only a durable subscriber is waited for by its name {name!r}: give durable=True")
         certificate = self._mesh.identity.certificate
         if not certificate.rights.may_subscribe(pattern):
             raise NotAllowed(
@@ -207,30 +219,41 @@ class PubSub:
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
-        self._every[subscription] = terms
-        matcher = self._subscriptions if realm is None else self._foreign
-        matcher.add(pattern, subscription)
-        try:
-            change = self._own.add(terms)
-            if change is not None:
-                self._tell_all(change)
-                self._tell_realm(realm)
-            elif realm is None and group is None:
-                if not durable:
-                    self.retention.ask(pattern)
-                self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
-            subscription.version = self._own.version
-            await self._wait_known(self._own.version)
-            yield subscription
-        finally:
-            subscription.close()
-            matcher.remove(pattern, subscription)
-            del self._every[subscription]
-            change = self._own.remove(terms)
-            if change is not None:
-                self._tell_all(change)
-                self._tell_realm(realm)
-            subscription.release()
+        claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
+        with claim:
+            self._every[subscription] = terms
+            matcher = self._subscriptions if realm is None else self._foreign
+            matcher.add(pattern, subscription)
+            try:
+                change = self._own.add(terms)
+                if change is not None:
+                    self._tell_all(change)
+                    self._tell_realm(realm)
+                elif realm is None and group is None:
+                    if not durable:
+                        self.retention.ask(pattern)
+                    self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
+                subscription.version = self._own.version
+                await self._wait_known(self._own.version)
+                yield subscription
+            finally:
+                subscription.close()
+                matcher.remove(pattern, subscription)
+                del self._every[subscription]
+                change = self._own.remove(terms)
+                if change is not None:
+                    self._tell_all(change)
+                    self._tell_realm(realm)
+                subscription.release()
+
+    def _durable_changed(self) -> None:
+        self.confirming.interest_changed()
+
+    async def forget_durable(self, name: str) -> None:
+        """See ``Node.forget_subscriber``."""
+        self.durable.forget(name)
+        self._tell_all(self._own.mark())  # who confirms it has heard of what was told before
+        await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:
         """Return all that events come from and go to: this node, and its peers of the same realm."""
@@ -468,6 +491,7 @@ class PubSub:
 
     def _tell_everything(self, peer: Peer) -> None:
         realm = peer.identity.foreign
+        self.durable.tell_everything(peer)
         for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
             self._tell(peer, message)
         for pattern in self._holding if realm is None else ():

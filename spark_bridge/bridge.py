@@ -32,6 +32,7 @@ from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import Staging
 from iris.spark_bridge.store import Store
+from iris.spark_bridge.subscribers import remember_subscribers
 
 BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
@@ -61,7 +62,8 @@ async def open_bridge(
     """Be a member of a bridge: store the events of topics durably and serve them to readers, until the block ends.
 
     An event published with ``confirm=True`` is confirmed when it is on the disk; its repeats are stored once.  Entering
-    the block returns when every reachable publisher knows of it.  Leaving it writes and confirms what has arrived.
+    the block returns when every reachable publisher knows of it.  Leaving it writes and confirms what has arrived; then
+    confirmed events wait for this member to come back, until it is forgotten (``Node.forget_subscriber``).
 
     Args:
         node: has the right to be a member of ``name``; best opened with ``BRIDGE_CONFIG``.
@@ -87,7 +89,9 @@ async def open_bridge(
 
     Raises:
         ConfigError: a topic, a name, a shard or the directory cannot be used; or another member of the bridge has the
-            same shard or name, or counts shards otherwise, which may also come to light later and end the block.
+            same shard or name, or counts shards otherwise, which may also come to light later and end the block; or too
+            many durable subscribers are known.
+        NotAllowed: the node's certificate does not permit to subscribe to a topic.
         BridgeUnreachable: the members that are there do not say what they hold.
         StoreBusy: another process has the directory open.
         StoreFull: there is no room to begin with.
@@ -141,6 +145,17 @@ async def open_bridge(
             config=node.parts.mesh.config,
             address=address,
         )
+        if topics:
+            await stack.enter_async_context(
+                remember_subscribers(
+                    store,
+                    node.parts.pubsub.durable,
+                    name=address,
+                    topics=topics,
+                    group=None if share is None else name,
+                    share=() if share is None else (share.of, *share.shards),
+                )
+            )
         subscriptions = [
             (
                 topic,

@@ -115,6 +115,11 @@ class BridgeClient:
         return self._found[1]
 
     @property
+    def node(self) -> Node:
+        """Through which the bridge is asked."""
+        return self._node
+
+    @property
     def bridge(self) -> str:
         """The bridge's cluster."""
         return self._bridge

@@ -34,7 +34,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 2"
+_FORMAT: Final = b"iris log 3"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -44,8 +44,12 @@ _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
 
-_TABLES: Final = ("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks", "owners")
-_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7}
+_TABLES: Final = (
+    *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks"),
+    "owners",
+    *("numberings", "gaps", "subscribers"),
+)
+_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7, b"iris log 2": 8}
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
 
@@ -115,8 +119,11 @@ class IndexView:
         self._publishers = tables["publishers"]
         self._cursors = tables["cursors"]
         self._sinks = tables["sinks"]
+        # A log of a former format that is only looked at has not all, and nothing asks for them.
         if "owners" in tables:
             self._owners = tables["owners"]
+        if "subscribers" in tables:
+            self._subscribers = tables["subscribers"]
 
     # -- shards ---------------------------------------------------------------------------------------------
 
@@ -308,6 +315,20 @@ class IndexView:
         ]
         for name in found:
             self._owners.delete(name)
+
+    # -- durable subscribers --------------------------------------------------------------------------------
+
+    def subscribers(self) -> dict[bytes, bytes]:
+        """Return the records of durable subscribers that were kept, each under its digest."""
+        return dict(self._subscribers.records())
+
+    def put_subscriber(self, digest: bytes, record: bytes) -> None:
+        """Write the record of a durable subscriber."""
+        self._subscribers.put(digest, record)
+
+    def delete_subscriber(self, digest: bytes) -> None:
+        """Delete the record of a durable subscriber."""
+        self._subscribers.delete(digest)
 
     # -- cursors --------------------------------------------------------------------------------------------
 

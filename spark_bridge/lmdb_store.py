@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import threading
@@ -338,6 +339,23 @@ class LmdbStore:
         with self._writing, self._index.write() as view:
             owned = view.delete_owner(_owned("query", query))
             return view.delete_sink(query.encode()) or owned
+
+    # -- durable subscribers --------------------------------------------------------------------------------
+
+    def subscribers(self) -> list[bytes]:
+        """See ``Store``."""
+        with self._index.read() as view:
+            return list(view.subscribers().values())
+
+    def keep_subscribers(self, records: Sequence[bytes]) -> None:
+        """See ``Store``."""
+        wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
+        with self._writing, self._index.write() as view:
+            known = view.subscribers()
+            for digest in known.keys() - wanted.keys():
+                view.delete_subscriber(digest)
+            for digest in wanted.keys() - known.keys():
+                view.put_subscriber(digest, wanted[digest])
 
     # -- making room ----------------------------------------------------------------------------------------
 

@@ -212,6 +212,18 @@ class Store(Protocol):
         """
         ...
 
+    def subscribers(self) -> list[bytes]:
+        """Return the records of durable subscribers that were kept."""
+        ...
+
+    def keep_subscribers(self, records: Sequence[bytes]) -> None:
+        """Keep these records and no others; they say whom publishers wait for, see ``iris.patterns.durable_names``.
+
+        Raises:
+            StoreFull: there is no room; those before are kept.
+        """
+        ...
+
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
 

@@ -174,6 +174,10 @@ class Config:
     retained_bytes: int = 4 * MIB
     """Of all retained values: they go to a new subscriber at once, and take no more than half of a link's room."""
 
+    durable_bytes: int = 2 * MIB
+    """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter.  A bridge may
+    so have its 512 shards at as many members.  Each node tells all of it to each new peer."""
+
     subscribe_timeout: float = 5.0
     """A member that has not confirmed a new subscription by then is passed over, and counted."""
 

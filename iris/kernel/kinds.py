@@ -71,6 +71,9 @@ TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, fl
 TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel
 TUNNEL_MARKED: Final = 0x57  # (mark: int): the mark of a chunk, when it was not 0, on its way back
 
+# Publish/subscribe, continued: 0x58 - 0x5f
+DURABLE: Final = 0x58  # (records: tuple of bytes): durable subscribers, see ``iris.patterns.durable_names``
+
 # Federation: 0x60 - 0x6f.  A site is its name, a node 16 bytes; see ``iris.cluster.site_messages``.
 CARRY: Final = 0x60  # (hops: int, target site: str, target: node, source site: str, source: node, frame: bytes)
 CARRY_REFUSED: Final = 0x61  # (hops: int, target site, target, source site, source, reason: int): on its way back

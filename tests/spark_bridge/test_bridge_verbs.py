@@ -1,4 +1,4 @@
-"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim`` and ``drop``, as people type them."""
+"""``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop`` and ``forget``, as people type them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,24 @@ Verb = Callable[..., Done]
 
 
 @pytest.fixture
-def iris_bridge(log: Path, capfd: pytest.CaptureFixture[str]) -> Verb:
+def iris_verb(log: Path, capfd: pytest.CaptureFixture[str]) -> Verb:
     def run(*arguments: str) -> Done:
         capfd.readouterr()
-        status = run_command(("bridge", *arguments))
+        status = run_command(arguments)
         said = capfd.readouterr()
         return Done(status, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def iris_bridge(iris_verb: Verb) -> Verb:
+    return partial(iris_verb, "bridge")
+
+
+@pytest.fixture
+def iris_pub(iris_verb: Verb) -> Verb:
+    return partial(iris_verb, "pub")
 
 
 def events(done: Done) -> list[dict[str, Any]]:
@@ -100,6 +111,9 @@ def test_replay_begins_where_it_is_told(iris_bridge: Verb) -> None:
         (("drop",), "say which: --group NAME or --query NAME"),
         (("transfer", "--group", "a", "--query", "b", "--to", "c"), "say which: --group NAME or --query NAME"),
         (("transfer", "--group", "nightly", "--to", "spark"), "the bridge has no group 'nightly'"),
+        (("forget", "west"), "no durable subscriber 'west' is known here; known: bridge"),
+        (("forget", "bridge"), "durable subscriber 'bridge' is there"),
+        (("forget", "bridge", "--name", "thief"), "belongs to cluster 'bridge', and this node speaks for 'thief'"),
         (("--topic", "x", "--data", "not-there", "--shard", "3", "--of", "3"), "below the number of all shards"),
         (("verify", "--data", "/nowhere"), "no log in /nowhere"),
         (("--data", "not-there"), "give --topic"),
@@ -132,3 +146,21 @@ def test_trim_removes_what_is_older(iris_bridge: Verb) -> None:
     done = iris_bridge("trim", "--shard", "0", "--before", "4")
     assert (done.status, done.stderr) == (0, "iris: 4 events are gone from shard 0\n")
     assert [event["value"] for event in events(iris_bridge("replay", "--end", '{"0": 6}'))] == ["4", "5"]
+
+
+def test_a_bridge_that_is_away_is_told_of_and_forgotten(iris_bridge: Verb, iris_pub: Verb, tmp_path: Path) -> None:
+    with BridgeProcess(tmp_path / "west", name="west") as west:
+        west.stop()
+    publish_one = ("a.b", "x", "--confirm", "--timeout", "0.5")
+    done = iris_pub(*publish_one)
+    assert done.status == 1
+    assert "durable subscriber 'west' of cluster 'west' of 'a.b' is away" in done.stderr
+    assert events(iris_bridge("status", "--json"))[0]["away"] == [{"name": "west", "cluster": "west", "topics": [">"]}]
+    assert (
+        "durable subscriber west of cluster west is away: confirmed events on > wait for it"
+        in iris_bridge("status").stdout
+    )
+    done = iris_bridge("forget", "west")
+    assert (done.status, done.stderr) == (0, "iris: publishers wait for west no more\n")
+    assert iris_pub(*publish_one).status == 0
+    assert events(iris_bridge("status", "--json"))[0]["away"] == []

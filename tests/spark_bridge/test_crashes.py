@@ -99,7 +99,11 @@ def test_a_flipped_bit_is_never_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks", "owners"]
+    "table",
+    [
+        *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks", "owners", "numberings", "gaps"),
+        "subscribers",
+    ],
 )
 def test_a_flipped_bit_in_the_name_of_a_table_is_no_empty_table(tmp_path: Path, table: str) -> None:
     make_log(tmp_path)

@@ -232,9 +232,10 @@ def make_former(directory: Path) -> None:
     store.pin_cursor("g", {"0@x": 1}, now=1)
     store.close()
     with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        owners = environment.open_db(b"owners")
+        later = [environment.open_db(name) for name in (b"owners", b"numberings", b"gaps", b"subscribers")]
         with environment.begin(write=True) as transaction:
-            transaction.drop(owners)
+            for table in later:
+                transaction.drop(table)
             transaction.put(b"format", b"iris log 1")
     (directory / "index" / "witness").unlink()
 
