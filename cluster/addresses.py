@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterable
 
+from iris.cluster.address_rules import is_told_form
 from iris.cluster.look_ups import look_up
 
 _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
@@ -108,4 +109,4 @@ def is_lasting(url: str) -> bool:
     parts = split_url(url)
     if parts is None:
         return url.startswith("mem://")
-    return parts[1] not in _WILDCARDS and not is_loopback(url)
+    return is_told_form(url) and not is_loopback(url)

@@ -15,6 +15,7 @@ from typing import Final, Protocol, final
 
 import trio
 
+from iris.cluster.address_rules import Told
 from iris.cluster.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.peer import Peer
 from iris.cluster.site_ways import is_site_url
@@ -71,7 +72,7 @@ class Dialling:
         self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
     ) -> Peer:
         """See ``Mesh.connect``."""
-        teller = source if hearsay else ""
+        told = Told(by=source, node=expected) if hearsay else None
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         for group in _groups(list(urls)[:MAX_ADDRESSES]):
             addresses: tuple[str, ...] = group
@@ -80,7 +81,7 @@ class Dialling:
                     return self._peers[expected]
                 met: list[str] = []
                 try:
-                    dial: Dial = partial(self._ways.dial_any, addresses, teller=teller)
+                    dial: Dial = partial(self._ways.dial_any, addresses, told=told)
                     return await self._shake_hands(addresses, dial, (), expected, realm_id, source, met)
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     failures.append(error)
@@ -96,8 +97,9 @@ class Dialling:
         """
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         source = f"again {peer.identity.cluster}"
+        told = Told(by=source, node=peer.node, by_ipc=peer.reached.startswith("ipc:"))
         for group in _groups(peer.addresses):
-            dial: Dial = partial(self._ways.dial_any, group, teller=source, proved=peer.reached)
+            dial: Dial = partial(self._ways.dial_any, group, told=told, proved=peer.reached)
             try:
                 await self._shake_hands(group, dial, peer.addresses, peer.node, peer.identity.foreign_id, source, [])
             except (NotSent, ConfigError) as error:

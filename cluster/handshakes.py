@@ -19,6 +19,7 @@ from typing import Final, Protocol, cast, final
 
 import trio
 
+from iris.cluster.address_rules import Told, is_plain
 from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import is_reverse_url
@@ -129,6 +130,8 @@ class _Responding:
     addresses: tuple[str, ...]
     tag: str
     host: str | None
+    told: Told
+    """How its addresses are known."""
     done: trio.Event
     scope: trio.CancelScope
     ephemeral: bytes
@@ -301,8 +304,10 @@ class Handshakes:
             admission.dialled(other)
             self._responding.pop(other).scope.cancel()
         scope = trio.CancelScope(deadline=now + self._patience())
+        by_ipc = address is None and not self._inbound.carried
+        told = Told(by=f"stranger {address}", node=claimed, by_ipc=by_ipc)
         waiting = self._responding[index] = _Responding(
-            responder, claimed, addresses, tag, address, trio.Event(), scope, ephemeral
+            responder, claimed, addresses, tag, address, told, trio.Event(), scope, ephemeral
         )
         self._answering[ephemeral] = waiting
         self._nursery.start_soon(self._respond, index, waiting)
@@ -365,7 +370,7 @@ class Handshakes:
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
                 self._responding[other].scope.cancel()
         try:
-            return await self._ways.answer(waiting.addresses, teller=f"stranger {waiting.host}")
+            return await self._ways.answer(waiting.addresses, waiting.told)
         finally:
             self._admission.dialled(index)
 
@@ -484,7 +489,8 @@ def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
     """Read what an end says of itself.
 
     Raises:
-        RemoteProtocolError: not a node id, at most 16 addresses of at most 512 characters, and a site or nothing.
+        RemoteProtocolError: not a node id, at most 16 addresses of at most 512 printable ASCII characters without
+            blanks, and a site or nothing.
     """
     value = wire.unpack_untrusted(data)
     if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) in (2, 3):
@@ -492,6 +498,8 @@ def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
         tag = fields[2] if len(fields) == 3 else ""
         if is_node_id(node) and isinstance(listed, tuple) and (len(fields) == 2 or is_tag(tag)):
             urls = cast("tuple[object, ...]", listed)
-            if len(urls) <= MAX_ADDRESSES and all(isinstance(url, str) and len(url) <= _MAX_ADDRESS for url in urls):
+            if len(urls) <= MAX_ADDRESSES and all(
+                isinstance(url, str) and len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls
+            ):
                 return NodeId(cast("str", node)), cast("tuple[str, ...]", urls), cast("str", tag)
     raise RemoteProtocolError("a hello is a node id, at most 16 addresses, and a site or nothing")

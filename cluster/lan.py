@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast, final
 
 import trio
 
+from iris.cluster.address_rules import WEB_PATHS
 from iris.cluster.addresses import is_loopback, split_url
 from iris.cluster.lan_followed import MAX_FOLLOWED
 from iris.kernel.background import open_background
@@ -132,9 +133,9 @@ def urls_untrusted(
     path = said.get(b"ws")
     scheme, rest = "tcp", ""
     if path is not None:
-        if not isinstance(path, bytes) or not path.isascii() or not path.decode().isprintable() or b" " in path:
-            raise RemoteProtocolError("the path in an announcement is printable ASCII without blanks")
-        scheme, rest = "ws", f"/{path.decode().lstrip('/')}"
+        scheme, rest = "ws", f"/{path.decode('ascii', 'replace').lstrip('/')}" if isinstance(path, bytes) else ""
+        if rest not in WEB_PATHS:
+            raise RemoteProtocolError(f"the path in an announcement is one of {', '.join(WEB_PATHS)}")
     if not isinstance(port, int) or not 0 < port < 65536:
         raise RemoteProtocolError("an announcement has a port from 1 to 65535")
     urls: list[str] = []

@@ -22,6 +22,7 @@ from typing import Final, final
 
 import trio
 
+from iris.cluster.address_rules import AddressRules
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.barriers import Barriers
 from iris.cluster.dial_limits import DialLimits
@@ -80,6 +81,7 @@ class Mesh:
         wall_clock: Callable[[], float],
         tag: SiteTag,
         dial_only: bool = False,
+        rules: AddressRules | None = None,
     ) -> None:
         self._identity = identity
         self.tag: Final = tag
@@ -95,11 +97,14 @@ class Mesh:
         """Frames and messages that were refused, by reason."""
         self._transport = transport
         self._nursery = nursery
+        self.rules: Final = rules or AddressRules()
+        """Which addresses this node dials."""
         self._ways = Ways(
             transport,
             self._connection_broke,
             entropy if dial_only else None,
             limits=DialLimits(config.failed_dials, config.failed_dial_rate),
+            rules=self.rules,
             refusals=self.refusals,
         )
         self.turns: Final = Turns(config.handshake_timeout)
@@ -221,7 +226,7 @@ class Mesh:
             expected: the node; None: whoever is there.
             realm_id: the fingerprint of its realm; empty: this node's own.
             source: who told of it: those of one have their turns behind each other, and not before those of another.
-            hearsay: that is not the user, so that dials which lead to nobody are limited (``DialLimits``).
+            hearsay: that is not the user, so that ``AddressRules`` hold for the addresses, and ``DialLimits``.
 
         Raises:
             NotSent: none could be reached, or finished the handshake in time, or too many dials there led to nobody;
@@ -526,10 +531,12 @@ async def open_mesh(
     wall_clock: Callable[[], float],
     tag: SiteTag = SiteTag(),  # noqa: B008 -- a frozen value
     dial_only: bool = False,
+    rules: AddressRules | None = None,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
 
-    With ``dial_only`` it listens nowhere, and dials both directions of every link.
+    With ``dial_only`` it listens nowhere, and dials both directions of every link.  ``rules`` say which addresses it
+    dials; by default others may name any host.
     """
     try:
         async with open_background() as nursery:
@@ -543,6 +550,7 @@ async def open_mesh(
                 wall_clock=wall_clock,
                 tag=tag,
                 dial_only=dial_only,
+                rules=rules,
             )
             for task in (mesh.own.link.run, mesh.reading.run, mesh._inbound.run, mesh._renewing.run):
                 nursery.start_soon(task)

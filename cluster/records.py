@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from typing import Final, cast, final
 
+from iris.cluster.address_rules import is_plain
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.values import dataclass
@@ -197,8 +198,8 @@ def _flag_untrusted(value: object) -> bool:
 
 
 def _address_untrusted(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_ADDRESS or not (value.isascii() and value.isprintable()):
-        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters")
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ADDRESS or not is_plain(value):
+        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
     return value
 
 

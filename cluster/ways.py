@@ -1,7 +1,8 @@
 """The connections that this node has dialled: whose each is, and whom to tell when it breaks.
 
-Where a dial rests on what others say, ``teller`` names them, and ``DialLimits`` says how often that may lead to nobody.
-What the user says, and an address at which a node was found, has no teller.
+Where a dial rests on what others say, ``told`` says who they are: then ``AddressRules`` decide whether it is made, and
+``DialLimits`` how often it may lead to nobody.  What the user says, and an address at which a node was found, is told
+by nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, cast, final
 
 import trio
 
+from iris.cluster.address_rules import AddressRules, NotDialled, Told
 from iris.cluster.dial_limits import DialLimits
 from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import ReverseWay, is_reverse_url, is_two_way, token_untrusted
@@ -37,8 +39,9 @@ def worst(
 
     Somebody else who answers comes first.  That nobody listens is evidence against the node, so it has to be so at each
     address.  One alone may well be another host's: two machines with containers have the same one for the bridge
-    between these.
+    between these.  What is not dialled says nothing, if there is something else.
     """
+    failures = [failure for failure in failures if not isinstance(failure, NotDialled)] or failures
     strangers = [failure for failure in failures if isinstance(failure, AuthenticationError)]
     silent = [failure for failure in failures if isinstance(failure, NotSent) and not isinstance(failure, Refused)]
     refused = [failure for failure in failures if isinstance(failure, Refused)]
@@ -55,6 +58,7 @@ class Ways:
         broken: called with each connection that broke, and the peer that it was given to.
         tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
         limits: how often others may have this node dial a host in vain.
+        rules: which addresses are dialled.
         refusals: where dials that were not made are counted.
     """
 
@@ -65,10 +69,12 @@ class Ways:
         tokens: Entropy | None = None,
         *,
         limits: DialLimits | None = None,
+        rules: AddressRules | None = None,
         refusals: Counter[str] | None = None,
     ) -> None:
         self._transport: Final = transport
         self._limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate) if limits is None else limits
+        self._rules = AddressRules() if rules is None else rules
         self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self._broken = broken
         self._tokens = tokens
@@ -89,22 +95,31 @@ class Ways:
         """Whether a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._owners
 
-    async def dial(self, url: str, teller: str = "") -> Outgoing:
+    async def dial(self, url: str, told: Told | None = None) -> Outgoing:
         """Connect to a URL.  Cancelling leaves no connection behind.
 
         Raises:
-            NotSent, Refused, ConfigError: see ``Transport.dial``; or too many dials to that host led to nobody.
+            NotSent, Refused, ConfigError: see ``Transport.dial``; or the address is not to be dialled, or too many
+                dials to its host led to nobody.
         """
-        if not teller:
-            return await self._open(url, self._dial)
         counted: list[tuple[str, str]] = []
 
         def permit(host: str) -> None:
-            if not self._limits.take(teller, host, trio.current_time()):
+            self._rules.check_host(host, told)
+            if told is None:
+                return
+            if not self._limits.take(told.by, host, trio.current_time()):
                 self._refusals["dial to a host where nobody was found"] += 1
                 raise NotSent(f"{host} was dialled too often lately where nobody was found")
-            counted.append((teller, host))
+            counted.append((told.by, host))
 
+        if told is not None:
+            try:
+                self._rules.check_told(url, told)
+            except NotDialled:
+                if not url.startswith("ipc:"):  # the records of all other machines hold theirs
+                    self._refusals["address that no node has"] += 1
+                raise
         outgoing = await self._open(url, partial(self._dial, permit=permit))
         if counted:
             self._counted[outgoing] = counted[-1]
@@ -116,7 +131,7 @@ class Ways:
         if counted is not None:
             self._limits.give_back(*counted)
 
-    async def answer(self, urls: Sequence[str], teller: str = "") -> Outgoing:
+    async def answer(self, urls: Sequence[str], told: Told | None = None) -> Outgoing:
         """Connect to a node that has begun a handshake, by the addresses that it has told.
 
         Raises:
@@ -130,9 +145,9 @@ class Ways:
             return outgoing
         if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
-        return await self.dial_any(urls, _ANSWERED, teller=teller)
+        return await self.dial_any(urls, _ANSWERED, told=told)
 
-    async def _dial(self, url: str, note: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+    async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> Outgoing:
         for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
             if is_meant(url):
                 if carrier is None:
@@ -174,7 +189,7 @@ class Ways:
         return outgoing
 
     async def dial_any(
-        self, urls: Iterable[str], at_once: int = AT_ONCE, *, teller: str = "", proved: str = ""
+        self, urls: Iterable[str], at_once: int = AT_ONCE, *, told: Told | None = None, proved: str = ""
     ) -> Outgoing:
         """Connect to the first of ``urls`` that can be reached.
 
@@ -185,7 +200,7 @@ class Ways:
         Args:
             urls: in the order in which they are preferred.
             at_once: of them, how many are dialled at one time.
-            teller: who has told of them.
+            told: who has told of them, if it is not the user.
             proved: the one of them at which the node was found before.
 
         Raises:
@@ -194,7 +209,7 @@ class Ways:
         """
         failures: list[Exception] = []
         outgoing = await first_of(
-            [partial(self.dial, url, "" if url == proved else teller) for url in urls],
+            [partial(self.dial, url, None if url == proved else told) for url in urls],
             failures,
             expected=(NotSent, ConfigError),
             discard=self.close,

@@ -20,6 +20,7 @@ from typing import Final, final
 import trio
 
 from iris._node import Node
+from iris.cluster.address_rules import check_listening
 from iris.cluster.border import Allowed
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.peer import Peer
@@ -451,7 +452,7 @@ async def open_gateway(
     if not parts.mesh.identity.certificate.rights.gateway:
         raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
     environment = parts.environment
-    urls = [environment.check_url(url) for url in listen]
+    urls = [check_listening(environment.check_url(url)) for url in listen]
     dialled = [(alias, environment.check_url(url)) for alias, url in map(split_peer, peers)]
     for alias, _ in dialled:
         trusted_id(parts.mesh.identity, alias)
@@ -473,6 +474,7 @@ async def open_gateway(
             wall_clock=environment.wall_clock,
             tag=SiteTag(site=node.site, between=True),
             dial_only=not urls,
+            rules=parts.mesh.rules,
         ) as between,
         open_background() as nursery,
     ):

@@ -38,6 +38,7 @@ class Connection:
     listen: tuple[str, ...]
     site: str | None
     dial_only: bool = False
+    dial_networks: tuple[str, ...] = ()
     prefer_site: str | Mapping[str, int] | None = None
 
     @contextlib.asynccontextmanager
@@ -56,6 +57,7 @@ class Connection:
                 site=self.site,
                 prefer_site=self.prefer_site,
                 dial_only=self.dial_only,
+                dial_networks=self.dial_networks,
                 config=config,
             ) as node,
         ):
@@ -179,6 +181,12 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
         "--dial-only",
         is_flag=True,
         help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
+    )
+    @click.option(
+        "--dial-networks",
+        multiple=True,
+        metavar="CIDR",
+        help="Connect to IP addresses in this network only, whoever names them; may be repeated.",
     )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:

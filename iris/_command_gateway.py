@@ -15,6 +15,7 @@ import trio
 from iris._command_connection import Connection, run_until_done
 from iris._command_number import POSITIVE
 from iris._command_output import note
+from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import is_loopback
 from iris.federation.borders import split_peer
 from iris.federation.gateway import Gateway, GatewayStatistics, open_gateway
@@ -80,6 +81,12 @@ _NOTHING_YET: Final = GatewayStatistics(
 )
 @click.option("--seeds", multiple=True, metavar="URL", help="A node of this site to join through; may be repeated.")
 @click.option("--near", multiple=True, metavar="URL", help="Where nodes of this site reach this one; may be repeated.")
+@click.option(
+    "--dial-networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Connect to IP addresses in this network only, whoever names them; may be repeated.",
+)
 def gateway(
     site: str,
     listen: tuple[str, ...],
@@ -94,13 +101,16 @@ def gateway(
     credential: Path | None,
     seeds: tuple[str, ...],
     near: tuple[str, ...],
+    dial_networks: tuple[str, ...],
 ) -> int:
     """Link this site to others, until Ctrl-C: carry what their nodes say to each other and cannot read it.
 
     PATTERNs are those of topics: * stands for one token, a last > for the rest. Options with patterns may be repeated.
     """
     check_name(site, "site")
-    for url in (*listen, *(split_peer(peer)[1] for peer in peers), *near, *seeds):
+    for url in (*listen, *near):
+        check_listening(check_url(url))
+    for url in (*(split_peer(peer)[1] for peer in peers), *seeds):
         check_url(url)
     if not listen and not peers:
         raise click.UsageError("a gateway reaches others by --listen, --peer or both: give one of them")
@@ -119,7 +129,7 @@ def gateway(
             _write_status(status, _NOTHING_YET)
         except OSError as error:
             raise click.UsageError(f"cannot write {status}: {error.strerror}") from None
-    connection = Connection(credential=credential, seeds=seeds, listen=near, site=site)
+    connection = Connection(credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks)
 
     async def carry() -> None:
         async with (

@@ -17,6 +17,7 @@ from iris._joining import RENEWAL_MARGIN, Joined, read_credential
 from iris._node import Node
 from iris.cluster.address_book import AddressBook
 from iris.cluster.address_file import AddressFile
+from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.discovery import Discovery
 from iris.cluster.forwarding import Forwarding
@@ -72,6 +73,7 @@ async def open_node(
     revocations: Path | str | None = None,
     lan: bool = True,
     dial_only: bool = False,
+    dial_networks: Iterable[str] = (),
     environment: Environment | None = None,
 ) -> AsyncIterator[Node]:
     """Bring a node up, and take it down at the end of the block.
@@ -104,6 +106,9 @@ async def open_node(
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, since nobody can come to it.
+        dial_networks: networks in CIDR notation (``10.0.0.0/8``, ``2001:db8::/32``); the node connects to IP addresses
+            in these only, whoever names them.  By default to any: members tell each other where they are, and a
+            stranger who has the gate secret says where he is to be answered.
         environment: network, randomness and wall clock, for tests.
 
     Raises:
@@ -115,14 +120,17 @@ async def open_node(
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, dial_only=dial_only)
-    for what, urls in (("listen", listen), ("seeds", seeds)):
-        if isinstance(urls, str):
-            raise ConfigError(f"{what} is {urls!r}: use a list of addresses, [{urls!r}]")
-        if not isinstance(urls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{what} is {urls!r}: use a list of addresses")
+    for what, values in (("listen", listen), ("seeds", seeds), ("dial_networks", dial_networks)):
+        things = "networks" if what == "dial_networks" else "addresses"
+        if isinstance(values, str):
+            raise ConfigError(f"{what} is {values!r}: use a list of {things}, [{values!r}]")
+        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"{what} is {values!r}: use a list of {things}")
     if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
-    listen, seeds = tuple(map(environment.check_url, listen)), tuple(map(environment.check_url, seeds))
+    listen = tuple(check_listening(environment.check_url(url)) for url in listen)
+    seeds = tuple(map(environment.check_url, seeds))
+    rules = AddressRules(networks=dial_networks)
     if site is not None:
         check_name(site, "site")
     elif prefer_site is not None:
@@ -140,6 +148,7 @@ async def open_node(
         directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
         registry = Registry(directory, site or "", environment.random)
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+        rules.sockets = str(directory)
 
     async def remake() -> bool:
         # The last node that was there may have swept it.  Once there is a socket in it, nobody can.
@@ -166,6 +175,7 @@ async def open_node(
             wall_clock=environment.wall_clock,
             tag=SiteTag(site=site or ""),
             dial_only=dial_only,
+            rules=rules,
         ) as mesh,
         _open_parts(mesh) as nursery,
     ):

@@ -163,6 +163,7 @@ class Network:
         config: Config | None = None,
         revocations: Path | None = None,
         dial_only: bool = False,
+        dial_networks: Iterable[str] = (),
     ) -> AsyncIterator[Node]:
         """Bring a node up, as ``iris.open_node`` does.
 
@@ -175,6 +176,7 @@ class Network:
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
             dial_only: as for ``iris.open_node``.
+            dial_networks: as for ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
         """
         if not host:
             taken = {*self._hosts, *self._former}
@@ -208,6 +210,7 @@ class Network:
                 config=config,
                 revocations=revocations,
                 dial_only=dial_only,
+                dial_networks=dial_networks,
                 environment=environment,
             ) as node:
                 self._nodes.add(node)

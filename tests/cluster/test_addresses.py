@@ -103,7 +103,7 @@ def test_which_addresses_are_of_this_machine_only(url: str, expected: bool) -> N
     ("url", "expected"),
     [
         ("tcp://10.0.0.1:1", True),
-        ("ws://iris.example:80/x", True),
+        ("ws://iris.example:80/iris", True),
         ("tcp://[2001:db8::1]:1", True),
         ("mem://x", True),
         ("tcp://127.0.0.1:1", False),

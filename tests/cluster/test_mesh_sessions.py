@@ -171,7 +171,7 @@ async def test_a_handshake_that_says_nowhere_to_answer_is_counted(autojump_clock
     async with open_meshes("a") as fleet:
         await begin_handshakes(fleet, fleet.realm.identity("x"), "tcp://nonsense", fleet["a"].url, 2)
         await begin_handshakes(fleet, fleet.realm.identity("x"), "mem://nobody", fleet["a"].url, 2)
-        assert fleet["a"].mesh.refusals == {"handshake without a way back": 4}
+        assert fleet["a"].mesh.refusals == {"handshake without a way back": 4, "address that no node has": 2}
 
 
 async def test_the_gate_keeps_strangers_out_without_an_answer(autojump_clock: MockClock) -> None:

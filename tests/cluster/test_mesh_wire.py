@@ -21,7 +21,7 @@ from tests.support.meshes import PeerLog
 from tests.support.realms import WALL, TestRealm
 
 MARK = 0x7E
-SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/x", "ipc"]
+SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc"]
 
 
 class Node:

@@ -91,6 +91,7 @@ VERBS = {
 def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[str | None, dict[str, Any]]]) -> None:
     options = ["--credential", "file", "--seeds", "tcp://192.0.2.1:1", "--seeds", "tcp://192.0.2.2:2"]
     places = ["--listen", "tcp://127.0.0.1:0", "--listen", "ipc:///x", "--site", "berlin"]
+    places += ["--dial-networks", "192.0.2.0/24", "--dial-networks", "::1"]
     assert run_command([verb, *VERBS[verb], *options, *places]) == 2
     assert opened == [
         (
@@ -102,6 +103,7 @@ def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[s
                 "site": "berlin",
                 "prefer_site": None,
                 "dial_only": False,
+                "dial_networks": ("192.0.2.0/24", "::1"),
             },
         )
     ]
@@ -122,6 +124,7 @@ def test_in_the_local_realm_a_member_speaks_for_its_cluster(
 ) -> None:
     assert run_command(arguments) == 2
     nothing = {"credential": None, "seeds": (), "listen": (), "site": None, "prefer_site": None, "dial_only": False}
+    nothing |= {"dial_networks": ()}
     assert opened == [(name, nothing)]
 
 
@@ -261,8 +264,11 @@ def test_a_port_in_use_is_one_line_with_the_address(capsys: Captured) -> None:
         ("--listen", "udp://127.0.0.1:1"),
         ("--listen", "tcp://192.0.2.1:4000"),
         ("--listen", "ipc:///no/such/directory/socket"),
+        ("--listen", "ws://127.0.0.1:1/other"),
         ("--seeds", "nonsense"),
         ("--seeds", "tcp://"),
+        ("--dial-networks", "10.0.0.5/8"),
+        ("--dial-networks", "everywhere"),
         ("--site", "bad name"),
         ("--site", ""),
     ],

@@ -17,7 +17,7 @@ from iris._command_gateway import _keep_status, _write_status
 from iris.federation.gateway import Gateway, GatewayStatistics
 from tests.support.desk import Desk
 
-HERE = ("gateway", "--site", "east", "--listen", "ws://127.0.0.1:1/g")
+HERE = ("gateway", "--site", "east", "--listen", "ws://127.0.0.1:1/gateway")
 COUNTERS = GatewayStatistics(
     received=3,
     carried=2,

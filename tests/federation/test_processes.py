@@ -88,7 +88,7 @@ def test_the_local_realm_has_no_gateway_for_others(terminal: Terminal) -> None:
 
 
 def test_what_is_no_pattern_is_one_line(terminal: Terminal) -> None:
-    done = terminal.run("gateway", "--site", "east", "--listen", "ws://127.0.0.1:1/g", "--export", "a..b")
+    done = terminal.run("gateway", "--site", "east", "--listen", "ws://127.0.0.1:1/gateway", "--export", "a..b")
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1
     assert b"a..b" in done.stderr
