@@ -10,10 +10,10 @@ import trio
 
 from iris.cluster.peer import Peer
 from iris.kernel import kinds
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent
 from iris.kernel.ids import Entropy, NodeId
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, number_untrusted
 
 _PING_AGAIN: Final = 0.25
 """Seconds after which a barrier asks again: its question may have been lost with a connection."""
@@ -60,9 +60,7 @@ class Barriers:
 
     def receive_ping(self, peer: Peer, message: Message) -> None:
         """Answer a question of a peer."""
-        _, token = message
-        if type(token) is not int:
-            raise RemoteProtocolError("a ping carries a number")
+        token = number_untrusted(message[1], "the token of a ping")
         peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
 
     def receive_pong(self, peer: Peer, message: Message) -> None:

@@ -51,6 +51,7 @@ from iris.kernel.ids import Entropy, NodeId, qualified
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.scratch import give_back
 from iris.kernel.transport import Outgoing, Transport
+from iris.kernel.unexpected import note_unexpected
 from iris.kernel.wire import Message
 from iris.security.handshake import Established
 from iris.security.identity import NodeIdentity, PeerIdentity
@@ -128,6 +129,7 @@ class Mesh:
         self._receivers = Receivers(self.refusals, self._failed_to_take)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
+        self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
@@ -319,6 +321,7 @@ class Mesh:
         peer = known or Peer(established.peer, established.session, addresses, self.config)
         if known is None:
             self._peers[node] = peer
+            peer.link.failed = partial(self.suffer, peer, "messages to a peer")
             self._nursery.start_soon(peer.link.run)
         peer.identity = established.peer
         peer.initiated, peer.site, link = initiated, site, peer.link
@@ -382,7 +385,8 @@ class Mesh:
         now = trio.current_time()
         if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
             self._logged[what] = now
-            _log.error("unexpected error, please report it: %s", what, exc_info=error)
+            note_unexpected(error)
+            _log.error("unexpected error: %s", what, exc_info=error)
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:

@@ -17,6 +17,7 @@ from iris.cluster.address_rules import is_plain
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.values import dataclass
+from iris.kernel.wire import MAX_NUMBER, number_untrusted
 
 MAX_RECORD: Final = 16 * 1024
 """Bytes of one encoded record.  A record with eight clusters, each with its certificate chain, is about 5 KiB."""
@@ -26,8 +27,8 @@ MAX_ADDRESS: Final = 256
 MAX_CLUSTERS: Final = 64
 MAX_PROOF: Final = 4096
 MAX_SIGNATURE: Final = 128
-MAX_COUNTER: Final = 2**63 - 1
-"""Incarnations and versions stay below this on the wire.  At one change per microsecond it lasts 292,000 years."""
+MAX_COUNTER: Final = MAX_NUMBER
+"""Incarnations and versions end here on the wire.  At one change per microsecond it lasts 146,000 years."""
 
 
 @final
@@ -153,11 +154,9 @@ def counter_untrusted(value: object) -> int:
     """Read an incarnation, version or sequence number.
 
     Raises:
-        RemoteProtocolError: anything but an int from 0 to 2**63 - 1.
+        RemoteProtocolError: anything but an int from 0 to 2**62.
     """
-    if type(value) is not int or not 0 <= value <= MAX_COUNTER:
-        raise RemoteProtocolError("a counter is an integer from 0 to 2**63 - 1")
-    return value
+    return number_untrusted(value, "a counter")
 
 
 def bytes_untrusted(value: object, limit: int, what: str) -> bytes:

@@ -39,7 +39,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, qualified, realm_of_site
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, is_number
 from iris.security.identity import PeerIdentity
 
 _log: Final = logging.getLogger("iris")
@@ -327,7 +327,7 @@ class Sites:
 
     def _receive_refused(self, peer: Peer, message: Message) -> None:
         _, hops, site, target, source_site, source, reason = message
-        if type(hops) is not int or type(reason) is not int or type(source_site) is not str or peer.foreign:
+        if type(hops) is not int or not is_number(reason) or type(source_site) is not str or peer.foreign:
             raise RemoteProtocolError("a refusal comes from a gateway, with a reason")
         if site != self._site or node_untrusted(target) != self._mesh.node:
             if self.forward is None:

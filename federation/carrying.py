@@ -140,7 +140,7 @@ class Carrying:
         _check_ends_untrusted(message)
         kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
-        if kind == kinds.CARRY_REFUSED and type(frame) is not int:
+        if kind == kinds.CARRY_REFUSED and not wire.is_number(frame):
             raise RemoteProtocolError("a refusal has a reason")
         self.received += 1
         if source_site == own.site:

@@ -19,6 +19,7 @@ from typing import Final, cast, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.wire import MAX_NUMBER
 
 Milestones = tuple[int, ...]
 """Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number.
@@ -29,8 +30,6 @@ _CONFIRMATIONS: Final = 64
 
 _PUBLISHERS: Final = 32_768
 """Publishers of which confirmations are remembered, also when they are cut off; the oldest go first."""
-
-_MOST: Final = 2**62
 
 
 def milestones_untrusted(field: object, sequence: int) -> Milestones:
@@ -43,7 +42,7 @@ def milestones_untrusted(field: object, sequence: int) -> Milestones:
     if type(field) is not tuple or len(numbers) not in (0, 1, 3):
         raise RemoteProtocolError("milestones are none, one number, or three")
     for number in numbers:
-        if type(number) is not int or not 0 <= number < _MOST:
+        if type(number) is not int or not 0 <= number <= MAX_NUMBER:
             raise RemoteProtocolError("milestones are numbers")
     if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
         raise RemoteProtocolError("a milestone lies before the events that follow it")

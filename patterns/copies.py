@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -21,7 +22,7 @@ from iris.cluster.peer import Peer
 from iris.cluster.site_copies import CopyWay, Targets
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent
 from iris.kernel.growing import Growing
 from iris.kernel.ids import Entropy, NodeId
 from iris.kernel.link import CONTROL_RESERVE, Link
@@ -98,6 +99,7 @@ class Copies:
         self._addressed: Audience | None = None
         self._turns: deque[tuple[int, Audience, SenderKey]] = deque()
         """For each audience in the queue, how many frames come before its first one."""
+        self.link.failed = partial(mesh.note_unexpected, "copies of events")
         self.link.use(self)
         self.link.attach(way)
         way.excuse = self.link.excuse
@@ -178,9 +180,7 @@ class Copies:
     # -- who has the key ------------------------------------------------------------------------------------
 
     def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
-        number = message[1]
-        if type(number) is not int:
-            raise RemoteProtocolError("a sender key has a number")
+        number = wire.number_untrusted(message[1], "the number of a sender key")
         for audience in self._audiences.values():
             if audience.key.number == number and peer.node in audience.nodes:
                 self._tell(peer.node, audience)

@@ -30,7 +30,6 @@ MAX_PLACES: Final = 4096
 _MASK_BYTES: Final = MAX_PLACES // 8
 _NODE: Final = 16
 _SIGNATURE: Final = 64
-_MAX_NUMBER: Final = 2**63 - 1
 _PURPOSE: Final = b"iris events 1"
 
 END: Final = b""
@@ -130,9 +129,7 @@ def number_untrusted(field: object, least: int = 1) -> int:
     Raises:
         RemoteProtocolError: it is none.
     """
-    if type(field) is not int or not least <= field <= _MAX_NUMBER:
-        raise RemoteProtocolError(f"a number is expected, of {least} at least")
-    return field
+    return wire.number_untrusted(field, "the number of a tree, a way or a message", least)
 
 
 def role_untrusted(message: wire.Message) -> Role:

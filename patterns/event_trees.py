@@ -254,7 +254,7 @@ class EventTrees:
 
     def _receive_report(self, peer: Peer, message: wire.Message) -> None:
         _, tree, state, node = message
-        if type(tree) is not int or type(state) is not int or state not in range(5) or type(node) is not bytes:
+        if not wire.is_number(tree) or type(state) is not int or state not in range(5) or type(node) is not bytes:
             raise RemoteProtocolError("a node of a tree says which tree, how it goes, and of whom")
         if state == ENDED:
             if tree == self._last:

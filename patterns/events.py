@@ -184,13 +184,13 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
     if (
         not is_topic(topic)
         or type(sequence) is not int
-        or sequence < 1
         or type(confirm) is not int
-        or confirm < 0
         or (group is not None and type(group) is not str)
         or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
         or type(payloads) is not tuple
         or not payloads
+        or not 1 <= sequence <= wire.MAX_NUMBER + 1 - len(payloads)  # the last one's number counts
+        or not 0 <= confirm <= wire.MAX_NUMBER + 1 - len(payloads)
     ):
         raise RemoteProtocolError("a run of events has a topic, a number and payloads")
     milestones_untrusted(milestones, sequence)

@@ -75,7 +75,7 @@ class HeardCopies:
 
     def _receive_key(self, peer: Peer, message: wire.Message) -> None:
         _, number, suite, key = message
-        if type(number) is not int or number < 1 or type(suite) is not int or type(key) is not bytes:
+        if not wire.is_number(number, 1) or type(suite) is not int or type(key) is not bytes:
             raise RemoteProtocolError("a sender key has a number and a suite")
         if not peer.foreign:
             raise RemoteProtocolError("sender keys are for nodes of other sites")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, cast, final
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, number_untrusted
 from iris.patterns.shards import is_share
 from iris.patterns.topics import Matcher, is_pattern
 
@@ -147,8 +147,9 @@ class InterestTable:
             RemoteProtocolError: malformed, or too many terms; what was known of the node is unchanged.
         """
         _, version, whole, added, removed = message
-        if type(version) is not int or type(whole) is not bool:
-            raise RemoteProtocolError("interest has a version and says whether it is whole")
+        version = number_untrusted(version, "the version of an interest")
+        if type(whole) is not bool:
+            raise RemoteProtocolError("interest says whether it is whole")
         more, less = _terms_untrusted(added), _terms_untrusted(removed)
         permitted = [terms for terms in more if permit(terms.pattern) and (terms.is_plain or not foreign)]
         self.refused += len(more) - len(permitted)

@@ -31,8 +31,6 @@ _TOPICS_IN_ONE_MESSAGE: Final = wire.MAX_ARRAY // 3
 _MAX_GATHERED: Final = 65_536
 """Topics of one publisher that losses are gathered for; those of further ones are only in the subscriber's counters."""
 
-_MAX_COUNT: Final = 2**62
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +117,10 @@ def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
         raise RemoteProtocolError("losses are triples of a topic and two numbers")
     losses: list[tuple[str, int, int]] = []
     for topic, dropped, refused in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
-        if type(topic) is not str or not (_is_count(dropped) and _is_count(refused)):
+        if type(topic) is not str or not (wire.is_number(dropped) and wire.is_number(refused)):
             raise RemoteProtocolError("a loss is a topic and two numbers")
         losses.append((topic, cast("int", dropped), cast("int", refused)))
     return losses
-
-
-def _is_count(field: object) -> bool:
-    return type(field) is int and 0 <= field < _MAX_COUNT
 
 
 @final
@@ -144,8 +138,8 @@ class Losses:
     def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
         for topic, dropped, refused in read_losses_untrusted(message[1]):
             if self._publishing.count_lost(topic, dropped + refused):
-                self.dropped += dropped
-                self.refused += refused
+                self.dropped = wire.saturated(self.dropped + dropped)
+                self.refused = wire.saturated(self.refused + refused)
 
     def check(self, topic: str) -> None:
         """Look for losses on a topic that nobody was told of.

@@ -213,7 +213,7 @@ class Publishing:
         """Count events that did not reach a subscriber, one for each; tell whether the topic is known."""
         state = self._topics.get(topic)
         if state is not None:
-            state.lost += copies
+            state.lost = wire.saturated(state.lost + copies)
         return state is not None
 
     def take_losses(self, topic: str) -> int:

@@ -336,9 +336,8 @@ class PubSub:
             self._mesh.refusals["interest without room on the link"] += 1
 
     def _receive_known(self, peer: Peer, message: wire.Message) -> None:
-        _, version, published = message
-        if type(version) is not int or type(published) is not int or published < 0:
-            raise RemoteProtocolError("interest is confirmed by its version, with a number of events")
+        version = wire.number_untrusted(message[1], "the version of an interest")
+        published = wire.number_untrusted(message[2], "how many events were published")
         self._beginnings.confirmed(peer.node, version, published)
         self._known[peer.node] = max(version, self._known.get(peer.node, -1))
         self._known_news.unpark_all()

@@ -36,7 +36,6 @@ _WINDOW: Final = 4096
 """Messages of one origin that may overtake each other.  Older numbers count as repeats."""
 
 _NODE: Final = 16
-_MAX_NUMBER: Final = 2**63 - 1
 _SIGNATURE: Final = 64
 _PURPOSE: Final = b"iris relay 2"
 
@@ -139,10 +138,8 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
     _, origin, number, at, behind, body, signature = message
     if type(origin) is not bytes or len(origin) != _NODE:
         raise RemoteProtocolError("a node id is 16 bytes")
-    if type(number) is not int or not 0 < number <= _MAX_NUMBER:
-        raise RemoteProtocolError("a relayed message has a number above 0")
-    if type(at) is not int or not 0 <= at <= _MAX_NUMBER:
-        raise RemoteProtocolError("a relayed message has a date")
+    number = wire.number_untrusted(number, "the number of a relayed message", 1)
+    at = wire.number_untrusted(at, "the date of a relayed message")
     if type(behind) is not bytes or len(behind) % _NODE or len(behind) > MAX_BEHIND * _NODE:
         raise RemoteProtocolError(f"a relayed message names at most {MAX_BEHIND} nodes of 16 bytes")
     if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:

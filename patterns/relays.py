@@ -225,7 +225,7 @@ class Relays:
             entry = booked.pop((name, number), None)
             if entry is not None:
                 tally, count = entry
-                lost = min(max(missed, 0), count)
+                lost = min(missed, count)
                 tally.delivered += count - lost
                 if lost:
                     tally.lost["not reached by a relay"] += lost

@@ -335,16 +335,14 @@ class Requests:
 
     def _receive_failure(self, peer: Peer, message: wire.Message) -> None:
         _, _, code, text, retry_after = message
-        if type(code) is not str or type(text) is not str or type(retry_after) is not int:
+        if type(code) is not str or type(text) is not str or not wire.is_number(retry_after, OF_HANDLER):
             raise RemoteProtocolError("a failure carries a code, a text and a time")
         # That the time is over is seen here, by the caller's own clock.
         if code != EXPIRED or retry_after < 0:
             self._end(peer, message)
 
     def _receive_running(self, peer: Peer, message: wire.Message) -> None:
-        identifier = message[1]
-        if type(identifier) is not int:
-            raise RemoteProtocolError("a request has an id")
+        identifier = wire.number_untrusted(message[1], "the id of a request")
         waiter = self._waiting.get(identifier)
         if (waiter is None or waiter.member != peer.node) and identifier not in self.gathering:
             self._cancel(identifier, peer.node)

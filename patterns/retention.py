@@ -150,7 +150,7 @@ def check_retained_untrusted(message: wire.Message) -> int:
         not is_topic(topic)
         or type(last) is not int
         or type(sequence) is not int
-        or not 1 <= sequence <= last
+        or not 1 <= sequence <= last <= wire.MAX_NUMBER
         or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
         or not (type(payload) is bytes or wire.is_payload(payload))
     ):

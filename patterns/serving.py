@@ -109,10 +109,11 @@ class Serving:
         _, identifier, cluster, operation, budget, flags, headers, payload = message
         if (
             type(identifier) is not int
+            or not 0 <= identifier <= wire.MAX_NUMBER
             or type(cluster) is not str
             or (operation is not None and type(operation) is not str)
             or type(budget) is not int
-            or budget < 0
+            or not 0 <= budget <= wire.MAX_NUMBER
             or type(flags) is not int
             or not wire.is_payload(payload)
         ):
@@ -158,9 +159,7 @@ class Serving:
 
     def _receive_awaited(self, peer: Peer, message: wire.Message) -> None:
         """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
-        identifier = message[1]
-        if type(identifier) is not int:
-            raise RemoteProtocolError("a request has an id")
+        identifier = wire.number_untrusted(message[1], "the id of a request")
         job = self._jobs.get((peer.node, identifier))
         if job is None or job.cancelled:
             self._fail(peer, identifier, NOT_HERE, "")

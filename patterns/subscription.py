@@ -216,7 +216,7 @@ class Subscription:
             elif run.milestones and arrived <= run.milestones[0]:  # its publisher had forgotten the topic
                 arrived = run.milestones[0] + 1
             if first > arrived:
-                self._missed += first - arrived
+                self._missed = wire.saturated(self._missed + first - arrived)
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 self._arrived[numbering] = first + count
         if self.overflow == "wait":

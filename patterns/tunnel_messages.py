@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.values import dataclass
-from iris.kernel.wire import Message
+from iris.kernel.wire import MAX_NUMBER, Message
 
 CHUNK_COST: Final = 128
 """What a chunk costs besides its bytes.  About what Python spends on one, so that a window of empty messages takes
@@ -42,7 +42,6 @@ ASK: Final = 1
 RESEND: Final = 2
 """Flag of an acknowledgement: what came after ``received`` was lost, send it again."""
 
-_LARGEST: Final = 2**62
 _MAX_REASON: Final = 200
 
 
@@ -113,12 +112,12 @@ class Opening:
 
 
 def _whole(value: object, least: int = 0) -> bool:
-    return type(value) is int and least <= value <= _LARGEST
+    return type(value) is int and least <= value <= MAX_NUMBER
 
 
 def read_id_untrusted(message: Message) -> int:
     """Return the id of any message about tunnels."""
-    if len(message) < 2 or type(message[1]) is not int or not 0 < abs(message[1]) <= _LARGEST:
+    if len(message) < 2 or type(message[1]) is not int or not 0 < abs(message[1]) <= MAX_NUMBER:
         raise RemoteProtocolError("a message about a tunnel carries its id")
     number: int = message[1]
     return number

@@ -16,6 +16,7 @@ import trio
 
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
+from iris.kernel.wire import saturated
 from iris.patterns.subscription import Subscription
 from iris.patterns.topics import Matcher
 from iris.spark_bridge.arrivals import Arrivals, count_events
@@ -187,7 +188,7 @@ class BridgeMember:
             runs = [run for run in runs if not self._is_own(run) and (wanted is None or wanted(run.topic))]
             if not runs:
                 continue
-            self._missed += sum(run.missed for run in runs)
+            self._missed = saturated(self._missed + sum(run.missed for run in runs))
             await self._gather(_Batch(runs=runs, subscription=subscription))
 
     def _is_own(self, run: Arrivals) -> bool:

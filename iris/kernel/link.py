@@ -16,13 +16,14 @@ they are counted as lost.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol, final
+from collections.abc import Callable
+from typing import Final, NoReturn, Protocol, final
 
 import trio
 
 from iris.kernel.bulk import BulkQueue, BulkSource
 from iris.kernel.config import MIB, Config
-from iris.kernel.errors import NotSent
+from iris.kernel.errors import LocalProtocolError, NotSent
 from iris.kernel.growing import Growing
 from iris.kernel.ids import NodeId
 from iris.kernel.link_statistics import LinkStatistics
@@ -98,6 +99,7 @@ class Link:
         "_urgent",
         "_waiting_bytes",
         "_wakeup",
+        "failed",
         "moved",
         "node",
     )
@@ -132,6 +134,8 @@ class Link:
         self._closed: str | None = None
         self.moved = 0.0
         """When the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
+        self.failed: Callable[[Exception], None] = _raise
+        """Called with what comes of messages that cannot be encoded, which are lost.  It must not close the link."""
         self._sent = self._lost = self._refused = self._frames_sent = self._bytes_sent = 0
 
     def __repr__(self) -> str:
@@ -223,7 +227,14 @@ class Link:
         if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
             return False
         self._asked += 1
-        self._send_now(encode_batch([message], session.seal), outgoing, now)
+        try:
+            frame = encode_batch([message], session.seal)
+        except LocalProtocolError:  # of the session: this is the child of a fork
+            raise
+        except Exception as error:  # noqa: BLE001 -- what is in it may be a peer's
+            self._lose([message], error)
+        else:
+            self._send_now(frame, outgoing, now)
         return True
 
     def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
@@ -450,11 +461,23 @@ class Link:
             self._room.unpark_all()
         if not batch:
             return False
-        self._frame_messages = len(batch)
         self._gathered, self._grew = self._grew or len(batch) > 1, False
         first = batch[0][0]
-        self._frame = session.seal(first) if type(first) is bytes else encode_batch(batch, session.seal)
+        try:
+            self._frame = session.seal(first) if type(first) is bytes else encode_batch(batch, session.seal)
+        except LocalProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- as above
+            self._lose(batch, error)
+            return False
+        self._frame_messages = len(batch)
         return True
+
+    def _lose(self, batch: list[Message], error: Exception) -> None:
+        """Count messages that cannot be encoded, or sealed, and go on with those behind them."""
+        self._lost += len(batch)
+        self._wakeup.wake()
+        self.failed(error)
 
     def _is_shared(self) -> bool:
         """Tell whether somebody waits, or has a moment ago, for answers to messages on this link."""
@@ -486,3 +509,8 @@ class Link:
             self._frame_messages = 0
             self.moved = trio.current_time() if now is None else now
         return taken
+
+
+def _raise(error: Exception) -> NoReturn:
+    """Let whoever posted a message, or runs the link, have what comes of it."""
+    raise error

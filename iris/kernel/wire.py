@@ -51,6 +51,10 @@ _PAYLOAD: Final = 1
 _NIL: Final = b"\xc0"
 _CUT_OFF: Final = object()
 
+MAX_NUMBER: Final = 2**62
+"""Largest number that is taken from a peer.  What follows from some of them, a sum or the next one, then still has a
+form on the wire, which ends at 2**64 - 1: what has none could not be told to anybody, not even as a counter."""
+
 Message = tuple[Any, ...]
 Payload = bytes | msgpack.ExtType
 Headers = tuple[str, ...] | None
@@ -216,8 +220,24 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY) -> object:
     return cast("object", value)
 
 
+def is_number(field: object, least: int = 0) -> bool:
+    """Tell whether a field of a decoded message is an integer from ``least`` to 2**62."""
+    return type(field) is int and least <= field <= MAX_NUMBER
+
+
+def number_untrusted(field: object, what: str = "a number", least: int = 0) -> int:
+    """Return a field of a decoded message that is an integer from ``least`` to 2**62.
+
+    Raises:
+        RemoteProtocolError: it is not.
+    """
+    if type(field) is not int or not least <= field <= MAX_NUMBER:
+        raise RemoteProtocolError(f"{what} is an integer from {least} to 2**62")
+    return field
+
+
 def integers_untrusted(field: object) -> tuple[int, ...]:
-    """Return a field of a decoded message that is an array of integers.
+    """Return a field of a decoded message that is an array of integers from 0 to 2**62.
 
     Raises:
         RemoteProtocolError: it is not.
@@ -226,9 +246,14 @@ def integers_untrusted(field: object) -> tuple[int, ...]:
         raise RemoteProtocolError("an array of integers is expected")
     items = cast("tuple[object, ...]", field)
     for item in items:
-        if type(item) is not int:
-            raise RemoteProtocolError("an array of integers is expected")
+        if type(item) is not int or not 0 <= item <= MAX_NUMBER:
+            raise RemoteProtocolError("an array of integers from 0 to 2**62 is expected")
     return cast("tuple[int, ...]", items)
+
+
+def saturated(count: int) -> int:
+    """Return a counter to which numbers of peers are added: it stays at 2**62, where it means nothing any more."""
+    return min(count, MAX_NUMBER)
 
 
 # -- user payloads -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ UPDATES: list[Update] = [
     record(1),
     Renewal(node=node(2), incarnation=5, signature=b"s" * 64),
     Claim(node=node(3), incarnation=1, witness=node(4), evidence=Evidence.REFUSED, signature=b"s" * 64),
-    Accusation(node=node(5), incarnation=2**63 - 1),
+    Accusation(node=node(5), incarnation=2**62),
 ]
 
 values = st.recursive(

@@ -129,3 +129,33 @@ async def test_one_in_what_several_peers_have_told_is_counted_and_the_node_goes_
         with a.mesh.survive("membership"):
             raise ZeroDivisionError("a bug")
         assert caplog.text.count("ZeroDivisionError: a bug") == 2
+
+
+async def test_messages_that_cannot_be_encoded_cost_the_link_and_not_the_node(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", "honest") as fleet:
+        fleet.has_bugs = True
+        a, b, honest = fleet["a"], fleet["b"], fleet["honest"]
+        marks = Marks(honest)
+        for numbers in ((2**64,), (1, 2**64)):  # alone, within post; and with others, by the flusher
+            for number in numbers:
+                a.mesh.post(b.id, (MARK, number), 0)
+            mark(a, honest, 1)
+            await settle()
+            await fleet.link("a", "b")
+        assert a.log.of(b.id)[:4] == ["up", "down"] * 2
+        assert a.log.of(honest.id) == ["up"]
+        assert marks.received == [1, 1]
+        assert unexpected(a) == {"unexpected error: messages to a peer": 2}
+
+
+async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock: MockClock) -> None:
+    async with open_meshes("a") as fleet:
+        fleet.has_bugs = True
+        a = fleet["a"]
+        marks = Marks(a)
+        for number in (2**64, 1):
+            a.mesh.post(a.id, (MARK, number), 0)
+            await settle()
+        assert marks.received == [1]
+        assert unexpected(a) == {"unexpected error: messages to this node": 1}
+        assert a.mesh.own.link.statistics().lost == 1

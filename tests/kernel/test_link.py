@@ -359,3 +359,39 @@ async def test_what_is_posted_after_a_cut_travels_in_another_frame() -> None:
         assert way.batches == [[(1, "a")], [(1, "b"), (1, "c")], [(1, "d")]]
         assert link.cut() == 3
         nursery.cancel_scope.cancel()
+
+
+# -- what cannot be encoded --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_messages_that_cannot_be_encoded_are_lost_and_those_behind_them_leave(
+    autojump_clock: MockClock, count: int
+) -> None:
+    way = Way()
+    failures: list[Exception] = []
+    async with open_link(way=way) as link:
+        link.failed = failures.append
+        for _ in range(count):
+            link.post((1, 2**64), 10)
+        await wait_all_tasks_blocked()
+        link.post((1, 7), 10)
+        await wait_all_tasks_blocked()
+        assert way.messages == [(1, 7)]
+        assert [type(error) for error in failures] == [OverflowError]
+        statistics = link.statistics()
+        assert (statistics.posted, statistics.sent, statistics.lost, statistics.waiting) == (count + 1, 1, count, 0)
+
+
+async def test_one_that_somebody_waits_for_and_cannot_be_encoded_is_lost_as_well(autojump_clock: MockClock) -> None:
+    way = Way()
+    failures: list[Exception] = []
+    async with open_link(way=way) as link:
+        link.failed = failures.append
+        await trio.sleep(1)
+        link.post((1, 2**64), 10, eager=True)
+        link.post((1, 7), 10, eager=True)
+        await wait_all_tasks_blocked()
+        assert way.messages == [(1, 7)]
+        assert len(failures) == 1
+        assert link.statistics().lost == 1

@@ -456,3 +456,33 @@ def test_what_was_encoded_before_leaves_no_trace_however_large_it_was(size: int)
     assert wire.encode_batch([(7, 8)]) == b"\x92\x07\x08"
     for packer in wire._packers:
         assert len(packer.getbuffer()) == 0
+
+
+# -- numbers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**62])
+def test_numbers_that_a_peer_may_send(number: int) -> None:
+    assert wire.is_number(number)
+    assert wire.number_untrusted(number) == number
+    assert wire.integers_untrusted((number, 0)) == (number, 0)
+
+
+@pytest.mark.parametrize("number", [-1, 2**62 + 1, 2**63, 2**64 - 1, True, 1.0, None, "1"])
+def test_any_other_number_is_the_peers_error(number: object) -> None:
+    assert not wire.is_number(number)
+    with pytest.raises(RemoteProtocolError, match="a date is an integer from 0 to 2"):
+        wire.number_untrusted(number, "a date")
+    with pytest.raises(RemoteProtocolError):
+        wire.integers_untrusted((0, number))
+
+
+def test_numbers_have_a_least_one() -> None:
+    assert wire.number_untrusted(-1, least=-1) == -1
+    with pytest.raises(RemoteProtocolError):
+        wire.number_untrusted(0, least=1)
+
+
+def test_counters_of_what_peers_say_stay_where_they_mean_nothing_any_more() -> None:
+    assert wire.saturated(5) == 5
+    assert wire.saturated(2**62 + 2**62) == 2**62

@@ -170,7 +170,8 @@ def test_losses_of_a_peer() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [None, 7, "tt", ("t",), ("t", 1), ("t", 1, -1), ("t", True, 1), (1, 1, 1), ("t", 2**62, 0), ("t", 1, None)]
+    "field",
+    [None, 7, "tt", ("t",), ("t", 1), ("t", 1, -1), ("t", True, 1), (1, 1, 1), ("t", 2**62 + 1, 0), ("t", 1, None)],
 )
 def test_malformed_losses_are_the_peers_error(field: object) -> None:
     with pytest.raises(RemoteProtocolError):

@@ -73,7 +73,6 @@ async def open_books() -> AsyncIterator[Books]:
         ((1, 2), 1, {"not reached by a relay": 2}),
         ((1, 99), 1, {"not reached by a relay": 2}),
         ((1, 2**62), 1, {"not reached by a relay": 2}),
-        ((1, -5), 3, {}),
         ((1, 0, 1, 2), 3, {}),
         ((1, 2, 1, 0), 1, {"not reached by a relay": 2}),
     ],
@@ -88,7 +87,7 @@ async def test_a_report_settles_what_the_relay_was_given_once_and_within_its_bou
         assert (books.delivered, books.lost, books.waiting) == (delivered, lost, 0)
 
 
-@pytest.mark.parametrize("numbers", [(7, 0), (0, 0), (-1, 2), (2**63, 1), ()])
+@pytest.mark.parametrize("numbers", [(7, 0), (0, 0), (2**62, 1), ()])
 async def test_a_report_of_what_it_was_not_given_settles_nothing(
     autojump_clock: MockClock, numbers: tuple[int, ...]
 ) -> None:
@@ -120,6 +119,10 @@ async def test_nobody_settles_what_another_one_has_in_hand(autojump_clock: MockC
         ((1.0, 0), None),
         ((1, 0), "text"),
         ((1, True), None),
+        ((1, -5), None),
+        ((-1, 2), None),
+        ((1, 2**62 + 1), None),
+        ((2**64 - 1, 1), None),
     ],
 )
 async def test_a_malformed_report_is_refused_counted_and_settles_nothing(
@@ -163,7 +166,7 @@ async def test_a_relay_that_is_not_linked_is_passed_over_and_if_nobody_is_everyt
 
 
 REPORTS = st.lists(
-    st.lists(st.tuples(st.integers(-1, 12), st.integers(-3, 5) | st.just(2**62)), max_size=6).map(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5) | st.just(2**62)), max_size=6).map(
         lambda pairs: tuple(field for pair in pairs for field in pair)
     ),
     max_size=12,
@@ -181,7 +184,7 @@ def test_no_sequence_of_reports_unbalances_the_books(reports: list[tuple[int, ..
                 await books.report(*numbers)
                 for number, missed in zip(numbers[::2], numbers[1::2], strict=True):
                     if 1 <= number <= 10:
-                        settled.setdefault(number, min(max(missed, 0), BEHIND))
+                        settled.setdefault(number, min(missed, BEHIND))
                 assert sum(books.lost.values()) == sum(settled.values())
                 assert books.waiting == BEHIND * (10 - len(settled))
                 assert books.delivered == 10 + BEHIND * len(settled) - sum(settled.values())
