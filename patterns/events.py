@@ -189,12 +189,13 @@ def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
         or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
         or type(payloads) is not tuple
         or not payloads
-        or not 1 <= sequence <= wire.MAX_NUMBER + 1 - len(payloads)  # the last one's number counts
-        or not 0 <= confirm <= wire.MAX_NUMBER + 1 - len(payloads)
     ):
         raise RemoteProtocolError("a run of events has a topic, a number and payloads")
-    milestones_untrusted(milestones, sequence)
     fields = cast("tuple[wire.Payload, ...]", payloads)
+    last = wire.MAX_NUMBER + 1 - len(fields)
+    if not (1 <= sequence <= last and 0 <= confirm <= last):
+        raise RemoteProtocolError("the numbers of a run of events are from 1 to 2**62, that of the last one as well")
+    milestones_untrusted(milestones, sequence)
     if set(map(type, fields)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
         return sum(map(len, cast("tuple[bytes, ...]", fields))), True
     if not all(map(wire.is_payload, fields)):
