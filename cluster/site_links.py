@@ -50,6 +50,8 @@ class SiteLinks:
         self._heard: set[NodeId] = set()
         """Linked nodes that have told what they subscribe to."""
         self._patience: Final = Patience(config.handshake_timeout)
+        self._patience_to_confirm: Final = Patience(config.handshake_timeout)
+        """Of events that are to be confirmed, which wait also where others have just waited in vain."""
 
     def __repr__(self) -> str:
         return f"<SiteLinks: {len(self._under_way)} under way>"
@@ -109,8 +111,10 @@ class SiteLinks:
     async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
         """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
 
-        They are waited for as far as there is ``Patience`` with their sites; or, however often there was none, for
-        ``within`` seconds, but no longer than for one site that has not been waited for lately.
+        They are waited for as far as there is ``Patience`` with their sites.
+
+        Args:
+            within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
         """
         fresh = [(site, node) for site, node in nodes if node not in self._heard]
         if not fresh:
@@ -121,7 +125,10 @@ class SiteLinks:
         try:
             async with trio.open_nursery() as nursery:
                 for site, node in _in_turns(fresh):
-                    patience = self._patience.left(site, now) if within is None else min(within, self._patience.limit)
+                    if within is None:
+                        patience = self._patience.left(site, now)
+                    else:
+                        patience = min(within, self._patience_to_confirm.left(site, now))
                     if patience > 0:
                         nursery.start_soon(self._reach, site, node, now + patience, limit, took)
                     else:
@@ -129,6 +136,8 @@ class SiteLinks:
         finally:
             for site, until in took.items():
                 self._patience.spend(site, now, until)
+                if within is not None:
+                    self._patience_to_confirm.spend(site, now, until)
         return sum(node not in self._mesh.peers for _, node in fresh)
 
     def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:

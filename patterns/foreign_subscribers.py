@@ -107,8 +107,8 @@ class ForeignSubscribers:
 
         Args:
             topic: of the event.
-            within: seconds in which an event is to be confirmed: half of them may be spent here, whomever its publisher
-                has waited for lately; None: as long as there is patience with their sites.
+            within: seconds in which an event is to be confirmed: half of them may be spent here, as long as there is
+                patience with the sites for such events; None: as there is for others.
 
         Raises:
             ConfigError: it is not a topic, or one of another realm.

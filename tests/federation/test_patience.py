@@ -151,6 +151,38 @@ async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites
         assert trio.current_time() - began == pytest.approx(3.1 if confirms else 4.1, abs=0.11)
 
 
+async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_half_its_timeout(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us", "ap")
+        await federation.wait_for_sites("eu", "us", "ap")
+        events = await federation.enter((await federation.node("us", "store")).subscribe("orders.>", durable=True))
+
+        async def confirm() -> None:
+            async for event in events:
+                await events.confirm([event])
+
+        federation.nursery.start_soon(confirm)
+        till = await federation.node("eu", "till")
+        own = Hop("ap", federation.nodes["ap-gateway"].id)
+        hostile = federation.gateways["ap-gateway"]
+        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
+        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
+        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
+        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+            link.post(part.message(), 200)
+        await trio.sleep(1)
+        began = trio.current_time()
+        stood = 0.0
+        while trio.current_time() < began + 3 * WINDOW:
+            mark = trio.current_time()
+            await till.publish("orders.new", b"paid", confirm=True, timeout=8)
+            stood += trio.current_time() - mark
+            await trio.sleep(0.5)
+        assert 5.0 <= stood <= 4 * 5.5, "in each window the site is waited for once"
+
+
 def test_clusters_that_are_not_believed_are_counted_and_reported_once_and_not_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
