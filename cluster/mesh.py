@@ -34,7 +34,7 @@ from iris.cluster.loopback import loopback
 from iris.cluster.peer import Peer, PeerObserver, SessionEntry
 from iris.cluster.reading import Reading
 from iris.cluster.receivers import MessageReceiver, Receivers
-from iris.cluster.redialling import Redialling
+from iris.cluster.redialling import Redialling, patience_of
 from iris.cluster.renewing import Renewing
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.site_ways import Carrier, is_site_url, realm_of_url, site_url
@@ -132,7 +132,9 @@ class Mesh:
         self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
-        self.redialling: Final = Redialling(self._peers, nursery, self._connect_again, self.drop)
+        self.redialling: Final = Redialling(
+            self._peers, nursery, self._connect_again, self.drop, patience=patience_of(config)
+        )
         self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
         self._renewing: Final = Renewing(
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock

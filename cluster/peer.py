@@ -27,6 +27,7 @@ class Peer:
         "addresses",
         "border",
         "fruitless",
+        "fruitless_since",
         "identity",
         "initiated",
         "leaving",
@@ -52,6 +53,8 @@ class Peer:
         """Whether this node began the handshake of the present session."""
         self.fruitless = 0
         """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
+        self.fruitless_since = 0.0
+        """When the first of them began; trio's clock."""
         self.leaving = False
         """Whether the peer has said goodbye, so that its connections end in order."""
         self.border: Border | None = None
@@ -164,6 +167,7 @@ class SessionEntry:
         for other in former:
             other.left = True
         self.begun = True
+        self.peer.fruitless = 0
         if self.awaited:
             self.awaited = False
             self.use(entries)

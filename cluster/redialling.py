@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, final
 
 import trio
 
 from iris.cluster.flapping import Flapping
 from iris.cluster.peer import Peer
+from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.transport import Refused
@@ -30,11 +32,25 @@ def head_start(peer: Peer, peers: int) -> float:
     return min(_HEAD_START * peers, _LONGEST_START) if on_this_machine else 0.0
 
 
-def pauses_of(peer: Peer) -> Iterator[float]:
-    """Yield the pause before each attempt to reach a peer, of those that it has left."""
-    while peer.fruitless < len(PAUSES):
+def patience_of(config: Config) -> float:
+    """Return for how many seconds without a sign of life a peer is dialled: as long as membership waits for one.
+
+    Four attempts may be over within 10 ms where a network resets connections while they are made.  A node that gave a
+    live peer up by their number alone ended its tunnels, whatever the limits of membership were raised to.
+    """
+    return max(config.refused_grace, config.suspicion_multiplier * config.probe_interval)
+
+
+def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
+    """Yield the pause before each attempt to reach a peer: all of ``PAUSES``, and for ``patience`` seconds at least.
+
+    Attempts and seconds count from the first one since something came from the peer; ``Redialling`` begins anew then.
+    """
+    while peer.fruitless < len(PAUSES) or trio.current_time() - peer.fruitless_since < patience:
+        if not peer.fruitless:
+            peer.fruitless_since = trio.current_time()
         peer.fruitless += 1
-        yield PAUSES[peer.fruitless - 1]
+        yield PAUSES[min(peer.fruitless, len(PAUSES)) - 1]
 
 
 @final
@@ -44,6 +60,7 @@ class Redialling:
     Args:
         connect: one attempt.
         drop: called with a peer that is given up, and the reason.
+        patience: seconds for which a peer is dialled at least; see ``patience_of``.
     """
 
     def __init__(
@@ -52,6 +69,8 @@ class Redialling:
         nursery: trio.Nursery,
         connect: Callable[[Peer], Awaitable[None]],
         drop: Callable[[NodeId, str], None],
+        *,
+        patience: float,
     ) -> None:
         self._peers = peers
         self._nursery = nursery
@@ -60,7 +79,7 @@ class Redialling:
         self._under_way: set[Peer] = set()
         self.flapping: Final = Flapping()
         """Whose links do not live, and are not made again at once."""
-        self.pauses: Callable[[Peer], Iterable[float]] = pauses_of
+        self.pauses: Callable[[Peer], Iterable[float]] = partial(pauses_of, patience=patience)
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
         self.refused: Callable[[NodeId], None] = lambda _: None
         """Called with a peer at whose address nobody listens any more, or somebody else.  A connection that breaks is

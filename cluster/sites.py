@@ -24,7 +24,6 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
 from iris.cluster.records import node_untrusted
-from iris.cluster.redialling import pauses_of
 from iris.cluster.site_copies import ANYBODY, CopyWay, targets_untrusted
 from iris.cluster.site_directory import SiteDirectory, Subscriber, Way
 from iris.cluster.site_doubts import SiteDoubts
@@ -112,6 +111,7 @@ class Sites:
         nursery.start_soon(SiteLosses(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
         mesh.use_carrier(self)
+        self._near_pauses: Final = mesh.redialling.pauses
         mesh.redialling.pauses = self._pauses
         mesh.shortcut = CarriedFrames(mesh).take
         mesh.on(kinds.CARRY, 6, self._receive_carried)
@@ -210,7 +210,7 @@ class Sites:
 
     def _pauses(self, peer: Peer) -> Iterator[float]:
         if not peer.foreign:
-            yield from pauses_of(peer)
+            yield from self._near_pauses(peer)
             return
         until = trio.current_time() + self._config.site_patience
         for attempt in itertools.count():

@@ -31,11 +31,11 @@ class OpenedIds:
         """Note a number from 1 up; False if it was seen before, or missing for too long.
 
         Raises:
-            RemoteProtocolError: it leaves out more than 65,536 numbers.
+            RemoteProtocolError: it leaves out more than 65,536 numbers after one that was seen.
         """
         if number <= self._highest:
             return self._gaps.pop(number, 0) is None
-        if number - self._highest > _MAX_STEP:
+        if self._highest and number - self._highest > _MAX_STEP:  # the first one follows what this node has forgotten
             raise RemoteProtocolError(f"tunnel {number} is opened after tunnel {self._highest}")
         for missing in range(max(self._highest + 1, number - _MAX_GAPS), number):
             self._gaps[missing] = None

@@ -203,8 +203,10 @@ class TunnelMachine:
         return None if self._opening is None else cast("str", self._opening[2])
 
     def lost(self, reason: str) -> None:
-        """The node at the other end was given up."""
+        """The node at the other end was given up.  Should it live after all, it is told so when it asks."""
         if self.state is not State.CLOSED:
+            words = f"the other end had given this node up: {reason}"
+            self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
             self._end(Input.LOST, CloseCode.LOST, reason, by_peer=True)
 
     def reset(self) -> None:

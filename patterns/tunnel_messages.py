@@ -61,7 +61,7 @@ class CloseCode(enum.IntEnum):
     SILENT = 5
     """The other end did not answer for ``Config.tunnel_silence``."""
     LOST = 6
-    """The node at the other end was given up.  Never on the wire."""
+    """The node at the other end was given up, and may live after all."""
     REFUSED = 7
     """The other end did not take the tunnel.  Never on the wire."""
 
@@ -189,7 +189,7 @@ def read_ack_untrusted(message: Message) -> Acknowledgement:
 def read_close_untrusted(message: Message) -> tuple[CloseCode, int, str]:
     """Return why the tunnel ends, how much had arrived at the end that closes it, and its words for people."""
     match message:
-        case (_, _, int() as code, received, str() as reason) if 0 <= code <= CloseCode.SILENT and _whole(received):
+        case (_, _, int() as code, received, str() as reason) if 0 <= code <= CloseCode.LOST and _whole(received):
             return CloseCode(code), received, _readable(reason)
         case _:
             pass

@@ -41,6 +41,9 @@ _FAREWELLS: Final = 1024
 _FORMER_PEERS: Final = 1024
 """Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
 
+_FORMER_FAREWELLS: Final = 64
+"""Farewells that are kept of each of these: with all of them some 25 MB."""
+
 _SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
 
 _MARK_PATIENCE: Final = 4
@@ -112,6 +115,8 @@ class TunnelTable:
         """Called with each end that is made."""
         self._peers: dict[NodeId, _Peer] = {}
         self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
+        self._numbered = 0
+        """The highest number of a tunnel to any node that is not remembered: that node may remember."""
         self._opened = self._accepted = self._refused = 0
         self._ended: Counter[str] = Counter()
         self._sent = self._delivered = 0
@@ -208,10 +213,13 @@ class TunnelTable:
         peer.flight = self._flight(node)
         self._former[node] = peer
         if len(self._former) > _FORMER_PEERS:
-            self._former.popitem(last=False)
+            _, forgotten = self._former.popitem(last=False)
+            self._numbered = max(self._numbered, forgotten.opened_here)
         for end in list(peer.ends.values()):
             end.machine.lost(reason)
             end.settle()
+        while len(peer.farewells) > _FORMER_FAREWELLS:
+            peer.farewells.popitem(last=False)
 
     def member_lost(self, node: NodeId, cluster: str, reason: str) -> None:
         """``node`` is no member of ``cluster``: every tunnel that was opened to it as one is broken."""
@@ -230,6 +238,7 @@ class TunnelTable:
             if peer is None:
                 config = self._far_config if self._is_far(node) else self._config
                 peer = _Peer(config, self._flight(node))
+                peer.opened_here = self._numbered
             self._peers[node] = peer
         return peer
 

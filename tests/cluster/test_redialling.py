@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.cluster.peer import Peer
-from iris.cluster.redialling import PAUSES, Redialling, head_start, pauses_of
+from iris.cluster.redialling import PAUSES, Redialling, head_start, patience_of, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.ids import NodeId
@@ -26,14 +26,14 @@ def make_peer(*addresses: str) -> Peer:
 class Line:
     """What the attempts to reach one peer meet, in turn, and what came of them."""
 
-    def __init__(self, nursery: trio.Nursery, outcomes: Iterator[Exception | None]) -> None:
+    def __init__(self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: float) -> None:
         self.peer = make_peer()
         self.peers: dict[NodeId, Peer] = {self.peer.node: self.peer}
         self.outcomes = outcomes
         self.attempts: list[float] = []
         self.dropped: list[str] = []
         self.began = trio.current_time()
-        self.redialling = Redialling(self.peers, nursery, self.connect, self.drop)
+        self.redialling = Redialling(self.peers, nursery, self.connect, self.drop, patience=patience)
 
     async def connect(self, peer: Peer) -> None:
         assert peer is self.peer
@@ -49,9 +49,9 @@ class Line:
 
 
 @asynccontextmanager
-async def open_line(*outcomes: Exception | None) -> AsyncIterator[Line]:
+async def open_line(*outcomes: Exception | None, patience: float = 0.5) -> AsyncIterator[Line]:
     async with trio.open_nursery() as nursery:
-        yield Line(nursery, iter(outcomes))
+        yield Line(nursery, iter(outcomes), patience)
 
 
 def moments(count: int) -> list[float]:
@@ -77,6 +77,26 @@ async def test_a_peer_that_never_answers_is_given_up_after_the_last_attempt(auto
         assert line.attempts == moments(len(PAUSES))
         assert line.dropped == ["it cannot be reached any more"]
         assert not line.redialling.begin(line.peer), "it is nobody's peer any more"
+
+
+@pytest.mark.parametrize("patience", [1.5, 10.0])
+async def test_attempts_go_on_for_as_long_as_membership_waits_for_a_sign_of_life(
+    autojump_clock: MockClock, patience: float
+) -> None:
+    """A network that resets connections while they are made uses up any number of attempts within milliseconds."""
+    async with open_line(*[NotSent("reset")] * 100, patience=patience) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(patience - 0.01)
+        assert line.dropped == []
+        await trio.sleep(PAUSES[-1] + 0.01)
+        assert line.dropped == ["it cannot be reached any more"]
+        assert line.attempts[-1] - line.attempts[-2] == pytest.approx(PAUSES[-1])
+
+
+def test_a_node_with_more_patience_dials_for_longer() -> None:
+    assert patience_of(Config()) == 1.5
+    assert patience_of(Config(suspicion_multiplier=20.0)) == 10
+    assert patience_of(Config(refused_grace=12.0)) == 12
 
 
 async def test_somebody_else_at_its_address_ends_it_at_once(autojump_clock: MockClock) -> None:
@@ -167,12 +187,18 @@ async def test_an_error_that_nobody_expects_is_told_and_ends_one_attempt(autojum
         assert not line.dropped
 
 
-def test_attempts_that_were_fruitless_are_not_made_again() -> None:
+async def test_attempts_that_were_fruitless_are_not_made_again(autojump_clock: MockClock) -> None:
     peer = make_peer()
-    assert list(pauses_of(peer)) == list(PAUSES)
-    assert list(pauses_of(peer)) == []
+    assert list(pauses_of(peer, 0.0)) == list(PAUSES)
+    assert list(pauses_of(peer, 0.0)) == []
     peer.fruitless = len(PAUSES) - 1
-    assert list(pauses_of(peer)) == [PAUSES[-1]]
+    assert list(pauses_of(peer, 0.0)) == [PAUSES[-1]]
+    pauses = pauses_of(peer, 5.0)
+    assert [next(pauses), next(pauses)] == [PAUSES[-1]] * 2, "there is time left"
+    await trio.sleep(5)
+    assert list(pauses) == []
+    peer.fruitless = 0
+    assert list(pauses_of(peer, 0.0)) == list(PAUSES)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import cast
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.kernel.config import Config
+from iris.kernel.memory import MemoryTransport
 from iris.testing import Network
 
 # Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.
@@ -247,6 +249,46 @@ async def test_a_transfer_survives_the_network(
         nursery.cancel_scope.cancel()
     assert store.digests == [digest.hexdigest()]
     assert (statistics.chunks_resent > 0) == (fault != "none")
+
+
+async def reset_connections(nodes: tuple[iris.Node, ...], chance: random.Random, seconds: float) -> None:
+    """Break all connections again and again, mostly before a handshake over the new ones can end."""
+    with trio.move_on_after(seconds):
+        while True:
+            await trio.sleep(chance.uniform(0.005, 0.06))
+            for node in nodes:
+                for way in sorted(
+                    cast("MemoryTransport", node.parts.mesh._transport)._outward, key=lambda way: way.number
+                ):
+                    way.break_off()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_tunnel_resumes_after_connections_were_reset_for_as_long_as_the_config_says_that_nodes_wait(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    """Any number of attempts to connect may fail meanwhile: neither end gives the other up before membership does."""
+    config = Config(suspicion_multiplier=20.0, refused_grace=10.0)
+    chance = random.Random(seed)
+    store = Store()
+    async with (
+        iris.testing.open_network(seed=seed, latency=(0.01, 0.02)) as network,
+        network.open_node("store", config=config) as member,
+        member.join("store", store.service),
+        network.open_node("shop", config=config) as shop,
+    ):
+        await shop.wait_for("store")
+        digest = hashlib.sha256()
+        async with shop.open_tunnel("store", operation="put") as tunnel, trio.open_nursery() as nursery:
+            for number in range(60):
+                if number % 20 == 10:
+                    nursery.start_soon(reset_connections, (shop, member), chance, 6.0)
+                payload = chance.randbytes(100_000)
+                digest.update(payload)
+                await tunnel.send(payload)
+            await tunnel.send_eof()
+            assert await tunnel.receive() == digest.hexdigest()
+        assert sum(node.statistics().refusals["handshake that came to nothing"] for node in (shop, member)) > 30
 
 
 Cut = Callable[[Network], None]

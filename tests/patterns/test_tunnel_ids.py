@@ -37,6 +37,16 @@ def test_a_step_within_bounds_costs_bounded_memory() -> None:
 
 def test_an_invented_number_is_refused() -> None:
     opened = OpenedIds()
-    with pytest.raises(RemoteProtocolError, match="tunnel 65537 is opened after tunnel 0"):
-        opened.add(65_537)
     assert opened.add(1)
+    with pytest.raises(RemoteProtocolError, match="tunnel 65538 is opened after tunnel 1"):
+        opened.add(65_538)
+    assert opened.add(2)
+
+
+def test_the_first_number_may_follow_any_that_were_forgotten() -> None:
+    opened = OpenedIds()
+    assert opened.add(10**9)
+    assert opened.add(10**9 + 1)
+    assert opened.add(10**9 - 1)
+    assert not opened.add(1)
+    assert len(opened._gaps) == 1023

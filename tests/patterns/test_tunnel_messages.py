@@ -67,7 +67,7 @@ MALFORMED: list[Message] = [
     (kinds.TUNNEL_EOF, 1, 1.0),
     (kinds.TUNNEL_ACK, 1, 0, 0, 0, -1),
     (kinds.TUNNEL_ACK, 1, 0, 2**70, 0, 0),
-    (kinds.TUNNEL_CLOSE, 1, int(CloseCode.LOST), 0, ""),
+    (kinds.TUNNEL_CLOSE, 1, int(CloseCode.REFUSED), 0, ""),
     (kinds.TUNNEL_CLOSE, 1, 0, 0, b""),
     (kinds.TUNNEL_MARKED, -1),
     (kinds.TUNNEL_MARKED,),

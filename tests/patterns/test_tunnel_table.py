@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from iris.kernel import kinds
 from iris.kernel.config import KIB, Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
 from iris.patterns.tunnel import Tunnel
@@ -121,15 +121,16 @@ async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: Mo
 
 
 @pytest.mark.parametrize(
-    "message", [(kinds.TUNNEL_CHUNK,), (kinds.TUNNEL_CHUNK, 0), opening(-1), opening(10**9), (kinds.TUNNEL_OPEN, 1)]
+    "message", [(kinds.TUNNEL_CHUNK,), (kinds.TUNNEL_CHUNK, 0), opening(-1), opening(10**9), (kinds.TUNNEL_OPEN, 2)]
 )
 async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
     message: Message, autojump_clock: MockClock
 ) -> None:
     node = TunnelNode("near", SMALL)
+    node.table.receive(PEER, opening(1))
     with pytest.raises(RemoteProtocolError):
         node.table.receive(PEER, message)
-    assert len(node.table) == 0
+    assert len(node.table) == 1
 
 
 async def test_a_node_can_have_a_tunnel_to_itself(autojump_clock: MockClock) -> None:
@@ -157,6 +158,45 @@ async def test_only_so_many_lost_nodes_are_remembered(autojump_clock: MockClock)
         node.table.node_lost(peer, "gone")
     assert len(node.table._former) == 1024
     assert len(node.table) == len(node.table._peers) == 0
+
+
+async def test_tunnels_to_a_node_that_has_been_forgotten_are_numbered_on(autojump_clock: MockClock) -> None:
+    """That node remembers which numbers were used, and refuses to open a tunnel for one of them."""
+    near, far = TunnelNode("near", SMALL), TunnelNode("far", SMALL)
+
+    def open_tunnel() -> None:
+        near.table.open(far.node, "c", None, None)
+        far.table.receive(near.node, near.mesh.posted.pop()[1])
+
+    for _ in range(3):
+        open_tunnel()
+    near.table.node_lost(far.node, "gone")
+    for number in range(1100):
+        peer = NodeId(f"{number:032x}")
+        near.table.open(peer, "c", None, None)
+        near.table.node_lost(peer, "gone")
+    assert far.node not in near.table._former
+    open_tunnel()
+    assert far.table.statistics().accepted == 4
+
+
+async def test_a_node_that_was_given_up_and_lives_is_told_so(autojump_clock: MockClock) -> None:
+    async with open_nodes(SMALL) as (near, far):
+        pairs = [await near.open(far) for _ in range(100)]
+        far.mesh.down = True
+        far.table.node_lost(near.node, "it is dead")
+        far.mesh.down = False
+        assert len(far.table._former[near.node].farewells) == 64
+        near.table.link_reset(far.node)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(TunnelBroken, match=r"the other end had given this node up: it is dead$"):
+            await pairs[-1][0].receive()
+        with pytest.raises(TunnelBroken, match=r"broke: it is dead$"):
+            await pairs[-1][1].receive()
+        with pytest.raises(TunnelBroken, match="there is no such tunnel here"):
+            await pairs[0][0].receive()
+        assert dict(near.table.statistics().ended) == {"lost": 64, "forgotten": 36}
+        assert dict(far.table.statistics().ended) == {"lost": 100}
 
 
 async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockClock) -> None:

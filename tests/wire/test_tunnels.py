@@ -39,7 +39,9 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self._scopes: set[trio.CancelScope] = set()
+        self._news = trio.lowlevel.ParkingLot()
         self.broken = 0
+        self.passed = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
         with trio.CancelScope() as scope:
@@ -61,9 +63,19 @@ class Proxy:
         try:
             async for data in source:
                 await target.send_all(data)
+                self.passed += len(data)
+                self._news.unpark_all()
         except trio.BrokenResourceError:
             pass
         scope.cancel()
+
+    async def break_each(self, size: int) -> None:
+        """Break all connections whenever so many bytes more have passed."""
+        while True:
+            due = self.passed + size
+            while self.passed < due:
+                await self._news.park()
+            self.break_all()
 
     def break_all(self) -> None:
         self.broken += len(self._scopes)
@@ -104,18 +116,13 @@ async def test_a_transfer_survives_connections_that_break(tmp_path: Path) -> Non
         nursery.start_soon(trio.serve_listeners, proxy.serve, [listener])
         seed = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
 
-        async def break_connections() -> None:
-            while True:
-                await trio.sleep(0.1)
-                proxy.break_all()
-
         async with iris.open_node(credential=shop, listen=["tcp://127.0.0.1:0"], seeds=[seed]) as node:
             await node.wait_for("store")
-            nursery.start_soon(break_connections)
+            nursery.start_soon(proxy.break_each, 4 * MIB)
             with trio.fail_after(60):
                 digest, (answer, _) = await put(node, 64 * MIB)
             assert answer == digest
-            assert proxy.broken > 0
+            assert proxy.broken >= 12
         nursery.cancel_scope.cancel()
 
 
