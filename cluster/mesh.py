@@ -133,7 +133,12 @@ class Mesh:
         self._observers: list[PeerObserver] = []
         self._barriers = Barriers(self._peers, entropy)
         self.redialling: Final = Redialling(
-            self._peers, nursery, self._connect_again, self.drop, patience=patience_of(config)
+            self._peers,
+            nursery,
+            self._connect_again,
+            self.drop,
+            patience=0.0 if tag.between else patience_of(config),  # gateways have no membership that would wait
+            refused_grace=config.refused_grace,
         )
         self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
         self._renewing: Final = Renewing(

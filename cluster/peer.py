@@ -167,7 +167,8 @@ class SessionEntry:
         for other in former:
             other.left = True
         self.begun = True
-        self.peer.fruitless = 0
+        if self.peer.link.is_up:  # else it was sent before the connection broke: perhaps the peer has hung up
+            self.peer.fruitless = 0
         if self.awaited:
             self.awaited = False
             self.use(entries)

@@ -46,11 +46,16 @@ def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
 
     Attempts and seconds count from the first one since something came from the peer; ``Redialling`` begins anew then.
     """
-    while peer.fruitless < len(PAUSES) or trio.current_time() - peer.fruitless_since < patience:
+    while not has_used_up(peer, patience):
         if not peer.fruitless:
             peer.fruitless_since = trio.current_time()
         peer.fruitless += 1
         yield PAUSES[min(peer.fruitless, len(PAUSES)) - 1]
+
+
+def has_used_up(peer: Peer, patience: float) -> bool:
+    """Tell whether a peer has had all attempts of ``PAUSES``, and as many seconds."""
+    return peer.fruitless >= len(PAUSES) and trio.current_time() - peer.fruitless_since >= patience
 
 
 @final
@@ -61,6 +66,7 @@ class Redialling:
         connect: one attempt.
         drop: called with a peer that is given up, and the reason.
         patience: seconds for which a peer is dialled at least; see ``patience_of``.
+        refused_grace: the same for one at whose address nobody listens, which is evidence that it has gone.
     """
 
     def __init__(
@@ -71,11 +77,13 @@ class Redialling:
         drop: Callable[[NodeId, str], None],
         *,
         patience: float,
+        refused_grace: float,
     ) -> None:
         self._peers = peers
         self._nursery = nursery
         self._connect = connect
         self._drop = drop
+        self._refused_grace = refused_grace
         self._under_way: set[Peer] = set()
         self.flapping: Final = Flapping()
         """Whose links do not live, and are not made again at once."""
@@ -114,6 +122,8 @@ class Redialling:
                     return
                 except Refused:
                     self.refused(peer.node)
+                    if has_used_up(peer, self._refused_grace):
+                        break
                 except (NotSent, ConfigError):
                     continue
                 except Exception as error:  # noqa: BLE001 -- the peer chose its addresses, and must not end the node

@@ -26,14 +26,18 @@ def make_peer(*addresses: str) -> Peer:
 class Line:
     """What the attempts to reach one peer meet, in turn, and what came of them."""
 
-    def __init__(self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: float) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: float, refused_grace: float
+    ) -> None:
         self.peer = make_peer()
         self.peers: dict[NodeId, Peer] = {self.peer.node: self.peer}
         self.outcomes = outcomes
         self.attempts: list[float] = []
         self.dropped: list[str] = []
         self.began = trio.current_time()
-        self.redialling = Redialling(self.peers, nursery, self.connect, self.drop, patience=patience)
+        self.redialling = Redialling(
+            self.peers, nursery, self.connect, self.drop, patience=patience, refused_grace=refused_grace
+        )
 
     async def connect(self, peer: Peer) -> None:
         assert peer is self.peer
@@ -49,9 +53,11 @@ class Line:
 
 
 @asynccontextmanager
-async def open_line(*outcomes: Exception | None, patience: float = 0.5) -> AsyncIterator[Line]:
+async def open_line(
+    *outcomes: Exception | None, patience: float = 0.5, refused_grace: float = 0.4
+) -> AsyncIterator[Line]:
     async with trio.open_nursery() as nursery:
-        yield Line(nursery, iter(outcomes), patience)
+        yield Line(nursery, iter(outcomes), patience, refused_grace)
 
 
 def moments(count: int) -> list[float]:
@@ -91,6 +97,17 @@ async def test_attempts_go_on_for_as_long_as_membership_waits_for_a_sign_of_life
         await trio.sleep(PAUSES[-1] + 0.01)
         assert line.dropped == ["it cannot be reached any more"]
         assert line.attempts[-1] - line.attempts[-2] == pytest.approx(PAUSES[-1])
+
+
+@pytest.mark.parametrize(("refused_grace", "attempts"), [(0.4, 4), (1.0, 5), (10.0, 23)])
+async def test_where_nobody_listens_they_go_on_for_as_long_as_membership_waits_for_one_that_refuses(
+    autojump_clock: MockClock, refused_grace: float, attempts: int
+) -> None:
+    async with open_line(*[Refused("nobody")] * 100, patience=20.0, refused_grace=refused_grace) as line:
+        line.redialling.begin(line.peer)
+        await trio.sleep(15)
+        assert line.dropped == ["it cannot be reached any more"]
+        assert len(line.attempts) == attempts
 
 
 def test_a_node_with_more_patience_dials_for_longer() -> None:
