@@ -130,6 +130,10 @@ class Membership:
         """Tell whether a node is held alive, so that it is dialled until it is linked."""
         return node in self._records
 
+    def is_gone(self, node: NodeId) -> bool:
+        """Tell whether a node is known to have died or left."""
+        return self._swim.state(node) in (MemberState.DEAD, MemberState.LEFT)
+
     def is_suspected(self, node: NodeId) -> bool:
         """Tell whether a node is to get no new work for now."""
         return node in self._closed_routes

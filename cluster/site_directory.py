@@ -16,6 +16,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, final
@@ -321,15 +322,28 @@ class SiteDirectory:
 
     def lists(self, site: str, node: NodeId) -> bool:
         """Tell whether a site says that a node is a member of some cluster."""
-        return any(
-            node in members
-            for origin in self._accepted.get(site, ())
-            for members in self._contents[origin].clusters.values()
-        )
+        return any(True for _ in self.listing(site, node))
+
+    def listing(self, site: str, node: NodeId) -> Iterator[Hop]:
+        """Yield the gateways of a site that say so."""
+        for origin in self._accepted.get(site, ()):
+            if any(node in members for members in self._contents[origin].clusters.values()):
+                yield origin
 
     def is_told(self, site: str) -> bool:
         """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
         return all(self._contents[origin].version for origin in self._accepted.get(site, ()))
+
+    def settles(self, site: str, settling: float) -> float:
+        """Return from when on what the gateways of a site do not export is known not to be there; infinity if never.
+
+        That is when each of them has told its exports and been known for ``settling`` seconds: one that has just come
+        back exports what it has found of its site so far.
+        """
+        accepted = self._accepted.get(site, ())
+        if not accepted or not self.is_told(site):
+            return math.inf
+        return max(self._since[origin] for origin in accepted) + settling
 
     def offers(self, site: str, node: NodeId) -> bool:
         """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""

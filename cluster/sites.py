@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, final
 
@@ -98,6 +99,10 @@ class Sites:
         self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
+        self._listed: dict[NodeId, frozenset[Hop]] = {}
+        """The gateways that have named each of them as a member of some cluster."""
+        self._settles = math.inf
+        """When gateways that came lately are next to know their site."""
         self._doubts: Final = SiteDoubts()
         self._subscribers: set[Subscriber] = set()
         self._withdrawn: set[NodeId] = set()
@@ -223,7 +228,9 @@ class Sites:
     async def run(self) -> None:
         """Follow the directory; run it in one task."""
         while True:
-            await self._wakeup.wait()
+            with trio.move_on_at(self._settles):
+                await self._wakeup.wait()
+            self._settles = math.inf
             with self._mesh.survive("directory of sites"):
                 self._follow()
 
@@ -249,7 +256,7 @@ class Sites:
             peer = self._mesh.peers.get(node)
             if peer is None or peer.site not in directory.sites():
                 continue
-            if clusters and directory.is_told(peer.site) and not directory.lists(peer.site, node):
+            if clusters and self._is_gone(peer.site, node):
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
             else:
                 self._place(peer)
@@ -269,6 +276,19 @@ class Sites:
         self._membership.news()
         self._news.unpark_all()
 
+    def _is_gone(self, site: str, node: NodeId) -> bool:
+        """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""
+        directory = self.directory
+        if directory.lists(site, node) or not directory.is_told(site):
+            return False
+        if any(map(directory.is_accepted, self._listed.get(node, ()))):
+            return True
+        settles = directory.settles(site, self._config.site_settling)
+        if settles > trio.current_time():
+            self._settles = min(self._settles, settles)
+            return False
+        return True
+
     async def _see_to(self, peer: Peer) -> None:
         """Give up a subscriber that its site says is none any more, unless it answers: it may have other business."""
         with trio.move_on_after(self._config.handshake_timeout) as scope:
@@ -278,6 +298,9 @@ class Sites:
 
     def _place(self, peer: Peer) -> None:
         """Have a linked node asked for what its site exports of it and what it may serve."""
+        listing = frozenset(self.directory.listing(peer.site, peer.node))
+        if listing:
+            self._listed[peer.node] = listing
         way = self.directory.way(peer.site)
         exported = {
             (name, members[peer.node])
@@ -415,6 +438,7 @@ class Sites:
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)
+        self._listed.pop(peer.node, None)
         self._doubts.forget(peer.node)
         self._links.lost(peer.node)
         self._broken.discard(peer.node)

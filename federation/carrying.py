@@ -72,6 +72,8 @@ class Carrying:
         between: the mesh of gateways.
         is_exported: whether a node of this site serves something that this gateway exports to another site.
         exported: what it exports.
+        is_settled: whether this gateway and those of another site have been there long enough to know their sites.
+        is_gone: whether a node of this site is known to have gone; None if it is not known at all.
         transit: whether frames between other sites pass.
         rate: bytes per second that one neighbour may send; None: any.
     """
@@ -84,6 +86,8 @@ class Carrying:
         is_exported: Callable[[NodeId, str], bool],
         exported: Contents,
         *,
+        is_settled: Callable[[str], bool],
+        is_gone: Callable[[NodeId], bool | None],
         transit: bool,
         rate: float | None,
     ) -> None:
@@ -95,6 +99,8 @@ class Carrying:
         self._sites = sites
         self._directory = sites.directory
         self._exported = exported
+        self._is_settled = is_settled
+        self._is_gone = is_gone
         self._realm_id = near.identity.realm_id
         self._transit = transit
         self._slowed: dict[Flow, float] = {}
@@ -452,8 +458,22 @@ class Carrying:
         code = _CODES.get(reason)
         kind, _, site, target, source_site, source, _ = message
         if code is not None and kind == kinds.CARRY:
+            if code != NO_ROUTE and not self._is_final(reason, site, target, source_site):
+                code = NO_ROUTE
             self.received += 1
             self._carry((kinds.CARRY_REFUSED, HOPS, source_site, source, site, target, code))
+
+    def _is_final(self, reason: str, site: str, target: bytes, source_site: str) -> bool:
+        """Tell whether a refusal is one for good, so that the sender may give its peer up.
+
+        A gateway that does not know its site or the other one yet must not have it do so: the two ends may have spoken
+        for hours, and this gateway may have been started again a moment ago.  Its sender then tries again, for as long
+        as it waits for a way (``Config.site_patience``).
+        """
+        if reason == "gone":
+            gone = self._is_gone(node_untrusted(target))
+            return self._is_settled("") if gone is None else gone
+        return self._is_settled(source_site if site == self._directory.own.site else site)
 
     def link_to(self, neighbour: NodeId) -> Link | None:
         """Return the link to the next gateway, if frames can leave over it now."""

@@ -118,9 +118,12 @@ class Gateway:
             sites,
             partial(self._lists.is_exported, self._advertising.exported),
             self._advertising.exported,
+            is_settled=self._is_settled,
+            is_gone=self._is_gone,
             transit=policy.transit,
             rate=rate,
         )
+        self._settles = trio.current_time() + parts.config.site_settling
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reports = Reports()
@@ -166,6 +169,15 @@ class Gateway:
             await self._membership.wait_news()
 
     # -- the directory --------------------------------------------------------------------------------------
+
+    def _is_settled(self, site: str) -> bool:
+        now = trio.current_time()
+        settling = self._near.config.site_settling
+        return now >= self._settles and (not site or now >= self._directory.settles(site, settling))
+
+    def _is_gone(self, node: NodeId) -> bool | None:
+        known = self._membership.knows(node) or self._membership.is_gone(node)
+        return self._membership.is_gone(node) if known else None
 
     def _receive_route(self, peer: Peer, message: Message) -> None:
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)

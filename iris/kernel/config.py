@@ -211,6 +211,10 @@ class Config:
     """A link to a node of another site waits this long for a way there.  Below the age at which sessions are refused,
     so that what is lost to a longer cut is known to be lost."""
 
+    site_settling: float = 10.0
+    """A gateway that came so lately may not know its site yet: what it does not name is no proof that it is not there.
+    Twice the longest pause after which a node dials its seeds again."""
+
     # -- bridges -----------------------------------------------------------------------------------------
     bridge_groups: int = 1024
     """Groups of readers that a member of a bridge remembers.  Whatever reads one of them reads all: 2 ms."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -54,10 +55,29 @@ def test_a_site_is_told_when_the_exports_of_all_its_gateways_have_come() -> None
     directory.receive_route_untrusted(B, Route(origin, (origin,)).message(), 0.0)
     assert directory.sites() == ("us",)
     assert not directory.is_told("us")
+    assert directory.settles("us", 10.0) == math.inf
     for part in split_exports(origin, 0, 1, [Export(CLUSTER, "store", C)], []):
         directory.receive_exports_untrusted(B, part.message(), 0.0)
     assert directory.is_told("us")
     assert directory.lists("us", C)
+    assert list(directory.listing("us", C)) == [origin]
+    assert list(directory.listing("us", D)) == list(directory.listing("ap", C)) == []
+
+
+def test_a_site_has_settled_when_each_of_its_gateways_has_been_known_for_a_while() -> None:
+    directory = SiteDirectory(Hop("eu", A))
+    for gateway, other, now in ((B, C, 1.0), (C, B, 5.0)):
+        directory.add(gateway, now, local=False)
+        origin = Hop("us", gateway)
+        directory.receive_route_untrusted(gateway, Route(origin, (origin,)).message(), now)
+        for part in split_exports(origin, 0, 1, [Export(COMPANION, "", other)], []):
+            directory.receive_exports_untrusted(gateway, part.message(), now)
+    assert directory.settles("us", 10.0) == 15.0
+    assert directory.settles("ap", 10.0) == math.inf
+    directory.forget(C)
+    assert directory.settles("us", 10.0) == 11.0
+    directory.forget(B)
+    assert directory.settles("us", 10.0) == math.inf
 
 
 def test_in_a_full_mesh_every_site_is_one_step_away() -> None:

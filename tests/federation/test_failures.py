@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,7 +24,16 @@ from iris.kernel.wire import Message
 from iris.patterns.heard_copies import PATIENCE
 from iris.security.session import Session
 from iris.testing import Rights
-from tests.support.federations import Federation, Heard, certify, echo, open_federation, reports_of
+from tests.support.federations import (
+    EVERYTHING,
+    Federation,
+    Heard,
+    certify,
+    echo,
+    gateway_url,
+    open_federation,
+    reports_of,
+)
 
 
 async def two_by_two(federation: Federation) -> iris.Node:
@@ -134,6 +145,59 @@ async def test_a_tunnel_goes_on_when_a_gateway_is_killed(autojump_clock: MockClo
             nursery.start_soon(send)
             received.extend([payload async for payload in tunnel])
         assert received == sent
+
+
+async def run_gateway(
+    federation: Federation,
+    site: str,
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    **options: Any,
+) -> None:
+    """Be the only gateway of a site until cancelled; that of us dials the one of eu."""
+    host = f"{site}-gateway"
+    peers = [gateway_url("eu-gateway")] if site == "us" else []
+    with scope:
+        async with (
+            federation.network.open_node("gateway", host=host, site=site, **options) as node,
+            open_gateway(node, listen=[gateway_url(host)], peers=peers, policy=EVERYTHING),
+        ):
+            task_status.started()
+            await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", [{}, {"seeds": ()}], ids=["finds its site", "is found by its site"])
+@pytest.mark.parametrize("site", ["eu", "us"])
+async def test_a_tunnel_goes_on_when_the_only_gateway_of_a_site_is_started_again(
+    autojump_clock: MockClock, site: str, options: dict[str, Any], seed: int
+) -> None:
+    """A gateway that does not know yet who is at its site, or what the other one exports, has no tunnel given up."""
+    chance = random.Random(seed)
+    async with open_federation(seed=seed) as federation:
+        scopes = {name: trio.CancelScope() for name in ("eu", "us")}
+        for name, scope in scopes.items():
+            await federation.nursery.start(run_gateway, federation, name, scope)
+        await federation.member("eu", echo("store"))
+        shop = await federation.shop("us", "store")
+
+        async def restart() -> None:
+            await trio.sleep(chance.uniform(0.5, 1.5))
+            federation.network.memory.crash(f"{site}-gateway")
+            scopes[site].cancel()
+            await trio.sleep(3)
+            start = functools.partial(run_gateway, federation, site, trio.CancelScope(), **options)
+            await federation.nursery.start(start)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(restart)
+            async with shop.open_tunnel("store") as tunnel:
+                for number in range(200):
+                    await tunnel.send(number)
+                    await trio.sleep(chance.uniform(0.0, 0.1))
+                await tunnel.send_eof()
+                assert [number async for number in tunnel] == list(range(200))
 
 
 async def test_a_link_that_is_down_for_a_minute_ends_no_tunnel_and_fills_no_queue(autojump_clock: MockClock) -> None:

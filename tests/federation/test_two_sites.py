@@ -183,6 +183,37 @@ async def test_a_member_that_dies_is_given_up_and_another_asked(autojump_clock: 
         assert {await shop.request("databases", idempotent=True) for _ in range(20)} == {"two"}
 
 
+@pytest.mark.parametrize("age", [1.0, 20.0], ids=["lately", "long ago"])
+async def test_a_member_that_its_site_takes_back_is_given_up_at_once_however_lately_the_gateway_came(
+    autojump_clock: MockClock, age: float
+) -> None:
+    async with open_federation() as federation:
+        await federation.gateway("eu")
+        await federation.gateway("us", to=["eu-gateway"])
+        member = await federation.member("eu", echo("databases"))
+        shop = await federation.shop("us", "databases")
+        await shop.request("databases", 1)
+        await trio.sleep(age)
+        federation.crash("eu-databases")
+        await trio.sleep(3)
+        assert member.id not in shop.statistics().links
+
+
+@pytest.mark.parametrize("age", [1.0, 20.0], ids=["lately", "long ago"])
+async def test_a_gateway_says_for_good_what_is_not_exported_when_it_knows_its_site(
+    autojump_clock: MockClock, age: float
+) -> None:
+    """Before that, whoever asks may try again."""
+    async with open_federation() as federation:
+        shop = await federation.two_sites(echo("databases"), policy=Policy(exports=("databases",)))
+        secret = await federation.member("eu", echo("secrets"))
+        await trio.sleep(age)
+        with pytest.raises(iris.IrisError):
+            await shop.parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+        said = {"no route" if age < 10 else "not exported"}
+        assert {f"not carried: {words}" for words in said} <= shop.statistics().refusals.keys()
+
+
 async def test_a_gateway_needs_a_site_and_the_right(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         plain = await federation.node(None, "plain")
