@@ -112,8 +112,8 @@ def _processes() -> Iterator[tuple[dict[str, tuple[str, ...]], dict[str, subproc
 
 async def _wait_whole(node: iris.Node) -> None:
     """Wait until both gateways here lead to both over there."""
-    assert node.parts.sites is not None
-    directory = node.parts.sites.directory
+    assert node._parts.sites is not None
+    directory = node._parts.sites.directory
     with trio.fail_after(_PATIENCE):
         while sum(1 for origin in directory.origins() for _ in directory.ways_to(origin)) < 4:  # noqa: ASYNC110
             await trio.sleep(0.05)  # other processes tell it

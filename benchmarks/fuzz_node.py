@@ -139,8 +139,14 @@ class Stage:
                 await node("x", "near"),
             )
             distant = await node("distant", "far")
-            self.victims = [victim.parts.mesh, near.parts.mesh, near_gateway._between]
-            for mesh in (*self.victims, villain.parts.mesh, far.parts.mesh, far_gateway._between, distant.parts.mesh):
+            self.victims = [victim._parts.mesh, near._parts.mesh, near_gateway._between]
+            for mesh in (
+                *self.victims,
+                villain._parts.mesh,
+                far._parts.mesh,
+                far_gateway._between,
+                distant._parts.mesh,
+            ):
                 self.recording.tap(mesh)
             service = _service()
             await stack.enter_async_context(victim.join("victim", service))
@@ -153,8 +159,8 @@ class Stage:
                 for cluster in ("victim", "villain"):
                     await _work(asking, cluster)
             self.attackers = [
-                Attacker(villain.parts.mesh, victim.parts.mesh),
-                Attacker(villain.parts.mesh, near.parts.mesh),
+                Attacker(villain._parts.mesh, victim._parts.mesh),
+                Attacker(villain._parts.mesh, near._parts.mesh),
                 Attacker(far_gateway._between, near_gateway._between),
             ]
 

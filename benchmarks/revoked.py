@@ -102,7 +102,7 @@ async def be_nodes(directory: Path, cluster: str, size: int, numbers: Sequence[i
             node = iris.open_node(
                 credential=directory / f"{cluster}.iris", revocations=directory / f"list-{number}", lan=False
             )
-            every.append(Links((await stack.enter_async_context(node)).parts.mesh))
+            every.append(Links((await stack.enter_async_context(node))._parts.mesh))
         for links in every:
             await links.wait_count(size - 1)
         _say("linked")

@@ -28,7 +28,7 @@ from iris.cluster.papers import Papers
 from iris.cluster.peer import Peer
 from iris.cluster.proofs import Proofs
 from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
-from iris.cluster.roster import Change, Member, Roster
+from iris.cluster.roster import Change, Member, NodeInfo, Roster
 from iris.cluster.site_order import SiteOrder
 from iris.cluster.swim import KINDS, Swim
 from iris.cluster.watch import Watch
@@ -200,6 +200,10 @@ class Membership:
     def members(self, cluster: str) -> tuple[Member, ...]:
         """See ``Node.members``."""
         return self._roster.members(cluster)
+
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return every node of the site, the suspected ones included."""
+        return self._roster.nodes()
 
     def count(self, cluster: str) -> int:
         """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""

@@ -31,6 +31,21 @@ class Member:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """One node of this node's site, whether it serves a cluster or none."""
+
+    node: NodeId
+    speaks_for: str
+    """The cluster that the node's credential is of."""
+    site: str
+    addresses: tuple[str, ...]
+    status: Literal["alive", "suspected"]
+    clusters: tuple[str, ...]
+    """The clusters that it serves, sorted."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Something that happened to a member of a cluster."""
 
@@ -46,6 +61,7 @@ class Roster:
     def __init__(self) -> None:
         self._clusters: dict[str, dict[NodeId, Member]] = {}
         self._serves: dict[NodeId, frozenset[str]] = {}
+        self._nodes: dict[NodeId, NodeInfo] = {}
 
     def __repr__(self) -> str:
         return f"<Roster: {len(self._serves)} nodes, {len(self._clusters)} clusters>"
@@ -57,6 +73,10 @@ class Roster:
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster, the suspected and the draining ones included, by node id."""
         return tuple(member for _, member in sorted(self._clusters.get(cluster, {}).items()))
+
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return every node, the suspected ones included, by id."""
+        return tuple(node for _, node in sorted(self._nodes.items()))
 
     def apply(self, changed: Changed) -> list[Change]:
         """Take a change of a node's state or record; return what it means for each cluster."""
@@ -74,8 +94,10 @@ class Roster:
             changes += self._update(cluster, _member(changed, cluster))
         if gone:
             self._serves.pop(changed.node, None)
+            self._nodes.pop(changed.node, None)
         else:
             self._serves[changed.node] = now
+            self._nodes[changed.node] = _node(changed)
         return changes
 
     def load(self, node: NodeId, queue_delay: float) -> list[Change]:
@@ -107,3 +129,15 @@ def _member(changed: Changed, cluster: str) -> Member:
     draining = any(entry.draining for entry in record.clusters if entry.name == cluster)
     status: MemberStatus = "suspected" if changed.state is MemberState.SUSPECT else "draining" if draining else "alive"
     return Member(node=record.node, speaks_for=record.name, site=record.site, addresses=record.addresses, status=status)
+
+
+def _node(changed: Changed) -> NodeInfo:
+    record = changed.record
+    return NodeInfo(
+        node=record.node,
+        speaks_for=record.name,
+        site=record.site,
+        addresses=record.addresses,
+        status="suspected" if changed.state is MemberState.SUSPECT else "alive",
+        clusters=tuple(sorted(entry.name for entry in record.clusters)),
+    )

@@ -14,7 +14,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Final, final
 
 import trio
@@ -99,7 +98,7 @@ class Gateway:
         self.site: Final = node.site
         self.addresses: Final = between.listening
         """The URLs at which gateways of other sites reach this one; none if it only dials out."""
-        parts = node.parts
+        parts = node._parts
         self._near = parts.mesh
         self._membership = parts.membership
         self._pubsub = parts.pubsub
@@ -153,11 +152,9 @@ class Gateway:
             received=self._carrying.received,
             carried=self._carrying.carried,
             carried_bytes=self._carrying.carried_bytes,
-            refused=MappingProxyType(dict(self._carrying.refused)),
+            refused=dict(self._carrying.refused),
             sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
-            neighbours=MappingProxyType(
-                {node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()}
-            ),
+            neighbours={node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()},
             told=self._told,
             told_bytes=self._told_bytes,
             untold=self._advertising.left_out + self._advertising.cut,
@@ -456,7 +453,7 @@ async def open_gateway(
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ConfigError(f"a gateway's rate is {rate}: use bytes per second, or None for any")
-    parts = node.parts
+    parts = node._parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")
     if parts.sites.forward is not None:

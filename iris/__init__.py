@@ -11,7 +11,8 @@ from iris._joining import ClusterMembership
 from iris._node import Node
 from iris._opening import open_node
 from iris._statistics import NodeStatistics
-from iris.cluster.roster import Change, Member
+from iris.cluster.roster import Change, Member, NodeInfo
+from iris.cluster.watch import Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import (
     AuthenticationError,
@@ -33,14 +34,26 @@ from iris.kernel.errors import (
     TunnelBroken,
     Unknown,
 )
+from iris.kernel.link_statistics import LinkStatistics
+from iris.patterns.confirmed_events import ConfirmedEvents
+from iris.patterns.counters import PatternStatistics
 from iris.patterns.durable_subscribers import DurableSubscriber
 from iris.patterns.events import Event
+from iris.patterns.losses import PublishStatistics
+from iris.patterns.member import ServiceStatistics
 from iris.patterns.service import Limits, Service
 from iris.patterns.shards import Share
-from iris.patterns.subscription import Subscription, SubscriptionLimits
+from iris.patterns.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.survey import Answers
 from iris.patterns.tunnel import Tunnel
+from iris.patterns.tunnel_file import FileSummary
+from iris.patterns.tunnel_machine import TunnelStatistics
+from iris.patterns.tunnel_stream import TunnelStream
+from iris.patterns.tunnel_table import TunnelsStatistics
 from iris.patterns.values import Answer, Message, Request, Sender
+from iris.security.credential import Credential
+from iris.security.credential_watch import CredentialWatch
+from iris.security.identity import PeerIdentity
 
 __all__ = [
     "Answer",
@@ -50,36 +63,51 @@ __all__ = [
     "ClusterMembership",
     "Config",
     "ConfigError",
+    "ConfirmedEvents",
+    "Credential",
+    "CredentialWatch",
     "DeliveryError",
     "DurableSubscriber",
     "Environment",
     "Event",
     "EventsLost",
+    "FileSummary",
     "IrisError",
     "Limits",
+    "LinkStatistics",
     "LocalProtocolError",
     "Member",
     "MemberLost",
     "Message",
     "NoSuchCluster",
     "Node",
+    "NodeInfo",
     "NodeStatistics",
     "NotAllowed",
     "NotSent",
     "Overloaded",
+    "PatternStatistics",
     "PayloadTooLarge",
+    "PeerIdentity",
     "ProtocolError",
+    "PublishStatistics",
     "RemoteError",
     "RemoteProtocolError",
     "Request",
     "RequestTimeout",
     "Sender",
     "Service",
+    "ServiceStatistics",
     "Share",
     "Subscription",
     "SubscriptionLimits",
+    "SubscriptionStatistics",
     "Tunnel",
     "TunnelBroken",
+    "TunnelStatistics",
+    "TunnelStream",
+    "TunnelsStatistics",
     "Unknown",
+    "Watch",
     "open_node",
 ]

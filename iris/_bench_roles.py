@@ -112,7 +112,7 @@ async def broadcast(node: iris.Node, cluster: str, task: Task) -> None:
 async def shake_hands(node: iris.Node, addresses: Sequence[str], task: Task) -> None:
     """Connect as nodes do when a connection broke: TCP, a full handshake, the first word under the new session."""
     latencies = Latencies(task)
-    mesh = node.parts.mesh
+    mesh = node._parts.mesh
 
     async def connect(_: bytes) -> None:
         peer = await mesh.connect(addresses)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import click
@@ -31,9 +30,9 @@ _NOTHING_YET: Final = GatewayStatistics(
     received=0,
     carried=0,
     carried_bytes=0,
-    refused=MappingProxyType({}),
+    refused={},
     sites=(),
-    neighbours=MappingProxyType({}),
+    neighbours={},
     told=0,
     told_bytes=0,
     untold=0,

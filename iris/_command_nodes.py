@@ -21,7 +21,7 @@ from iris.kernel.ids import check_address, check_name
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
 @connected
 def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
-    """Show the members of each CLUSTER, or of all clusters.
+    """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
 
     The exit status is 1 if a CLUSTER has no members.
     """
@@ -34,7 +34,7 @@ def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_jso
             if watch:
                 await _follow(node, names, as_json)
                 return 0
-            _show(node, names, as_json)
+            _show(node, names, () if clusters else _idle(node), as_json)
             empty = [name for name in clusters if not node.members(name)]
         if empty:
             raise click.ClickException(f"nobody serves {', '.join(empty)}")
@@ -43,11 +43,20 @@ def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_jso
     return run_until_done(show, endless=watch)
 
 
-def _show(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
-    members = [(name, member) for name in names for member in node.members(name)]
+def _idle(node: iris.Node) -> list[tuple[None, iris.NodeInfo]]:
+    return [(None, other) for other in node.nodes() if not other.clusters]
+
+
+def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris.NodeInfo]], as_json: bool) -> None:
+    members: list[tuple[str | None, iris.Member | iris.NodeInfo]] = [
+        *((name, member) for name in names for member in node.members(name)),
+        *idle,
+    ]
     if as_json:
         for name, member in members:
-            write_object({"cluster": name, **dataclasses.asdict(member)})
+            fields = dataclasses.asdict(member)
+            fields.pop("clusters", None)
+            write_object({"cluster": name, **fields})
     elif sys.stdout.isatty():
         _show_table(members)
     else:
@@ -55,18 +64,18 @@ def _show(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
             click.echo(_line(name, member))
 
 
-def _show_table(members: Sequence[tuple[str, iris.Member]]) -> None:
+def _show_table(members: Sequence[tuple[str | None, iris.Member | iris.NodeInfo]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table("cluster", "node", "site", "status", "addresses", box=None)
     for name, member in members:
-        table.add_row(name, member.node, member.site or "-", member.status, "\n".join(member.addresses))
+        table.add_row(name or "-", member.node, member.site or "-", member.status, "\n".join(member.addresses))
     Console().print(table)
 
 
-def _line(name: str, member: iris.Member) -> str:
-    return "\t".join((name, member.node, member.site or "-", member.status, " ".join(member.addresses)))
+def _line(name: str | None, member: iris.Member | iris.NodeInfo) -> str:
+    return "\t".join((name or "-", member.node, member.site or "-", member.status, " ".join(member.addresses)))
 
 
 async def _follow(node: iris.Node, names: Sequence[str], as_json: bool) -> None:

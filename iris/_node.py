@@ -18,7 +18,7 @@ from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.revoking import Revoking
-from iris.cluster.roster import Member
+from iris.cluster.roster import Member, NodeInfo
 from iris.cluster.site_opening import open_with_all, open_with_one, reach_one
 from iris.cluster.sites import Sites
 from iris.cluster.watch import Watch
@@ -461,6 +461,10 @@ class Node:
         here = self._membership.members(check_address(cluster))
         return here if self._sites is None else (*here, *self._sites.foreigners.members(cluster))
 
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return every other node of this node's own site as seen now, those that serve nothing included."""
+        return tuple(other for other in self._membership.nodes() if other.node != self.id)
+
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until a cluster has at least so many members that are linked, of which one or more can be asked now.
 
@@ -510,17 +514,17 @@ class Node:
         return gather_statistics(self._mesh, self._membership, *parts)
 
     @property
-    def parts(self) -> NodeParts:
+    def _parts(self) -> NodeParts:
         """What the node is made of, for gateways."""
         return NodeParts(
             self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config, self._revoking
         )
 
-    async def wait_ready(self) -> None:
+    async def _wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
             for part in (self._requests, self._relays, self._pubsub, self._tunnels):

@@ -206,12 +206,12 @@ async def open_node(
             site=site or "",
             sites=sites,
         )
-        revoking.on_newer(node.parts.pubsub.durable.recheck)
+        revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
-            node.parts.pubsub.publish_abroad(sites, environment.entropy)
+            node._parts.pubsub.publish_abroad(sites, environment.entropy)
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
-        nursery.start_soon(node.run)
+        nursery.start_soon(node._run)
         if registry is not None:
             registry.announce(identity.node_id, mesh.advertised)
         had_socket = registry is not None and registry.has_socket(identity.node_id)
@@ -246,7 +246,7 @@ async def open_node(
                     announce=announce,
                 )
                 await discovery.look()
-                await node.wait_ready()
+                await node._wait_ready()
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 yield node
@@ -259,9 +259,9 @@ async def open_node(
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
-                    await node.parts.pubsub.wait_copies_sent()
+                    await node._parts.pubsub.wait_copies_sent()
                 membership.leave()
-                await node.parts.pubsub.publishing.trees.close(_GOODBYE)
+                await node._parts.pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import final
 
 from iris.cluster.membership import Membership
@@ -86,9 +85,9 @@ def gather_statistics(
         published=publishing.published,
         unheard=publishing.unheard,
         publishing=pubsub.statistics(),
-        subscriptions=MappingProxyType(subscriptions),
-        services=MappingProxyType({name: member.statistics() for name, member in serving.memberships.items()}),
+        subscriptions=subscriptions,
+        services={name: member.statistics() for name, member in serving.memberships.items()},
         tunnels=tunnels.statistics(),
-        links=MappingProxyType({node: peer.link.statistics() for node, peer in mesh.peers.items()}),
-        refusals=MappingProxyType({**mesh.refusals, **membership.refusals()}),
+        links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
+        refusals={**mesh.refusals, **membership.refusals()},
     )

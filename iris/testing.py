@@ -148,7 +148,7 @@ class Network:
         for name, credential in self._credentials.items():
             self._credentials[name] = dataclasses.replace(credential, trusted=self._owner.trusted)
         for node in self._nodes:
-            mesh = node.parts.mesh
+            mesh = node._parts.mesh
             mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
     @asynccontextmanager

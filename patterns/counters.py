@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import final
 
 from iris.kernel.values import dataclass
@@ -50,6 +49,6 @@ class Tally:
             delivered=self.delivered,
             expired=self.expired,
             refused=self.refused,
-            lost=MappingProxyType(dict(self.lost)),
+            lost=dict(self.lost),
             waiting=self.sent - ended,
         )

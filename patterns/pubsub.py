@@ -400,7 +400,7 @@ class PubSub:
             self._turn += 1
             takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
         for subscription in takers:
-            subscription.deliver(
+            subscription._deliver(
                 Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
 
@@ -436,7 +436,7 @@ class PubSub:
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
                 run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since)
-                subscription.deliver_retained(run, last)
+                subscription._deliver_retained(run, last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ class Subscription:
 
     # -- arriving -------------------------------------------------------------------------------------------
 
-    def deliver(self, run: Run) -> None:
+    def _deliver(self, run: Run) -> None:
         """Take a run of events that arrived; it is this subscription's own."""
         sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
         if self._allow is not None and sender.cluster not in self._allow:
@@ -237,7 +237,7 @@ class Subscription:
             self._keep_last(run)
         self._news.wake()
 
-    def deliver_retained(self, run: Run, last: int) -> None:
+    def _deliver_retained(self, run: Run, last: int) -> None:
         """Take the last value of a topic, unless this subscription has come as far already.
 
         Args:
@@ -251,7 +251,7 @@ class Subscription:
         elif arrived > run.first:
             return
         run.retained = True
-        self.deliver(run)
+        self._deliver(run)
 
     def _owed_from(self, run: Run) -> int:
         """Return the number of the first event of a numbering that was published for this subscription."""
@@ -417,7 +417,7 @@ class Subscription:
                 return batch
             self._begin_run()
 
-    async def receive_runs(self, max_events: int = 1024) -> list[Run]:
+    async def _receive_runs(self, max_events: int = 1024) -> list[Run]:
         """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
 
         For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
@@ -462,9 +462,9 @@ class Subscription:
                     known[-1] = number
                 else:
                     known += (number, number)
-        await self.confirm_ranges(ranges)
+        await self._confirm_ranges(ranges)
 
-    def explain_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+    def _explain_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
         """Tell publishers why their events are not confirmed for now: ``publish`` says so when its time is over.
 
         Args:
@@ -473,7 +473,7 @@ class Subscription:
         """
         self._delay(publishers, reason)
 
-    async def confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+    async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()

@@ -74,7 +74,7 @@ class Answers:
         """No further answer comes."""
         self._send.close()
 
-    async def gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
+    async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
         """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
         with self._scope:
             async with trio.open_nursery() as asking:
@@ -94,7 +94,7 @@ class Answers:
     def _is_counted(self) -> bool:
         return self._rules.count is not None and len(self._answered) >= self._rules.count
 
-    def answered(self, member: NodeId, reply: Any) -> None:
+    def _take_answer(self, member: NodeId, reply: Any) -> None:
         """Take a member's reply; those that came in one batch with the last one that counts are too many."""
         if self._is_counted:
             return
@@ -102,7 +102,7 @@ class Answers:
         self._send.send_nowait(Answer(reply, member))
         self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
 
-    def failed(self, member: NodeId, error: IrisError) -> None:
+    def _take_failure(self, member: NodeId, error: IrisError) -> None:
         """Note why a member does not answer."""
         self.errors[member] = error
 
@@ -145,9 +145,9 @@ class Surveys:
                     priority=priority,
                 )  # fmt: skip
             except IrisError as error:
-                answers.failed(member, error)
+                answers._take_failure(member, error)
             else:
-                answers.answered(member, reply)
+                answers._take_answer(member, reply)
 
         alone = [member for member in members if stands_alone(self._mesh, member)]
         many = [member for member in members if not stands_alone(self._mesh, member)]
@@ -157,14 +157,14 @@ class Surveys:
         if many:
             inquiry = Inquiry(
                 self._mesh, self._requests, self._relays, self._config, cluster, many,
-                answered=answers.answered, failed=answers.failed,
+                answered=answers._take_answer, failed=answers._take_failure,
             )  # fmt: skip
             ways.append(
                 partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers, priority=priority)
             )
         try:
             async with open_background() as nursery:
-                nursery.start_soon(answers.gather, *ways)
+                nursery.start_soon(answers._gather, *ways)
                 yield answers
         finally:
             answers.close()

@@ -108,23 +108,23 @@ class Tunnel:
                 f"a message of more than {limit} bytes to cluster {self.cluster!r}: send larger things with "
                 "as_stream() or send_file()"
             ) from None
-        await self.send_encoded(data, packed=packed)
+        await self._send_encoded(data, packed=packed)
 
-    async def send_encoded(self, data: bytes, *, packed: bool) -> None:
+    async def _send_encoded(self, data: bytes, *, packed: bool) -> None:
         """As ``send``, for what is encoded already; if it is cancelled, too."""
         end = self._end
         await trio.lowlevel.checkpoint_if_cancelled()
-        self.check_sendable()
+        self._check_sendable()
         size = len(data)
         if not end.has_room(size):
             await end.wait_room(size, self._is_unsendable)
-            self.check_sendable()
+            self._check_sendable()
         # From here on the message is on its way; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
         await self._pass_turn(size)
 
-    async def wait_sendable(self) -> None:
+    async def _wait_sendable(self) -> None:
         """Wait until a message of one chunk can be queued at once, or sending has become impossible.
 
         Cancelling it changes nothing.
@@ -177,9 +177,9 @@ class Tunnel:
         try:
             return wire.decode_payload_untrusted(wire.join_payload(data, packed=packed))
         except RemoteProtocolError as error:
-            raise self.fail(str(error)) from None
+            raise self._fail(str(error)) from None
 
-    async def receive_piece(self) -> bytes:
+    async def _receive_piece(self) -> bytes:
         """Return the next bytes of the other end, wherever its messages end; b"" at the end.  Else as ``receive``.
 
         Cancelling it loses none of them.
@@ -193,7 +193,7 @@ class Tunnel:
             except trio.EndOfChannel:
                 return b""
             if packed:
-                raise self.fail("a value was sent where bytes are read as a stream")
+                raise self._fail("a value was sent where bytes are read as a stream")
             if data:
                 return data
 
@@ -355,7 +355,7 @@ class Tunnel:
         machine = self._end.machine
         return self._closed or machine.ending is not None or machine.state in _HALF_CLOSED
 
-    def check_sendable(self) -> None:
+    def _check_sendable(self) -> None:
         """Raise what ``send`` would raise now."""
         machine = self._end.machine
         if self._closed:
@@ -369,7 +369,7 @@ class Tunnel:
         machine = self._end.machine
         return self._closed or machine.ending is not None or machine.receiving.has_eof
 
-    def fail(self, reason: str) -> TunnelBroken:
+    def _fail(self, reason: str) -> TunnelBroken:
         """Close because of what the other end sent, and return the error to raise."""
         self._end.machine.close(CloseCode.VIOLATION, reason)
         self._end.settle()

@@ -129,7 +129,7 @@ async def receive_file(
             if progress is not None:
                 progress(done, max(done, expected))
         if piece != ["sha256", digest.hexdigest(), done]:
-            raise tunnel.fail(
+            raise tunnel._fail(
                 f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"
             )
         await trio.to_thread.run_sync(finish, file)
@@ -145,7 +145,7 @@ async def _next_piece(tunnel: Tunnel) -> object:
     try:
         piece: object = await tunnel.receive()
     except trio.EndOfChannel:
-        raise tunnel.fail("the other end finished in the middle of a file") from None
+        raise tunnel._fail("the other end finished in the middle of a file") from None
     return piece
 
 
@@ -155,7 +155,7 @@ def _read_size(tunnel: Tunnel, message: object) -> int:
             return size
         case _:
             pass
-    raise tunnel.fail("something else than a file was sent")
+    raise tunnel._fail("something else than a file was sent")
 
 
 def _too_large(tunnel: Tunnel, size: int, limit: int) -> PayloadTooLarge:

@@ -37,10 +37,10 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         self._start_sending()
         try:
             await trio.lowlevel.checkpoint()
-            self._tunnel.check_sendable()
+            self._tunnel._check_sendable()
             with memoryview(data).cast("B") as view:
                 for start in range(0, len(view), _PIECE):
-                    await self._tunnel.send_encoded(bytes(view[start : start + _PIECE]), packed=False)
+                    await self._tunnel._send_encoded(bytes(view[start : start + _PIECE]), packed=False)
         except TunnelBroken as error:
             raise trio.BrokenResourceError(str(error)) from error
         finally:
@@ -50,8 +50,8 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         """Wait until a chunk can be sent without waiting.  Cancelling has no effect."""
         self._start_sending()
         try:
-            await self._tunnel.wait_sendable()
-            self._tunnel.check_sendable()
+            await self._tunnel._wait_sendable()
+            self._tunnel._check_sendable()
         except TunnelBroken as error:
             raise trio.BrokenResourceError(str(error)) from error
         finally:
@@ -82,7 +82,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
             if self._rest and not self._tunnel.is_closed:
                 data = self._rest
             else:
-                data = await self._tunnel.receive_piece()
+                data = await self._tunnel._receive_piece()
         except TunnelBroken as error:
             raise trio.BrokenResourceError(str(error)) from error
         finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, final
 
 from iris.kernel import kinds
@@ -324,13 +323,13 @@ class TunnelTable:
             opened=self._opened,
             accepted=self._accepted,
             refused=self._refused,
-            ended=MappingProxyType(dict(self._ended)),
+            ended=dict(self._ended),
             messages=PatternStatistics(
                 sent=sent,
                 delivered=delivered,
                 expired=0,
                 refused=0,
-                lost=MappingProxyType(dict(self._lost)),
+                lost=dict(self._lost),
                 waiting=sent - delivered - lost,
             ),
         )

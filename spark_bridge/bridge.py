@@ -141,15 +141,15 @@ async def open_bridge(
         operations = Operations(
             bridge,
             intake,
-            permissions=Permissions(bridge=name, readers=readers, find_peer=node.parts.mesh.peer),
-            config=node.parts.mesh.config,
+            permissions=Permissions(bridge=name, readers=readers, find_peer=node._parts.mesh.peer),
+            config=node._parts.mesh.config,
             address=address,
         )
         if topics:
             await stack.enter_async_context(
                 remember_subscribers(
                     store,
-                    node.parts.pubsub.durable,
+                    node._parts.pubsub.durable,
                     name=address,
                     topics=topics,
                     group=None if share is None else name,

@@ -184,7 +184,7 @@ class BridgeMember:
 
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
-            runs = await subscription.receive_runs(_TAKEN_AT_ONCE)
+            runs = await subscription._receive_runs(_TAKEN_AT_ONCE)
             runs = [run for run in runs if not self._is_own(run) and (wanted is None or wanted(run.topic))]
             if not runs:
                 continue
@@ -257,7 +257,7 @@ class BridgeMember:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
         for subscription, own in to_confirm.items():
-            await subscription.confirm_ranges(_confirmations(own, unstored))
+            await subscription._confirm_ranges(_confirmations(own, unstored))
         for batch in batches:
             if batch.stored is not None:
                 batch.stored()
@@ -292,7 +292,7 @@ def _explain(batches: Sequence[_Batch]) -> None:
     for batch in batches:
         if batch.subscription is not None:
             publishers = {NodeId(run.publisher) for run in batch.runs if run.confirm}
-            batch.subscription.explain_delay(publishers, "its log has no room for more events")
+            batch.subscription._explain_delay(publishers, "its log has no room for more events")
 
 
 def _confirmations(runs: Sequence[Arrivals], unstored: Sequence[Arrivals]) -> dict[NodeId, list[int]]:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.client import BridgeClient, check_chunk
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.file_range import FileRange, read_file_range
@@ -82,6 +83,8 @@ def _chunks_of_files(portal: Portal, *, address: str, shard: str, start: int, en
                 check_chunk(chunk, shard, at)
                 at = chunk.end
                 yield chunk
+        except RequestTimeout:  # an OSError, too, but of the bridge and not of its files
+            raise
         except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
             return
         if at == begin:

@@ -56,7 +56,7 @@ async def serve(log: Path, members: int) -> None:
             trio.open_nursery() as nursery,
         ):
             note("up", node.id)
-            node.parts.membership.on_suspected(lambda other: note("routed out", other))
+            node._parts.membership.on_suspected(lambda other: note("routed out", other))
 
             async def count() -> None:
                 await node.wait_for(_CLUSTER, members=members, timeout=_PATIENCE)
@@ -68,8 +68,8 @@ async def serve(log: Path, members: int) -> None:
             async def tell_when_settled() -> None:
                 while True:
                     await news.wait()
-                    while not node.parts.membership.settled:  # noqa: ASYNC110 -- the machine tells nobody when it is
-                        await trio.sleep(node.parts.config.gossip_interval)
+                    while not node._parts.membership.settled:  # noqa: ASYNC110 -- the machine tells nobody when it is
+                        await trio.sleep(node._parts.config.gossip_interval)
                     note(_SETTLED, node.id)
 
             nursery.start_soon(count)

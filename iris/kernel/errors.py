@@ -86,8 +86,11 @@ class RemoteError(DeliveryError):
         return type(self), (self.code, self.message)
 
 
-class RequestTimeout(DeliveryError):
-    """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled."""
+class RequestTimeout(DeliveryError, TimeoutError):
+    """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled.
+
+    It is a ``TimeoutError`` of Python, too, and so an ``OSError``: an ``except OSError`` catches it.
+    """
 
 
 class EventsLost(DeliveryError):

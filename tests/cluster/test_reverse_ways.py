@@ -167,7 +167,7 @@ def helper_of(mesh: Mesh, other: Mesh) -> NodeId:
 async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, left = stage._nodes["one"].parts.mesh, stage._nodes["left"].parts.mesh
+        one, left = stage._nodes["one"]._parts.mesh, stage._nodes["left"]._parts.mesh
         one.post(left.node, (kinds.FORWARD, bytes.fromhex(NODE), b"frame"), 5)
         await trio.sleep(0.1)
         assert left.refusals["not handed on: no link"] == 1
@@ -181,7 +181,7 @@ async def test_what_has_another_form_is_refused_and_harms_nobody(
 ) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, left = stage._nodes["one"].parts.mesh, stage._nodes["left"].parts.mesh
+        one, left = stage._nodes["one"]._parts.mesh, stage._nodes["left"]._parts.mesh
         one.post(left.node, message, 5)
         await trio.sleep(1)
         assert left.refusals.pop(f"message of kind {message[0]:#x}") == 1
@@ -191,8 +191,8 @@ async def test_what_has_another_form_is_refused_and_harms_nobody(
 async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, two = stage._nodes["one"].parts.mesh, stage._nodes["two"].parts.mesh
-        left, right = stage._nodes["left"].parts.mesh, stage._nodes["right"].parts.mesh
+        one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
+        left, right = stage._nodes["left"]._parts.mesh, stage._nodes["right"]._parts.mesh
         one.post(left.node, (kinds.FORWARD, bytes.fromhex(right.node), b"frame"), 5)
         left.post(one.node, (kinds.FORWARD, bytes.fromhex(two.node), b"frame"), 5)
         one.post(two.node, (kinds.FORWARD, bytes.fromhex(left.node), b"frame"), 5)
@@ -207,9 +207,9 @@ async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: 
     async with open_stage() as stage:
         await open_four(stage)
         names = {node.id: name for name, node in stage._nodes.items()}
-        one, two = stage._nodes["one"].parts.mesh, stage._nodes["two"].parts.mesh
+        one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
         used = [names[helper_of(one, two)]]
-        helper = stage._nodes[used[0]].parts.mesh
+        helper = stage._nodes[used[0]]._parts.mesh
         helper.post(one.node, (kinds.FORWARD_REFUSED, bytes.fromhex(two.node)), 5)
         await trio.sleep(1)
         used.append(names[helper_of(one, two)])
@@ -235,15 +235,15 @@ async def test_who_repeats_what_such_a_node_has_said_gains_nothing_and_is_sent_a
     async with iris.testing.open_network() as network, network.open_node("office", host="office") as office:
         memory = network.memory
         async with network.open_node("home", dial_only=True) as home:
-            assert office.id in home.parts.mesh.peers
+            assert office.id in home._parts.mesh.peers
             first = said[-1]
             if not gone:
                 await repeat(memory, first, office)
-                assert home.id in office.parts.mesh.peers
-                assert office.id in home.parts.mesh.peers
+                assert home.id in office._parts.mesh.peers
+                assert office.id in home._parts.mesh.peers
         if gone:
             await repeat(memory, first, office)
-            assert office.parts.mesh.peers == {}
+            assert office._parts.mesh.peers == {}
 
 
 async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None:
@@ -255,9 +255,9 @@ async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None
             await way.wait_writable()
     await trio.sleep(0.1)
     assert len(memory.accepting) <= 1, "one waits for a token; who comes after it is refused"
-    assert len(office.parts.mesh._handshakes) <= office.parts.config.half_open_per_address
-    await trio.sleep(2 * office.parts.config.handshake_timeout)
+    assert len(office._parts.mesh._handshakes) <= office._parts.config.half_open_per_address
+    await trio.sleep(2 * office._parts.config.handshake_timeout)
     assert memory.accepting == {}
-    assert len(office.parts.mesh._handshakes) == 0
+    assert len(office._parts.mesh._handshakes) == 0
     assert way.closed, "no genuine frame has come by this connection"
     stranger.close()

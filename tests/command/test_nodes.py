@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import signal
@@ -41,6 +42,7 @@ def crowd(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
     monkeypatch.setattr(iris.Node, "clusters", clusters)
     monkeypatch.setattr(iris.Node, "members", members)
+    monkeypatch.setattr(iris.Node, "nodes", lambda node: ())
     return desk
 
 
@@ -52,6 +54,26 @@ def test_a_line_for_each_member_is_made_for_cut_and_awk(crowd: Desk) -> None:
         ["store", "1" * 32, "berlin", "alive", "tcp://127.0.0.1:7000 ipc:///run/one"],
         ["store", "2" * 32, "-", "suspected", ""],
     ]
+
+
+IDLE = iris.NodeInfo(
+    node=NodeId("3" * 32), speaks_for="app", site="", addresses=("ipc:///run/three",), status="alive", clusters=()
+)
+
+
+def test_nodes_that_serve_nothing_come_last_unless_clusters_are_named(
+    crowd: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nodes(node: iris.Node) -> tuple[iris.NodeInfo, ...]:
+        return IDLE, dataclasses.replace(IDLE, node=NodeId("1" * 32), clusters=("store",))
+
+    monkeypatch.setattr(iris.Node, "nodes", nodes)
+    lines = crowd.run("nodes").out.decode().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["archive", "store", "store", "-"]
+    assert lines[-1].split("\t") == ["-", "3" * 32, "-", "alive", "ipc:///run/three"]
+    last = json.loads(crowd.run("nodes", "--json").out.splitlines()[-1])
+    assert (last["cluster"], last["node"], last["speaks_for"]) == (None, "3" * 32, "app")
+    assert "3" * 32 not in crowd.run("nodes", "store").out.decode()
 
 
 def test_only_the_clusters_that_are_named_are_shown_in_that_order(crowd: Desk) -> None:
@@ -68,9 +90,10 @@ def test_a_cluster_that_nobody_serves_is_named_and_the_others_are_shown(crowd: D
     assert crowd.run("nodes", "nobody", *options).complaint == "nobody serves nobody"
 
 
-def test_where_no_cluster_is_asked_for_and_none_is_here_nothing_is_wrong(desk: Desk) -> None:
+def test_where_nobody_serves_a_cluster_the_nodes_are_shown(desk: Desk) -> None:
     done = desk.run("nodes")
-    assert (done.status, done.out, done.err) == (0, b"", "")
+    assert (done.status, done.err) == (0, "")
+    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["-"]
 
 
 def test_json_has_every_field_of_a_member(crowd: Desk) -> None:

@@ -31,8 +31,8 @@ def _ignore(*_: object) -> None:
 
 
 def copies_of(node: iris.Node) -> Copies:
-    assert node.parts.pubsub.publishing.abroad is not None
-    return node.parts.pubsub.publishing.abroad
+    assert node._parts.pubsub.publishing.abroad is not None
+    return node._parts.pubsub.publishing.abroad
 
 
 def carried(federation: Federation, host: str) -> int:
@@ -127,7 +127,7 @@ async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
                 assert secret not in frame
                 assert b"orders" not in frame
                 for host in federation.gateways:
-                    parts = federation.nodes[host].parts
+                    parts = federation.nodes[host]._parts
                     assert all(not known.keys for known in parts.pubsub.heard._publishers.values())
                     for entry in parts.mesh._sessions.values():
                         with pytest.raises(AuthenticationError):
@@ -155,7 +155,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         await trio.sleep(1)
         assert sum(event.site == "third" for event in heard) == 1
         frames = copies_of(publisher).frames
-        former = dict(node.parts.pubsub.heard._publishers[publisher.id].keys)
+        former = dict(node._parts.pubsub.heard._publishers[publisher.id].keys)
         assert former
         captured = capture(federation, "us-gateway")
         if how == "dies":
@@ -168,7 +168,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         else:
             done.set()
             if how == "leaves":
-                await node.parts.mesh.say_goodbye("leaving", 1)
+                await node._parts.mesh.say_goodbye("leaving", 1)
         await trio.sleep(30)
         await publisher.publish("orders.new", "after")
         await trio.sleep(1)
@@ -182,7 +182,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         for key in former.values():
             with pytest.raises(AuthenticationError, match="not genuine"):
                 key.open_untrusted(message[5], _ignore)
-        assert {ear.id for ear in ears} <= publisher.parts.mesh.peers.keys()
+        assert {ear.id for ear in ears} <= publisher._parts.mesh.peers.keys()
 
 
 async def test_a_node_gets_the_events_of_several_audiences_in_order(autojump_clock: MockClock) -> None:
@@ -214,7 +214,7 @@ async def test_a_key_that_is_used_up_is_replaced(autojump_clock: MockClock, monk
 
 async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_lost(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = ear.parts.pubsub.heard._publishers[publisher.id]
+        known = ear._parts.pubsub.heard._publishers[publisher.id]
         for first in (0, 3):  # twice within a second: that it was asked for and came is no reason not to ask again
             known.keys.clear()
             for number in range(first, first + 3):
@@ -228,7 +228,7 @@ async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_los
 
 async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = ear.parts.pubsub.heard._publishers[publisher.id]
+        known = ear._parts.pubsub.heard._publishers[publisher.id]
         known.keys.clear()
         copies = copies_of(publisher)
         copies._audiences.clear()  # so that it cannot say which key it was
@@ -236,11 +236,11 @@ async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_
         await trio.sleep(PATIENCE + 1)
         assert heard == []
         copies._addressed = None
-        publisher.parts.pubsub.publishing.ways_changed()
+        publisher._parts.pubsub.publishing.ways_changed()
         await publisher.publish("orders.new", "with another")
         await trio.sleep(1)
         assert [(event.payload, event.missed) for event in heard] == [("with another", 0)]
-        assert ear.parts.mesh.refusals["copy without its key"] == 1
+        assert ear._parts.mesh.refusals["copy without its key"] == 1
 
 
 async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_was_promised(
@@ -259,7 +259,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
         federation.nursery.start_soon(keep)
         await trio.sleep(1)
         await publisher.publish("orders.new", "warm", confirm=True)
-        sites = federation.nodes["us-gateway"].parts.sites
+        sites = federation.nodes["us-gateway"]._parts.sites
         assert sites is not None
         divide, sites.divide = sites.divide, _ignore
 
@@ -292,7 +292,7 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         (message,) = captured
         gateway = federation.gateways["us-gateway"]
         before = gateway.statistics()
-        link = publisher.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = publisher._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         targets = {"eu": bytes.fromhex(deaf.id + ear.id), "nowhere": bytes.fromhex(deaf.id)}
         again, size = copy_message(16, "us", message[3], targets, message[5])
         link.post(again, size)
@@ -300,13 +300,13 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         after = gateway.statistics()
         assert after.refused.get("not exported", 0) - before.refused.get("not exported", 0) == 2
         assert after.carried - before.carried == 1
-        assert ear.parts.mesh.refusals["copy that repeats or comes late"] == 1
+        assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 1
         # Nobody speaks for others.
         another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message[5])
         link.post(another, size)
         await trio.sleep(1)
         assert gateway.statistics().carried == after.carried
-        assert federation.nodes["us-gateway"].parts.mesh.refusals[f"message of kind {kinds.COPY:#x}"] == 1
+        assert federation.nodes["us-gateway"]._parts.mesh.refusals[f"message of kind {kinds.COPY:#x}"] == 1
 
 
 async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockClock) -> None:
@@ -317,12 +317,12 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         frame = captured[-1][5]
         heard.clear()
         forged = frame[:-64] + bytes(64)
-        ears[0].parts.pubsub.heard.take("us", publisher.id, forged)
-        ears[0].parts.pubsub.heard.take("us", ears[1].id, frame)
-        ears[0].parts.pubsub.heard.take("us", publisher.id, b"short")
+        ears[0]._parts.pubsub.heard.take("us", publisher.id, forged)
+        ears[0]._parts.pubsub.heard.take("us", ears[1].id, frame)
+        ears[0]._parts.pubsub.heard.take("us", publisher.id, b"short")
         await trio.sleep(1)
         assert heard == []
-        refusals = ears[0].parts.mesh.refusals
+        refusals = ears[0]._parts.mesh.refusals
         assert refusals["copy that repeats or comes late"] == 1
         assert refusals["copy from a node that is not linked"] == 1
         assert refusals["AuthenticationError"] >= 1
@@ -377,7 +377,7 @@ def test_a_node_that_is_named_twice_gets_it_once() -> None:
 
 async def test_a_publisher_waits_while_a_gateway_has_it_pause_and_loses_nothing(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, __, heard):
-        sites = publisher.parts.sites
+        sites = publisher._parts.sites
         assert sites is not None
         sites.copies.pause()
         began = trio.current_time()

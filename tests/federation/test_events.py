@@ -117,7 +117,7 @@ async def test_a_session_that_is_there_for_something_else_carries_no_other_event
         await publisher.publish("orders.new", 1)
         await publisher.publish("bills.new", 2)
         await trio.sleep(1)
-        assert publisher.parts.mesh.peer(greedy.id) is not None
+        assert publisher._parts.mesh.peer(greedy.id) is not None
         assert [event.payload for event in heard] == [1]
 
 
@@ -177,9 +177,9 @@ async def test_a_confirmed_event_waits_for_a_site_for_which_others_do_not(autoju
         await keep("eu")
         publisher = await federation.node("us", "publisher")
         await trio.sleep(1)
-        assert publisher.parts.sites is not None
+        assert publisher._parts.sites is not None
         now = trio.current_time()
-        publisher.parts.sites._links._patience.spend("eu", now, now + 5)
+        publisher._parts.sites._links._patience.spend("eu", now, now + 5)
         if how == "publish":
             await publisher.publish("orders.new", "paid", confirm=True)
         else:
@@ -195,7 +195,7 @@ async def test_a_subscription_that_ends_is_withdrawn(autojump_clock: MockClock) 
         ear = await federation.node("eu", "ear")
         async with ear.subscribe("orders.>"):
             await trio.sleep(1)
-            assert publisher.parts.sites is not None
-            assert [found.pattern for found in publisher.parts.sites.directory.subscribers()] == ["orders.>"]
+            assert publisher._parts.sites is not None
+            assert [found.pattern for found in publisher._parts.sites.directory.subscribers()] == ["orders.>"]
         await trio.sleep(1)
-        assert publisher.parts.sites.directory.subscribers() == set()
+        assert publisher._parts.sites.directory.subscribers() == set()

@@ -46,7 +46,7 @@ def count_copies(gateway: Gateway) -> list[int]:
 async def publisher_of(realms: Realms, ears: int, *, name: str = "till") -> iris.Node:
     """Bring up a node over there that knows of so many subscribers of ours."""
     till = await realms.theirs.node("eu", name)
-    sites = till.parts.sites
+    sites = till._parts.sites
     assert sites is not None
     await wait_until(lambda: len(sites.directory.subscribers()) >= ears)
     return till
@@ -76,7 +76,7 @@ async def test_events_of_another_realm_come_under_its_alias_each_once_and_in_ord
             assert sorted(numbers) == sorted([*range(20)] * ears)
         border = realms.theirs.gateways["acme-eu-gateway"].statistics()
         assert border.refused == {}
-        abroad = till.parts.pubsub.publishing.abroad
+        abroad = till._parts.pubsub.publishing.abroad
         assert abroad is not None
         assert (abroad.frames, abroad.keys, len(crossed)) == (20, 1, 20), "sealed once for all, and one copy crosses"
 
@@ -136,7 +136,7 @@ async def test_events_cross_if_every_list_has_them(
             await till.publish("orders.new", 1)
             await trio.sleep(3)
             assert events.statistics().received == heard
-            assert till.parts.pubsub.statistics().unheard == (not heard)
+            assert till._parts.pubsub.statistics().unheard == (not heard)
 
 
 async def test_our_gateways_may_keep_topics_of_another_realm_out(autojump_clock: MockClock) -> None:
@@ -191,10 +191,10 @@ async def test_nothing_of_ours_is_told_there_and_nobody_is_waited_for(autojump_c
         began = trio.current_time()
         async with member.subscribe(">") as events, shop.subscribe("own.>"), shop.subscribe("acme/orders.>"):
             assert trio.current_time() - began < 1
-            table = member.parts.pubsub._table
+            table = member._parts.pubsub._table
             await wait_until(lambda: table.terms_of(shop.id))
             assert [terms.pattern for terms in table.terms_of(shop.id)] == ["orders.>"]
-            assert list(shop.parts.pubsub._table.terms_of(member.id)) == []
+            assert list(shop._parts.pubsub._table.terms_of(member.id)) == []
             await shop.publish("orders.created", b"secret")
             await trio.sleep(5)
             assert events.statistics().received == 0
@@ -214,12 +214,12 @@ async def test_who_has_gone_or_is_distrusted_has_no_key_of_what_comes_after(auto
         await realms.theirs.gateway("us", to=["acme-eu-gateway"])
         await realms.theirs.listen("us", "orders.>", home)
         till = await publisher_of(realms, 3)
-        abroad = till.parts.pubsub.publishing.abroad
+        abroad = till._parts.pubsub.publishing.abroad
         assert abroad is not None
         await till.publish("orders.new", 1)
         await wait_until(lambda: len(heard) == 2 and len(home) == 1)
         keys = [number for audience in abroad._audiences.values() for number in [audience.key.number]]
-        till.parts.mesh.drop(leaver.id, "it is removed")
+        till._parts.mesh.drop(leaver.id, "it is removed")
         assert not abroad._audiences, "its key is not used again"
         await till.publish("orders.new", 2)
         await wait_until(lambda: len(home) == 2)
@@ -232,7 +232,7 @@ async def test_who_has_gone_or_is_distrusted_has_no_key_of_what_comes_after(auto
         (audience,) = abroad._audiences.values()
         assert audience.copies == 1
         realms.theirs.network.trust(realms.ours.network.bundle("ours", ">"), "partner")
-        sites = till.parts.sites
+        sites = till._parts.sites
         assert sites is not None
         await wait_until(lambda: len(sites.directory.subscribers()) == 3, 30)
         await till.publish("orders.new", 4)
@@ -279,7 +279,7 @@ async def test_realms_hear_nothing_of_a_third_one(autojump_clock: MockClock) -> 
             await wait_until(lambda: events.statistics().received and spied.statistics().received)
             await trio.sleep(3)
             assert (events.statistics().received, spied.statistics().received) == (1, 1)
-            assert speaker.parts.pubsub.statistics().unheard == 1
+            assert speaker._parts.pubsub.statistics().unheard == 1
 
 
 async def test_a_gateway_that_asks_for_more_or_names_nodes_that_do_not_answer_holds_up_nobody(
@@ -292,7 +292,7 @@ async def test_a_gateway_that_asks_for_more_or_names_nodes_that_do_not_answer_ho
         await ours.wait_for_site("acme/eu")
         (them,) = ours._between.peers.values()
         till = await realms.theirs.node("eu", "till")
-        sites = till.parts.sites
+        sites = till._parts.sites
         assert sites is not None
         gateway = realms.ours.nodes["eu-gateway"]
         origin = (f"{gateway.realm}/eu", bytes.fromhex(gateway.id))
@@ -332,7 +332,7 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
             till = await publisher_of(realms, 1)
             await till.publish("orders.new", 1)
             await wait_until(lambda: events.statistics().received)
-            link = ear.parts.mesh.peers[till.id].link
+            link = ear._parts.mesh.peers[till.id].link
             terms = (
                 ("orders.>", "g", False, False, ()),
                 ("orders.>", None, True, False, ()),
@@ -341,15 +341,15 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
                 ("orders.*", None, False, False, ()),
             )
             link.post((kinds.INTEREST, 7, True, terms, ()), 64)
-            await ear.parts.mesh.barrier(till.id)
-            table = till.parts.pubsub._table
+            await ear._parts.mesh.barrier(till.id)
+            table = till._parts.pubsub._table
             assert [(known.pattern, known.group) for known in table.terms_of(ear.id)] == [("orders.*", None)]
             assert table.refused == 4
             many = tuple((f"orders.{number}", None, False, False, ()) for number in range(1000))
             for start in range(5):
                 part = tuple((f"{terms[0]}.{start}", *terms[1:]) for terms in many)
                 link.post((kinds.INTEREST, 8 + start, False, part, ()), 64)
-            await ear.parts.mesh.barrier(till.id)
+            await ear._parts.mesh.barrier(till.id)
             assert len(table.terms_of(ear.id)) == 4001
             assert till.statistics().refusals[f"message of kind {kinds.INTEREST:#x}"] == 1
 
@@ -366,7 +366,7 @@ async def test_a_node_of_our_own_publishes_on_no_topic_of_another_realm(autojump
         for sender in senders:
             await sender.publish("own.news", 1)
             await wait_until(lambda: heard)
-            link = sender.parts.mesh.peers[ear.id].link
+            link = sender._parts.mesh.peers[ear.id].link
             link.post((kinds.EVENTS, "acme/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
             link.post((kinds.RETAINED, "acme/orders.new", 1, 1, None, None, b"x", ()), 64)
             link.post((kinds.EVENTS, "other/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)

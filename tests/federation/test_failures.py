@@ -82,7 +82,7 @@ async def test_whoever_is_found_to_be_reachable_can_be_asked_at_once(autojump_cl
     async with open_federation() as federation:
         shop = await two_by_two(federation)
         assert await shop.request("store", 0) == 0
-        sites, mesh = shop.parts.sites, shop.parts.mesh
+        sites, mesh = shop._parts.sites, shop._parts.mesh
         assert sites is not None
         found: list[bool] = []
 
@@ -325,7 +325,7 @@ async def test_replayed_frames_are_dropped(autojump_clock: MockClock) -> None:
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert [event.payload for event in heard] == list(range(-1, 100))
-        assert ear.parts.mesh.refusals["copy that repeats or comes late"] == 200
+        assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 200
         assert not any(event.missed for event in heard)
 
 
@@ -388,7 +388,7 @@ async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockC
         sessions: list[Session] = []
         for host in federation.gateways:
             node = federation.nodes[host]
-            for mesh in (node.parts.mesh, federation.gateways[host]._between):
+            for mesh in (node._parts.mesh, federation.gateways[host]._between):
                 sessions += [entry.session for entry in mesh._sessions.values()]
         assert len(sessions) >= 4
         for frame in captured:

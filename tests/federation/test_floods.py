@@ -79,7 +79,7 @@ async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listene
         gateway, us = federation.gateways["us-gateway"], federation.nodes["us-gateway"]
         question = wanted(Hop("eu", federation.nodes["eu-gateway"].id))
         told = gateway.statistics().told
-        for link in (asker._between.peers[us.id].link, shop.parts.mesh.peers[us.id].link):
+        for link in (asker._between.peers[us.id].link, shop._parts.mesh.peers[us.id].link):
             for _ in range(3_000):
                 link.post(question, 50)
         await trio.sleep(2)

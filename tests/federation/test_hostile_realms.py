@@ -58,13 +58,13 @@ async def test_no_key_of_any_gateway_of_either_realm_opens_what_it_carries(autoj
         sessions = [
             entry.session
             for node, gateway in gateways
-            for mesh in (node.parts.mesh, gateway._between)
+            for mesh in (node._parts.mesh, gateway._between)
             for entry in mesh._sessions.values()
         ]
         assert len(sessions) >= 4
-        secrets = [*gateways[0][0].parts.mesh.identity.gate_secrets, *gateways[1][0].parts.mesh.identity.gate_secrets]
-        secrets += [known.pair_secret for node, _ in gateways for known in node.parts.mesh.identity.trusted]
-        secrets += [node.parts.mesh.identity.static.private_bytes() for node, _ in gateways]
+        secrets = [*gateways[0][0]._parts.mesh.identity.gate_secrets, *gateways[1][0]._parts.mesh.identity.gate_secrets]
+        secrets += [known.pair_secret for node, _ in gateways for known in node._parts.mesh.identity.trusted]
+        secrets += [node._parts.mesh.identity.static.private_bytes() for node, _ in gateways]
         for frame in captured:
             assert secret not in frame
             assert b"store" not in frame
@@ -136,8 +136,8 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
         assert refusals[f"message of kind {kinds.CARRY:#x}"] == 6
         assert shop.statistics().refusals.get("unknown session", 0) == 0, "no frame of it arrived"
         assert ours.statistics().sites == ("acme/eu",)
-        assert shop.parts.sites is not None
-        assert shop.parts.sites.directory.subscribers() == set()
+        assert shop._parts.sites is not None
+        assert shop._parts.sites.directory.subscribers() == set()
         assert [name for name in shop.clusters() if "/" in name] == []
 
 
@@ -148,7 +148,7 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
         shop = await realms.shop(echo("databases"))
         assert await shop.request("acme/databases", 1) == 1
         member = realms.theirs.nodes["acme-eu-databases"]
-        link = shop.parts.mesh.peers[member.id].link
+        link = shop._parts.mesh.peers[member.id].link
         forbidden = [
             (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",), ()),
             (kinds.INTEREST_KNOWN, 1, 1),
@@ -179,8 +179,8 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         shop = await realms.shop(echo("databases"))
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1
-        linked = shop.parts.mesh.peers[store.id]
-        sites = shop.parts.sites
+        linked = shop._parts.mesh.peers[store.id]
+        sites = shop._parts.sites
         assert sites is not None
         theirs = realms.theirs.gateways["acme-eu-gateway"]
         (ours_there,) = theirs._between.peers.values()
@@ -195,7 +195,7 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
             ours_there.link.post((kinds.CARRY_REFUSED, 5, *target, source, node, reason), 0)
         await trio.sleep(0.5)
         assert shop.statistics().refusals["not carried: its site does not know the node"] == 100, "all have come"
-        assert shop.parts.mesh.peers.get(store.id) is linked
+        assert shop._parts.mesh.peers.get(store.id) is linked
         assert linked.link.is_up
         assert sites.copies._paused_until < trio.current_time()
         assert len(sites._links._not_before) == known, "what is remembered of it does not grow"
@@ -208,7 +208,7 @@ async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(autoj
         payroll = await realms.ours.member("eu", echo("payroll"))
         spy = await realms.theirs.node("eu", "spy")
         learned: list[str] = []
-        spy.parts.mesh.check_peer = lambda peer: learned.append(peer.cluster)
+        spy._parts.mesh.check_peer = lambda peer: learned.append(peer.cluster)
         with pytest.raises(iris.IrisError):
-            await spy.parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
+            await spy._parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
         assert learned == []

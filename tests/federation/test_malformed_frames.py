@@ -48,7 +48,7 @@ async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: Mock
         shop, hostile = await federation.three_sites()
         us, eu = federation.gateways["us-gateway"], bytes.fromhex(federation.nodes["eu-gateway"].id)
         far = hostile._between.peers[federation.nodes["us-gateway"].id].link
-        near = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        near = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         for link, site, node in ((far, "ap", hostile._directory.own.gateway), (near, "us", shop.id)):
             source = bytes.fromhex(node)
             carried = us.statistics().carried
@@ -90,7 +90,7 @@ async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: Moc
         hostile = federation.gateways["ap-gateway"]
         us, node = federation.gateways["us-gateway"], await federation.node("us", "node")
         link = hostile._between.peers[federation.nodes["us-gateway"].id].link
-        near = node.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        near = node._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         await federation.wait_for_sites("us", "ap")
         own = bytes.fromhex(node.id)
         for number in range(500):

@@ -101,7 +101,7 @@ async def test_a_flow_is_found_out_anew_when_a_member_comes_back(autojump_clock:
 async def post_frame(federation: Federation, sender: iris.Node, envelope: Envelope, hops: int = 8) -> Gateway:
     """Hand a frame to the gateway of us as a node of it; return that gateway."""
     await trio.sleep(1)
-    link = sender.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+    link = sender._parts.mesh.peers[federation.nodes["us-gateway"].id].link
     assert link.send_alone(end_batch(begin_batch(envelope, hops), FRAME), len(FRAME))
     await trio.sleep(1)
     return federation.gateways["us-gateway"]
@@ -122,7 +122,7 @@ async def test_nobody_speaks_for_others_though_their_flow_is_known(autojump_cloc
         assert gateway.statistics().carried == before.carried + 1
         await post_frame(federation, stranger, envelope)
         assert gateway.statistics().carried == before.carried + 1
-        refusals = federation.nodes["us-gateway"].parts.mesh.refusals
+        refusals = federation.nodes["us-gateway"]._parts.mesh.refusals
         assert refusals[f"message of kind {kinds.CARRY:#x}"] == 1
         await post_frame(federation, shop, envelope)
         assert gateway.statistics().carried == before.carried + 2
@@ -188,7 +188,7 @@ async def test_large_frames_wait_for_a_busy_link_without_being_decoded_and_keep_
         before = gateway.statistics()
         _, way = stop_link(gateway, federation.nodes["eu-gateway"])
         beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
-        link = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         frames = [FRAME + bytes((number,)) + bytes(40_000) for number in range(6)]
         frames.insert(3, FRAME + b"small")
         for frame in frames:
@@ -215,7 +215,7 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         before = gateway.statistics()
         busy, _ = stop_link(gateway, federation.nodes["eu-gateway"])
         beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
-        link = shop.parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         frame = FRAME + bytes(2**20 - 64)
         for _ in range(20):
             assert link.send_alone(end_batch(beginning, frame), len(frame))
@@ -226,6 +226,6 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         assert after.carried_bytes - before.carried_bytes == 16 * len(frame)
         assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
         assert gateway._carrying.pressure.held >= 1
-        assert shop.parts.sites is not None
-        (way,) = (way for way in shop.parts.sites._ways if way.target[1] == store.id)
+        assert shop._parts.sites is not None
+        (way,) = (way for way in shop._parts.sites._ways if way.target[1] == store.id)
         assert way._is_paused()

@@ -67,8 +67,8 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
                 assert [len(payload) async for payload in tunnel] == [10_000] * 100
             async with store.subscribe("orders.*") as events:
                 with trio.fail_after(30):
-                    assert shop.parts.sites is not None
-                    while not shop.parts.sites.directory.subscribers():  # noqa: ASYNC110 -- told by other processes
+                    assert shop._parts.sites is not None
+                    while not shop._parts.sites.directory.subscribers():  # noqa: ASYNC110 -- told by other processes
                         await trio.sleep(0.05)
                     await shop.publish("orders.new", 1)
                     assert (await anext(events)).payload == 1

@@ -90,7 +90,7 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
             assert store.id in shop.statistics().links
             async with shop.subscribe("acme/orders.>") as events:
                 with trio.fail_after(30):
-                    while store.parts.sites is not None and not store.parts.sites.directory.subscribers():  # noqa: ASYNC110
+                    while store._parts.sites is not None and not store._parts.sites.directory.subscribers():  # noqa: ASYNC110
                         await trio.sleep(0.05)
                 await store.publish("orders.new", b"first")
                 with trio.fail_after(30):

@@ -118,7 +118,7 @@ async def expect_no_link(realms: Realms, ours: iris.Node, theirs: iris.Node) -> 
     """A node that knows the id of another one and asks all the same is refused on the way."""
     realm = realms.theirs.network.credential("x").realm_id
     with pytest.raises(iris.IrisError):
-        await ours.parts.mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
+        await ours._parts.mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
     assert ours.id not in theirs.statistics().links
 
 
@@ -292,7 +292,7 @@ async def test_what_is_imported_later_is_told_anew_by_gateways_that_had_the_new_
         await realms.theirs.member("eu", echo("databases"))
         await realms.theirs.member("eu", echo("store"))
         shop = await realms.ours.shop("us", "acme/databases")
-        late = [realms.ours.nodes[name].parts.mesh for name in ("us-gateway", "us-shop")]
+        late = [realms.ours.nodes[name]._parts.mesh for name in ("us-gateway", "us-shop")]
         former = late[0].identity.trusted
         realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"), imports=("databases", "store"))
         wider = late[0].identity.trusted

@@ -129,9 +129,9 @@ async def test_what_is_not_exported_cannot_be_asked(autojump_clock: MockClock) -
         with pytest.raises(NoSuchCluster):
             await shop.request("secrets@eu")
         # A node that knows the id and asks all the same is refused by its own gateway, which counts it.
-        assert shop.parts.sites is not None
+        assert shop._parts.sites is not None
         with pytest.raises(iris.IrisError):
-            await shop.parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+            await shop._parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
         assert federation.gateways["us-gateway"].statistics().refused["not exported"] >= 1
         assert secret.statistics().links.keys() == {federation.nodes["eu-databases"].id, gateway_node(federation, "eu")}
 
@@ -299,6 +299,6 @@ async def test_a_gateway_that_was_closed_lets_nothing_cross_for_those_that_come_
 
 
 def allows(node: iris.Node) -> bool:
-    sites = node.parts.sites
+    sites = node._parts.sites
     assert sites is not None
     return sites.border.may_leave("orders.new")

@@ -186,7 +186,7 @@ async def take_in_batches(cast: Cast) -> None:
         batch = await events.receive_batch()
         await events.confirm(batch)
         await cast.store.publish("back.a", 4)
-        (run,) = await events.receive_runs()
+        (run,) = await events._receive_runs()
         assert (len(batch), len(run.payloads)) == (1, 1)
 
 

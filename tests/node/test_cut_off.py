@@ -94,7 +94,7 @@ async def test_a_member_that_hung_has_its_share_again_seconds_after_it_runs(
             return Counter(answers)
 
         await calls(5)
-        standing = cast("MemoryTransport", nodes["m0"].parts.mesh._transport)
+        standing = cast("MemoryTransport", nodes["m0"]._parts.mesh._transport)
         standing.pause()
         await calls(hung, prefer=nodes["m0"].id)
         standing.resume()

@@ -34,8 +34,8 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
 
         if gateway:
             await nursery.start(_be_gateway, victim)
-        victim.parts.mesh._receivers.own[kinds.PING] = (receive, 2)
-        attacker = Attacker(villain.parts.mesh, victim.parts.mesh)
+        victim._parts.mesh._receivers.own[kinds.PING] = (receive, 2)
+        attacker = Attacker(villain._parts.mesh, victim._parts.mesh)
         await attacker.wait_linked()
         await trio.sleep(1)
         pings.clear()

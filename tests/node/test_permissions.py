@@ -76,7 +76,7 @@ async def test_a_subscription_takes_only_the_publishers_that_it_allows(autojump_
         await shop.publish("orders.new", 2)
         event = await anext(events)
         assert (event.payload, event.sender.cluster, event.missed) == (2, "shop", 0)
-        await reader.wait_ready()
+        await reader._wait_ready()
         assert events.statistics().refused == 1
 
 

@@ -38,7 +38,7 @@ async def test_a_node_that_was_away_gets_the_list_when_it_is_linked(autojump_clo
         revoked = revocation_list(network, 3, {"stolen": 2})
         assert await first.revoke(revoked.signed)
         async with network.open_node("shop") as late:
-            await late.wait_ready()
+            await late._wait_ready()
             assert not await late.revoke(revoked.signed), "it has the list already"
             assert not await late.revoke(revocation_list(network, 2, {}).signed), "an older list is refused"
 

@@ -52,10 +52,10 @@ async def open_log(node: MeshNode, log: Log | None = None) -> AsyncIterator[Log]
 
         async def run() -> None:
             while True:
-                for found in await events.receive_runs():
+                for found in await events._receive_runs():
                     log.take(found)
                     await log.telling.wait()
-                    await events.confirm_ranges(
+                    await events._confirm_ranges(
                         {found.publisher: (found.confirm, found.confirm + len(found.payloads) - 1)}
                     )
 

@@ -133,13 +133,13 @@ async def test_a_subscriber_that_cannot_store_says_why(autojump_clock: MockClock
 
             async def refuse() -> None:
                 async for event in events:
-                    events.explain_delay([event.publisher], "no room")
+                    events._explain_delay([event.publisher], "no room")
 
             nursery.start_soon(refuse)
             with pytest.raises(RequestTimeout, match=f"within 1 s; node {fleet['b'].id} says: no room$"):
                 await confirm(a, "t", timeout=1)
             nursery.cancel_scope.cancel()
-        events.explain_delay([a.id], "no room")
+        events._explain_delay([a.id], "no room")
         async with trio.open_nursery() as nursery:
 
             async def take() -> None:

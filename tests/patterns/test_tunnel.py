@@ -437,7 +437,7 @@ async def test_its_repr_tells_where_it_leads_and_how_it_is(autojump_clock: MockC
 
 async def test_a_packed_message_that_is_malformed_breaks_the_tunnel(autojump_clock: MockClock) -> None:
     async with open_pair(SMALL) as (near, far):
-        await near.send_encoded(b"\xc1", packed=True)
+        await near._send_encoded(b"\xc1", packed=True)
         with pytest.raises(TunnelBroken, match="malformed payload"):
             await far.receive()
         with pytest.raises(TunnelBroken, match="malformed payload"):

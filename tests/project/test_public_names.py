@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,6 +62,73 @@ def test_parameters_stay_as_published(function: Callable[..., Any]) -> None:
     assert [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD] == positional
     assert {name: parameters[name].default for name in by_name} == by_name
     assert all(kinds[name] is inspect.Parameter.KEYWORD_ONLY for name in by_name)
+
+
+OPAQUE = {iris.Credential, iris.CredentialWatch, iris.PeerIdentity, iris.Environment}
+"""Programs hand these on, and need no names for what they are made of."""
+
+
+def functions_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield name, value
+    for attribute in dir(value) if inspect.isclass(value) else ():
+        if not attribute.startswith("_"):
+            found = inspect.getattr_static(value, attribute)
+            found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+            if inspect.isfunction(found):
+                yield f"{name}.{attribute}", inspect.unwrap(found)
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    if inspect.isclass(hint):
+        yield hint
+    for argument in typing.get_args(hint):
+        for part in argument if isinstance(argument, list) else [argument]:
+            yield from classes_in(part)
+
+
+def test_every_type_in_a_public_signature_has_a_public_name() -> None:
+    public = [(name, getattr(iris, name)) for name in iris.__all__ if getattr(iris, name) not in OPAQUE]
+    missing = {
+        f"{where}: {kind.__module__}.{kind.__name__}"
+        for name, value in public
+        for where, function in functions_of(name, value)
+        for hint in typing.get_type_hints(function).values()
+        for kind in classes_in(hint)
+        if kind.__module__.startswith("iris.") and kind not in vars(iris).values()
+    }
+    assert missing == set()
+
+
+MEMBERS = {
+    iris.Node: {
+        "broadcast", "clusters", "confirming", "durable_subscribers", "forget_retained", "forget_subscriber", "join",
+        "members", "nodes", "open_tunnel", "publish", "request", "revoke", "statistics", "subscribe", "survey",
+        "wait_for", "watch",
+    },
+    iris.Subscription: {"close", "confirm", "receive_batch", "release", "statistics"},
+    iris.Tunnel: {
+        "abort", "aclose", "as_stream", "is_broken", "is_closed", "max_message", "receive", "receive_file", "send",
+        "send_eof", "send_file", "statistics", "was_finished_by_peer",
+    },
+    iris.Answers: {"close", "missing"},
+    iris.Service: {"allows", "broadcast", "request", "tunnel"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("published", MEMBERS, ids=lambda published: published.__name__)
+def test_classes_publish_what_their_users_need_and_nothing_of_their_insides(published: type) -> None:
+    methods = {
+        name
+        for name in dir(published)
+        if not name.startswith("_")
+        and (callable(found := inspect.getattr_static(published, name)) or isinstance(found, property))
+    }
+    assert methods == MEMBERS[published]
+
+
+def test_a_timeout_is_one_of_pythons_own_too() -> None:
+    assert issubclass(iris.RequestTimeout, TimeoutError)
+    assert str(iris.RequestTimeout("no reply in 5 s")) == "no reply in 5 s"
 
 
 def test_every_error_is_an_iris_error() -> None:

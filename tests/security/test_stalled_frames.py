@@ -93,7 +93,7 @@ async def test_a_connection_that_stalls_within_a_frame_is_closed_within_ten_seco
                 credential=credential, listen=listen, seeds=node.addresses, environment=environment(other)
             ) as member,
         ):
-            await node.wait_ready()
+            await node._wait_ready()
             while member.id not in node.statistics().links:  # noqa: ASYNC110 -- links tell nobody
                 await trio.sleep(0.01)
             assert len(node._mesh._inbound) == 1

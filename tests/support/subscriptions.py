@@ -81,7 +81,7 @@ class Desk:
     ) -> None:
         size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
-        self.subscription.deliver(
+        self.subscription._deliver(
             Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
         )
 

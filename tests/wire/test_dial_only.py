@@ -115,15 +115,15 @@ async def test_it_comes_back_when_a_connection_is_cut() -> None:
         await office.wait_for("home")
         await home.wait_for("office")
         for node, other in ((home, office), (office, home)):
-            mesh = node.parts.mesh
+            mesh = node._parts.mesh
             (connection,) = mesh._inbound._owned[other.id]
             mesh._transport.hang_up(connection)
             before = mesh.outgoing_to(other.id)
             while mesh.outgoing_to(other.id) in (before, None):
                 await trio.lowlevel.checkpoint()
             for one, two in ((office, home), (home, office)):
-                while one.parts.membership.is_suspected(two.id):
-                    await one.parts.membership.wait_news()
+                while one._parts.membership.is_suspected(two.id):
+                    await one._parts.membership.wait_news()
             assert await office.request("home", 1, idempotent=True) == 1
             assert await home.request("office", 2, idempotent=True) == 2
 
