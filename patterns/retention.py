@@ -5,7 +5,7 @@ each keeps its own.  A value is sent when a node's interest in its topic becomes
 after that; so it has arrived when ``subscribe`` returns.
 
 Once: with the value goes the number of the last event of its topic.  A subscription that has seen as much already drops
-the value, one that has not takes it and goes on from there; see ``Subscription.deliver_retained``.
+the value, one that has not takes it and goes on from there; see ``Subscription._deliver_retained``.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ async def test_a_gateway_says_for_good_what_is_not_exported_when_it_knows_its_si
         secret = await federation.member("eu", echo("secrets"))
         await trio.sleep(age)
         with pytest.raises(iris.IrisError):
-            await shop.parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+            await shop._parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
         said = {"no route" if age < 10 else "not exported"}
         assert {f"not carried: {words}" for words in said} <= shop.statistics().refusals.keys()
 

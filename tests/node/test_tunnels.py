@@ -258,7 +258,7 @@ async def reset_connections(nodes: tuple[iris.Node, ...], chance: random.Random,
             await trio.sleep(chance.uniform(0.005, 0.06))
             for node in nodes:
                 for way in sorted(
-                    cast("MemoryTransport", node.parts.mesh._transport)._outward, key=lambda way: way.number
+                    cast("MemoryTransport", node._parts.mesh._transport)._outward, key=lambda way: way.number
                 ):
                     way.break_off()
 

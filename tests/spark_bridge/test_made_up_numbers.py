@@ -23,11 +23,11 @@ async def test_numbers_beyond_all_bounds_end_no_bridge_and_leave_its_counters_re
     ):
         await publisher.wait_for("bridge")
         await villain.wait_for("bridge")
-        (victim,) = [node for node in villain.parts.mesh.peers if node != publisher.id]
+        (victim,) = [node for node in villain._parts.mesh.peers if node != publisher.id]
 
         def send(topic: str, sequence: int, confirm: int, *payloads: bytes) -> None:
             message = (kinds.EVENTS, topic, sequence, confirm, None, None, None, payloads, ())
-            villain.parts.mesh.post(victim, message, 100)
+            villain._parts.mesh.post(victim, message, 100)
 
         send("a.b", 1, 2**64 - 1, b"1", b"2")  # the confirmation of the second one had no form on the wire
         send("a.b", 2**64 - 1, 0, b"1", b"2")
