@@ -45,10 +45,7 @@ from iris.patterns.service import Limits, Service
 from iris.patterns.shards import Share
 from iris.patterns.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.survey import Answers
-from iris.patterns.tunnel import Tunnel
-from iris.patterns.tunnel_file import FileSummary
-from iris.patterns.tunnel_machine import TunnelStatistics
-from iris.patterns.tunnel_stream import TunnelStream
+from iris.patterns.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 from iris.patterns.tunnel_table import TunnelsStatistics
 from iris.patterns.values import Answer, Message, Request, Sender
 from iris.security.credential import Credential

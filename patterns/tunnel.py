@@ -13,11 +13,12 @@ from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
 from iris.patterns.handlers import encoded
 from iris.patterns.tunnel_end import TunnelEnd
-from iris.patterns.tunnel_file import FileSummary, Progress, receive_file, send_file
-from iris.patterns.tunnel_machine import TunnelStatistics
+from iris.patterns.tunnel_file import FileSummary as FileSummary
+from iris.patterns.tunnel_file import Progress, receive_file, send_file
+from iris.patterns.tunnel_machine import TunnelStatistics as TunnelStatistics
 from iris.patterns.tunnel_messages import CloseCode
 from iris.patterns.tunnel_states import State
-from iris.patterns.tunnel_stream import TunnelStream
+from iris.patterns.tunnel_stream import TunnelStream as TunnelStream
 from iris.patterns.values import Sender
 
 _TURN: Final = 64
