@@ -24,6 +24,7 @@ from iris.spark_bridge.offsets import Extent, Offsets, Range, check_order, place
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.options import Position, SourceOptions
 from iris.spark_bridge.reading import to_batches
+from iris.spark_bridge.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.watch import BridgeWatch
 
 _POLL: Final = 1.0
@@ -170,7 +171,7 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
             "key": None if row["key"] is None else row["key"].decode("utf-8", "replace"),
             "headers": headers,
         }
-        yield event | value_of(row["value"], packed=headers.get("iris-encoding") == "msgpack")
+        yield event | value_of(row["value"], packed=headers.get(HEADER_ENCODING) == PACKED)
 
 
 def value_of(value: bytes, *, packed: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 column     Spark type              content
 ========== ======================= ==========================================================================
 key        binary                  the publisher's ``key=`` in UTF-8, or null
-value      binary                  the payload; for payloads that were not bytes, their msgpack form
+value      binary                  the payload; a text in UTF-8, other payloads that were not bytes in msgpack
 topic      string                  the topic
 partition  int                     number of the shard
 offset     bigint                  position in the shard: 0, 1, 2, ... without gaps
@@ -14,8 +14,8 @@ headers    array<struct<key,value>> the publisher's headers, and those that star
 ========== ======================= ==========================================================================
 
 Headers added by the bridge: ``iris-sender`` (verified name of the publisher's cluster) and, for payloads that were
-not bytes, ``iris-encoding`` with the value ``msgpack``.  Names that a publisher gives and that start with ``iris-``
-are dropped, so that these can be believed.
+not bytes, ``iris-encoding`` with the value ``utf-8`` or ``msgpack``.  Names that a publisher gives and that start with
+``iris-`` are dropped, so that these can be believed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from iris.spark_bridge.errors import LogDamaged
 
 HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
+TEXT: Final = "utf-8"
+PACKED: Final = "msgpack"
+"""What ``HEADER_ENCODING`` says.  In logs of earlier versions texts are packed, too."""
 HEADER_SINK: Final = "iris-sink"
 """On events that a bridge publishes for Spark: the query that wrote them."""
 HEADER_BRIDGE: Final = "iris-bridge"
@@ -91,23 +94,59 @@ def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp
         timestamp: microseconds since 1970, one for all of them.
     """
     values: list[bytes] = []
-    packed = False
+    encodings: list[str | None] | None = None
     for run in runs:
         payloads = run.payloads
-        if set(map(type, payloads)) != {bytes}:
-            packed = True
-            payloads = [payload if type(payload) is bytes else payload.data for payload in payloads]
-        values += payloads
+        if set(map(type, payloads)) == {bytes}:
+            values += payloads
+            if encodings is not None:
+                encodings += [None] * len(payloads)
+            continue
+        if encodings is None:
+            encodings = [None] * len(values)
+        for payload in payloads:
+            value, encoding = _stored(payload)
+            values.append(value)
+            encodings.append(encoding)
     counts = [len(run.payloads) for run in runs]
     return _place(
         _spread([None if run.key is None else run.key.encode() for run in runs], counts, pa.binary()),
         pa.array(values, pa.binary()),
         _spread([run.topic for run in runs], counts, pa.string()),
-        _headers(runs, packed=packed),
+        _headers(runs, encodings),
         shard=shard,
         first=first,
         timestamp=timestamp,
     )
+
+
+def _stored(payload: Any) -> tuple[bytes, str | None]:
+    """Return the value of a payload and how it is encoded, if it was not bytes."""
+    if type(payload) is bytes:
+        return payload, None
+    data: bytes = payload.data
+    text = _text_untrusted(data)
+    return (data, PACKED) if text is None else (text, TEXT)
+
+
+def _text_untrusted(data: bytes) -> bytes | None:
+    """Return the UTF-8 of a packed text, or None if it is another value, or none at all."""
+    first = data[0] if data else 0
+    if 0xA0 <= first <= 0xBF:
+        size, begin = first & 0x1F, 1
+    elif 0xD9 <= first <= 0xDB:
+        begin = 1 + (1 << (first - 0xD9))
+        size = int.from_bytes(data[1:begin])
+    else:
+        return None
+    if len(data) != begin + size:
+        return None
+    text = data[begin:]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    return text
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
@@ -201,8 +240,8 @@ def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(memoryview(values))], 0)
 
 
-def _headers(runs: Sequence[Arrivals], *, packed: bool) -> pa.Array[Any]:
-    if not packed and not any(run.headers for run in runs):
+def _headers(runs: Sequence[Arrivals], encodings: Sequence[str | None] | None) -> pa.Array[Any]:
+    if encodings is None and not any(run.headers for run in runs):
         counts = [len(run.payloads) for run in runs]
         senders = _spread([run.sender.cluster.encode() for run in runs], counts, pa.binary())
         names_alike = _spread([HEADER_SENDER], [len(senders)], pa.string())
@@ -212,12 +251,13 @@ def _headers(runs: Sequence[Arrivals], *, packed: bool) -> pa.Array[Any]:
     ends = array("i", [0])
     for run in runs:
         own = [(name, text) for name, text in run.headers.items() if not name.startswith(RESERVED)]
-        for payload in run.payloads:
+        for _ in run.payloads:
             names.append(HEADER_SENDER)
             texts.append(run.sender.cluster)
-            if type(payload) is not bytes:
+            encoding = None if encodings is None else encodings[len(ends) - 1]
+            if encoding is not None:
                 names.append(HEADER_ENCODING)
-                texts.append("msgpack")
+                texts.append(encoding)
             for name, text in own:
                 names.append(name)
                 texts.append(text)

@@ -3,7 +3,7 @@
 ``spark.readStream.format("iris").schema("carrier STRING, delay DOUBLE, _topic STRING")`` gives the payload's fields
 ``carrier`` and ``delay``, and the log's column ``topic``.  Columns whose names begin with an underscore are the log's.
 
-Values are JSON in UTF-8, or msgpack where the publisher gave something else than bytes; the latter become JSON first
+Values are JSON in UTF-8, or msgpack where the publisher gave neither bytes nor a text; the latter become JSON first
 (``iris.spark_bridge.packed``).  All values of a batch are one text for Arrow's reader: no Python runs for each of them.
 Each stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot shift
 the rows: it is an error.  A batch with an error is halved until the rows that do not fit stand alone.
@@ -25,7 +25,7 @@ from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.packed import packed_reader
-from iris.spark_bridge.schema import HEADER_ENCODING, SCHEMA
+from iris.spark_bridge.schema import HEADER_ENCODING, PACKED, SCHEMA
 
 LOG_COLUMNS: Final[Mapping[str, str]] = {f"_{name}": name for name in SCHEMA.names}
 CORRUPT: Final = "_corrupt_record"
@@ -149,8 +149,9 @@ def _parse_batch(batch: pa.RecordBatch, kind: pa.StructType) -> tuple[pa.StructA
     """Return the payloads as structs, with null for those that do not fit, and the rows of these."""
     values = batch.column("value")
     headers = cast("pa.ListArray", batch.column("headers"))
-    names = cast("pa.StructArray", headers.flatten()).field("key")
-    packed = pc.unique(pc.list_parent_indices(headers).filter(pc.equal(names, HEADER_ENCODING)))
+    pairs = cast("pa.StructArray", headers.flatten())
+    is_packed = pc.and_(pc.equal(pairs.field("key"), HEADER_ENCODING), pc.equal(pairs.field("value"), PACKED.encode()))
+    packed = pc.unique(pc.list_parent_indices(headers).filter(is_packed))
     if not len(packed):
         return _parse_texts(values, kind)
     if len(packed) == len(values):
@@ -179,9 +180,10 @@ def _parse_packed(values: pa.Array[Any], kind: pa.StructType) -> tuple[pa.Struct
 
 def _as_json(value: bytes) -> bytes:
     try:
-        return json.dumps(
-            decode_payload_untrusted(join_payload(value, packed=True)), ensure_ascii=False, default=_text
-        ).encode()
+        payload = decode_payload_untrusted(join_payload(value, packed=True))
+        if isinstance(payload, str):  # of an older log: it is JSON already, if it is anything that fits
+            return payload.encode()
+        return json.dumps(payload, ensure_ascii=False, default=_text).encode()
     except (RemoteProtocolError, ValueError):
         return b""  # which is no JSON: the row does not fit
 

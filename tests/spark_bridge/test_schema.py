@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from iris.kernel.config import MIB
-from iris.kernel.wire import encode_payload
+from iris.kernel.wire import encode_payload, join_payload
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import FakeEvent
@@ -71,6 +71,25 @@ def test_a_payload_that_was_not_bytes_is_stored_as_msgpack_and_marked() -> None:
     assert packed["value"] == bytes.fromhex("81a1619201c0")
     assert {"key": "iris-encoding", "value": b"msgpack"} in packed["headers"]
     assert plain["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 65_535, 65_536])
+def test_a_text_is_stored_as_utf8_and_marked(size: int) -> None:
+    text = ("ü" * size)[:size]
+    row, plain = rows([FakeEvent(encode_payload(text, MIB)), FakeEvent(text.encode())])
+    assert row["value"] == plain["value"] == text.encode()
+    assert {"key": "iris-encoding", "value": b"utf-8"} in row["headers"]
+    assert plain["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xa2x", b"\xa1xy", b"\xa1\xff", b"\xd9", b"\xd9\x05x", b"\xda\x00", b"\xdb\x00\x00"]
+)
+def test_what_is_no_text_is_stored_as_it_came(data: bytes) -> None:
+    """A publisher may send anything: the log holds it, and readers find out."""
+    (row,) = rows([FakeEvent(join_payload(data, packed=True))])
+    assert row["value"] == data
+    assert {"key": "iris-encoding", "value": b"msgpack"} in row["headers"]
 
 
 def test_publishers_cannot_forge_the_headers_of_the_bridge() -> None:

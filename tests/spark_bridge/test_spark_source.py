@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from iris._command import run_command
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [
@@ -117,7 +118,8 @@ def test_a_table_can_be_a_part(spark: SparkSession, bridge: BridgeProcess) -> No
 
 
 def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: BridgeProcess, output: Output) -> None:
-    publish([b'{"n": 1, "at": "2013-01-01T10:00:00Z"}', b"nonsense", b'{"n": 3}'], topic="t")
+    publish([b'{"n": 1, "at": "2013-01-01T10:00:00Z"}', b"nonsense"], topic="t")
+    assert run_command(("pub", "t", '{"n": 3}', "--confirm")) == 0  # a text, and no bytes
     schema = "n INT, at TIMESTAMP, _offset BIGINT, _corrupt_record STRING"
     reader = spark.read.format("iris").schema(schema)
     rows = reader.load().orderBy("_offset").collect()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
-from iris.kernel.wire import Payload, encode_payload
+from iris.kernel.wire import Payload, encode_payload, split_payload
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from iris.spark_bridge.typed import check_log_columns, typed_columns
@@ -46,6 +46,17 @@ def test_fields_become_columns_whether_json_or_msgpack() -> None:
     assert read(payloads) == expected
     assert read([packed(row) for row in rows]) == expected
     assert read([payloads[0], packed(rows[1]), payloads[2]]) == expected
+
+
+def test_a_text_is_read_as_json_also_from_older_logs() -> None:
+    text = '{"a": 1, "b": "ü"}'
+    assert read([packed(text), text.encode(), packed({"a": 2})]) == [{"a": 1, "b": "ü"}] * 2 + [{"a": 2, "b": None}]
+    # Before texts were stored as such they were in the log as msgpack.
+    stored = encode_events([FakeEvent(packed([]))] * 2, shard=0, first=0, timestamp=0)
+    values = pa.array([split_payload(packed(text))[0], split_payload(packed({"a": 3}))[0]], pa.binary())
+    former = pa.RecordBatch.from_arrays([stored.column(0), values, *stored.columns[2:]], schema=SCHEMA)
+    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=True)
+    assert typed.parse(former).to_pylist() == [{"a": 1, "b": "ü"}, {"a": 3, "b": None}]
 
 
 def test_every_kind_of_value_is_read() -> None:
