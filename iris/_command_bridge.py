@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 
 import click
@@ -60,6 +62,12 @@ MIB = 1024 * 1024
 @click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
+@click.option(
+    "--staged-mib",
+    type=POSITIVE,
+    metavar="N",
+    help="What each cluster may have written by Spark and not committed (4096); all together four times as much.",
+)
 @connected
 @click.pass_context
 def bridge(
@@ -77,6 +85,7 @@ def bridge(
     keep_hours: float | None,
     keep_mib: float | None,
     keep_unread: bool,
+    staged_mib: float | None,
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
@@ -99,9 +108,14 @@ def bridge(
         keep_unread=keep_unread,
     )
 
+    config = BRIDGE_CONFIG
+    if staged_mib is not None:
+        staged = math.ceil(staged_mib * MIB)
+        config = dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
+
     async def store() -> None:
         async with (
-            connection.open(name, BRIDGE_CONFIG) as node,
+            connection.open(name, config) as node,
             open_bridge(
                 node,
                 topics=topics,

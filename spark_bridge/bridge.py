@@ -33,6 +33,7 @@ from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import Staging
 from iris.spark_bridge.store import Store
 from iris.spark_bridge.subscribers import remember_subscribers
+from iris.spark_bridge.usage import Usage
 
 BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
@@ -117,8 +118,11 @@ async def open_bridge(
     place = Place(node=node, bridge=name, address=address, shards=shards, of=of)
     await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
-    staging = Staging(Path(directory) / "staged")
+    config = node._parts.mesh.config
+    usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
+    staging = Staging(Path(directory) / "staged", usage)
     async with _closing(store), AsyncExitStack() as stack:
+        await trio.to_thread.run_sync(_look, store, staging)
         clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
         bridge = BridgeMember(
             store,
@@ -142,7 +146,7 @@ async def open_bridge(
             bridge,
             intake,
             permissions=Permissions(bridge=name, readers=readers, find_peer=node._parts.mesh.peer),
-            config=node._parts.mesh.config,
+            config=config,
             address=address,
         )
         if topics:
@@ -189,6 +193,10 @@ async def _closing(store: Store) -> AsyncIterator[None]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+def _look(store: Store, staging: Staging) -> None:
+    staging.look(store.owners("query").get)
 
 
 def _newest(store: Store, staging: Staging) -> float | None:

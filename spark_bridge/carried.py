@@ -17,6 +17,7 @@ import pyarrow as pa
 from iris.kernel.config import MIB
 from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.arrivals import EVENT_OVERHEAD
+from iris.spark_bridge.record_batches import read_rows_untrusted, write_rows
 from iris.spark_bridge.schema import SINK_SCHEMA
 from iris.spark_bridge.staging import StagedPart, new_part
 
@@ -41,13 +42,10 @@ def merge_carried(carried: Mapping[StagedPart, bytes], others: Collection[Staged
                 merged[first] = io.BytesIO(carried[first])
                 continue
             part = new_part(query=first.query, batch=first.batch, partition=first.partition)
-            merged[part] = _write(_large(batch for one in run for batch in _batches(carried[one])))
+            merged[part] = _write(
+                _large(batch for one in run for batch in read_rows_untrusted(io.BytesIO(carried[one]), SINK_SCHEMA))
+            )
     return merged
-
-
-def _batches(stream: bytes) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(stream) as batches:
-        yield from batches
 
 
 def _large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,8 +66,6 @@ def _large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _write(batches: Iterable[pa.RecordBatch]) -> IO[bytes]:
     file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- whoever gets it closes it
-    with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
+    write_rows(file, batches, SINK_SCHEMA)
     opened: IO[bytes] = file
     return opened

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import IO, Any, Final, TypeVar, cast, final
 
@@ -27,7 +27,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, is_name
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
@@ -150,7 +150,7 @@ class BridgeClient:
         shards: list[RemoteShard] = []
         async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
             async for answer in answers:
-                shards += [shard_untrusted(fields) for fields in answer.payload]
+                shards += shards_untrusted(answer.payload)
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -166,13 +166,13 @@ class BridgeClient:
         Returns when a next offset is not the one in ``known``, or after ``timeout`` seconds.
         """
         reply = await self._ask(address, "offsets", {"known": dict(known), "timeout": timeout}, timeout=timeout + 5)
-        return {shard: (earliest, following) for shard, (earliest, following) in reply.items()}
+        return {shard: _extent_untrusted(extent) for shard, extent in _by_shard_untrusted(reply).items()}
 
     async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
         """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
         found: dict[str, int] = {}
         for address in addresses:
-            found |= await self._ask(address, "times", {"timestamp": timestamp})
+            found |= _offsets_untrusted(await self._ask(address, "times", {"timestamp": timestamp}))
         return found
 
     async def locate(self, address: str, shard: str, start: int, end: int) -> FileRange | None:
@@ -190,7 +190,9 @@ class BridgeClient:
     async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
         """Return where a group began on a member: at ``start``, if it is new there."""
         reply = await self._ask(address, "pin", {"group": group, "start": dict(start)})
-        return dict(reply["start"])
+        if not isinstance(reply, dict):
+            raise _not_understood()
+        return _offsets_untrusted(cast("dict[str, object]", reply).get("start"))
 
     async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
         """Write down how far a group has come."""
@@ -209,10 +211,21 @@ class BridgeClient:
             file.seek(0)
             async with self._node.open_tunnel(address, operation="stage") as tunnel:
                 await tunnel.send(dataclasses.asdict(part))
-                while piece := file.read(_PIECE):
-                    await tunnel.send(piece)
-                await tunnel.send_eof()
-                answer = await tunnel.receive()
+                answer: object = None
+                with one_error():
+                    async with trio.open_nursery() as nursery:
+
+                        async def receive() -> None:
+                            # A member that refuses the part takes no more of it: sending would wait for ever.
+                            nonlocal answer
+                            with suppress(trio.EndOfChannel):
+                                answer = await tunnel.receive()
+                            nursery.cancel_scope.cancel()
+
+                        nursery.start_soon(receive)
+                        while piece := file.read(_PIECE):
+                            await tunnel.send(piece)
+                        await tunnel.send_eof()
                 if answer != file.tell():
                     raise _told(answer)
 
@@ -433,6 +446,17 @@ def _translate(code: str, message: str) -> IrisError:
     return RemoteError(code, message) if error is None else error(message)
 
 
+def shards_untrusted(payload: object) -> list[RemoteShard]:
+    """Read what a member says of its shards.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    if not isinstance(payload, list):
+        raise _not_understood()
+    return [shard_untrusted(fields) for fields in cast("list[object]", payload)]
+
+
 def shard_untrusted(fields: Any) -> RemoteShard:
     """Read what a member says of a shard.
 
@@ -442,5 +466,42 @@ def shard_untrusted(fields: Any) -> RemoteShard:
     try:
         shard = RemoteShard(**{field.name: fields[field.name] for field in dataclasses.fields(RemoteShard)})
     except (KeyError, TypeError):
-        raise RemoteProtocolError("a member of the bridge told of a shard in a form that is not understood") from None
+        raise _not_understood() from None
+    numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of)
+    if not (
+        all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        and shard.earliest <= shard.next
+        and isinstance(shard.id, str)
+        and shard.id.startswith(f"{shard.number}@")
+        and is_name(shard.address)
+    ):
+        raise _not_understood()
     return shard
+
+
+def _by_shard_untrusted(reply: object) -> dict[str, object]:
+    if not isinstance(reply, dict):
+        raise _not_understood()
+    found = cast("dict[str, object]", reply)
+    if not all(shard.partition("@")[0].isdecimal() for shard in found):
+        raise _not_understood()
+    return found
+
+
+def _offsets_untrusted(reply: object) -> dict[str, int]:
+    found = _by_shard_untrusted(reply)
+    if not all(type(offset) is int and 0 <= offset < 2**63 for offset in found.values()):
+        raise _not_understood()
+    return cast("dict[str, int]", found)
+
+
+def _extent_untrusted(extent: object) -> tuple[int, int]:
+    match extent:
+        case [int(earliest), int(following)] if 0 <= earliest <= following < 2**63:
+            return earliest, following
+        case _:
+            raise _not_understood()
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")

@@ -69,11 +69,12 @@ class Intake:
         """Write the bytes that come through a tunnel, and return how many they were.
 
         Raises:
+            QuotaExceeded: the cluster at the other end would have staged too much.
             StoreFull: there is no room for them.
         """
         size = 0
         with ExitStack() as stack:
-            write = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part))
+            write = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part, tunnel.sender.cluster))
             async for payload in tunnel:
                 if not isinstance(payload, bytes):
                     raise RemoteError("bad_request", "a staged part is bytes")

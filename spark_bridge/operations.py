@@ -35,10 +35,12 @@ Who may call which is in ``iris.spark_bridge.permissions``.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -49,7 +51,7 @@ from iris.patterns.topics import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Request, Sender
 from iris.security.rights import MAX_PATTERNS
-from iris.spark_bridge.errors import BridgeError
+from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.file_range import machine
 from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
@@ -87,7 +89,7 @@ class Operations:
         member: stores and reads.
         intake: takes what Spark writes.
         permissions: say who may call which.
-        config: how many groups and queries clusters may have.
+        config: how much one cluster may have, and do at a time.
         address: name of the cluster at which this member's shards are found.
     """
 
@@ -99,6 +101,11 @@ class Operations:
         self._permissions = permissions
         self._config = config
         self._address = address
+        self._at_a_time = {"read": config.bridge_reads_per_owner, "stage": config.bridge_stagings_per_owner}
+        self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
+        """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
+        self._polls: Counter[str] = Counter()
+        """By cluster, the questions that wait for news."""
 
     def service(self, cluster: str) -> Service:
         """Return the service for one of the clusters that the member joins.  Each operation has a permission."""
@@ -128,16 +135,28 @@ class Operations:
     async def _answer(
         self, operation: str, permission: Permission, handler: RequestHandler, request: Request
     ) -> object:
-        self._permissions.check(operation, request.sender)
-        await self._check_owner(permission, request.sender, request.payload)
-        return await handler(request.sender, request.payload)
+        try:
+            self._permissions.check(operation, request.sender)
+            await self._check_owner(permission, request.sender, request.payload)
+            return await handler(request.sender, request.payload)
+        except (RemoteError, LogDamaged):
+            raise
+        except IrisError as error:
+            # An answer: nothing has gone wrong here, so nothing is logged as if it had.
+            raise RemoteError(type(error).__name__, str(error)) from None
 
     async def _serve(self, operation: str, permission: Permission, handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
             self._permissions.check(operation, tunnel.sender)
-            fields = _fields(await tunnel.receive())
-            await self._check_owner(permission, tunnel.sender, fields)
-            await handler(tunnel, fields)
+            cluster = tunnel.sender.cluster
+            turns = self._turns.setdefault((operation, cluster), trio.Semaphore(self._at_a_time[operation]))
+            async with turns:
+                try:
+                    fields = _fields(await tunnel.receive())
+                except trio.EndOfChannel:
+                    raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
+                await self._check_owner(permission, tunnel.sender, fields)
+                await handler(tunnel, fields)
 
     async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
         """See that what the payload names belongs to the sender's cluster, from now on if to nobody before."""
@@ -169,12 +188,21 @@ class Operations:
             for state in self._member.states.values()
         ]
 
-    async def _offsets(self, _sender: Sender, payload: object) -> dict[str, list[int]]:
+    async def _offsets(self, sender: Sender, payload: object) -> dict[str, list[int]]:
         fields = _fields(payload)
         timeout = fields.get("timeout")
         if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_POLL:
             raise RemoteError("bad_request", f"timeout is {timeout!r}: use 0 to {MAX_POLL:g} seconds")
-        await self._member.wait_news(_offsets(fields, "known"), timeout)
+        known = _offsets(fields, "known")
+        if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
+            timeout = 0
+        self._polls[sender.cluster] += 1
+        try:
+            await self._member.wait_news(known, timeout)
+        finally:
+            self._polls[sender.cluster] -= 1
+            if not self._polls[sender.cluster]:
+                del self._polls[sender.cluster]
         return {state.id: [state.earliest, state.next] for state in self._member.states.values()}
 
     async def _times(self, _sender: Sender, payload: object) -> dict[str, int]:
@@ -282,8 +310,6 @@ class Operations:
             return dataclasses.asdict(await trio.to_thread.run_sync(locate))
         except ValueError as error:
             raise RemoteError("bad_request", str(error)) from None
-        except BridgeError as error:
-            raise RemoteError(type(error).__name__, str(error)) from None
 
     # -- writing --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Final, final
 from iris._node import Node
 from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, NotAllowed, RemoteError
 from iris.kernel.ids import NodeId
-from iris.spark_bridge.client import RemoteShard, shard_untrusted
+from iris.spark_bridge.client import RemoteShard, shards_untrusted
 from iris.spark_bridge.errors import BridgeUnreachable
 
 _PATIENCE: Final = 2.0
@@ -61,7 +61,7 @@ class Place:
             async with self.node.survey(self.bridge, None, operation="shards", timeout=_PATIENCE) as answers:
                 async for answer in answers:
                     if answer.member != self.node.id and against in (None, answer.member):
-                        self._compare([shard_untrusted(fields) for fields in answer.payload], answer.member)
+                        self._compare(shards_untrusted(answer.payload), answer.member)
         except NoSuchCluster:
             return
         for member, error in answers.errors.items():

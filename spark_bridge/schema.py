@@ -28,11 +28,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iris.kernel.config import KIB, MIB
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.ids import MAX_KEY
 from iris.patterns.topics import check_topic
 from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.record_batches import read_batch_untrusted
 
 HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
@@ -170,13 +171,16 @@ def check_rows(rows: pa.RecordBatch) -> None:
 def _check_headers(headers: pa.Array[Any]) -> None:
     if headers.null_count == len(headers):
         return
+    most = pc.max(pc.list_value_length(headers)).as_py() or 0
+    if most > MAX_HEADER_COUNT:  # before each of them becomes an object
+        raise ConfigError(f"column headers has {most} headers in a row: the limit of an event is {MAX_HEADER_COUNT}")
     for pairs in headers.to_pylist():
         given = [pair for pair in pairs or () if pair is not None]
         size = sum(len((pair["key"] or "").encode()) + len(pair["value"] or b"") for pair in given)
-        if len(given) > MAX_HEADER_COUNT or size > MAX_HEADERS:
+        if size > MAX_HEADERS:
             raise ConfigError(
                 f"column headers has {len(given)} headers of {size} bytes in a row: the limit of an event is "
-                f"{MAX_HEADER_COUNT} headers of {MAX_HEADERS} bytes"
+                f"{MAX_HEADERS} bytes"
             )
 
 
@@ -303,10 +307,12 @@ def header_texts(pairs: Sequence[Mapping[str, Any] | None] | None) -> dict[str, 
 def decode_events(data: bytes | memoryview) -> pa.RecordBatch:
     """Return the columns in ``data``, which ``serialize`` of a batch of SCHEMA has written; nothing is copied.
 
+    It may come from a peer.
+
     Raises:
         LogDamaged: it is something else.
     """
     try:
-        return pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)
-    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-        raise LogDamaged(f"not a record batch: {error}") from error
+        return read_batch_untrusted(data, SCHEMA)
+    except RemoteProtocolError as error:
+        raise LogDamaged(str(error)) from error

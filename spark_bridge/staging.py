@@ -17,22 +17,23 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, final
+from typing import IO, BinaryIO, Final, final
 
 import pyarrow as pa
 
 from iris.kernel.config import MIB
-from iris.kernel.errors import RemoteError
-from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.arrivals import EVENT_OVERHEAD
+from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.record_batches import cut_rows, read_rows_untrusted
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.segment import is_full, sync_directory
 from iris.spark_bridge.store import QUERY
+from iris.spark_bridge.usage import LEAST, Usage
 
 _LARGEST: Final = 2**63
 _CHECKSUM: Final = 4
+_UNFINISHED: Final = ".writing"
 
 
 @final
@@ -69,11 +70,32 @@ def new_part(*, query: str, batch: int, partition: int) -> StagedPart:
 
 @final
 class Staging:
-    """The staged files of one member.  Calls block."""
+    """The staged files of one member.  Calls block.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: of the files.
+        usage: how much clusters may have there.
+    """
+
+    def __init__(self, directory: Path, usage: Usage) -> None:
         self._directory = directory
+        self._usage = usage
         self._turn = itertools.count()
+
+    def look(self, owner_of: Callable[[str], str | None]) -> None:
+        """Count what is there from before, and delete what was not finished.
+
+        Args:
+            owner_of: returns the cluster to which a query belongs; None if to nobody.
+        """
+        for home in self._directory.glob("*"):
+            owner = owner_of(home.name) or ""
+            for path in home.glob("*/*"):
+                if path.suffix == _UNFINISHED:
+                    path.unlink(missing_ok=True)
+                elif path.parent.name.isdigit():
+                    size = max(path.stat().st_size, LEAST)
+                    self._usage.put_found(owner, home.name, int(path.parent.name), size)
 
     def _batch(self, query: str, batch: int) -> Path:
         return self._directory / query / str(batch)
@@ -83,15 +105,29 @@ class Staging:
         return self._batch(part.query, part.batch) / f"{part.partition}-{part.attempt}.arrow"
 
     @contextlib.contextmanager
-    def write(self, part: StagedPart) -> Iterator[Callable[[bytes], None]]:
+    def write(self, part: StagedPart, owner: str) -> Iterator[Callable[[bytes], None]]:
         """Write a part with the function that is given; at the end of the block it is on the disk, or not at all.
 
+        Args:
+            part: which.
+            owner: the cluster to which its query belongs.
+
         Raises:
+            QuotaExceeded: that cluster, or all together, would have staged too much.
             StoreFull: there is no room for it.
         """
         path = self.path(part)
         # A task that lost its tunnel sends again, perhaps before this end has noticed: each has a file of its own.
-        aside = path.with_name(f"{path.stem}-{next(self._turn)}.writing")
+        aside = path.with_name(f"{path.stem}-{next(self._turn)}{_UNFINISHED}")
+        taken = size = 0
+
+        def take(more: int) -> None:
+            nonlocal taken
+            if more > 0:
+                self._usage.take(owner, more)
+                taken += more
+
+        take(LEAST)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             checksum = 0
@@ -99,7 +135,9 @@ class Staging:
             with aside.open("wb") as file:
 
                 def write(data: bytes) -> None:
-                    nonlocal checksum
+                    nonlocal checksum, size
+                    size += len(data)
+                    take(size + _CHECKSUM - taken)
                     checksum = crc32(data, checksum)
                     file.write(data)
 
@@ -108,9 +146,14 @@ class Staging:
                 file.flush()
                 os.fsync(file.fileno())
             aside.rename(path)
+            # One that takes the place of another, because its writer heard of no end, counts beside it until the batch
+            # is gone.
+            self._usage.put(owner, part.query, part.batch, taken)
+            taken = 0
             for made in (path.parent, path.parent.parent, self._directory):
                 sync_directory(made)
         except BaseException as error:
+            self._usage.give_back(owner, taken)
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             if isinstance(error, OSError) and is_full(error):
@@ -134,7 +177,7 @@ class Staging:
             if data is not None:
                 try:
                     yield from _read(io.BytesIO(data))
-                except (pa.ArrowException, EOFError, OSError) as error:
+                except RemoteProtocolError as error:
                     raise RemoteError("bad_request", f"the rows of partition {part.partition}: {error}") from None
                 continue
             path = self.path(part)
@@ -145,7 +188,7 @@ class Staging:
                     yield from _read(file)
             except FileNotFoundError:
                 raise LogDamaged(f"the staged file {path} is missing") from None
-            except (pa.ArrowException, EOFError, OSError) as error:
+            except (RemoteProtocolError, OSError) as error:
                 raise LogDamaged(f"the staged file {path} is damaged: {error}") from None
 
     def discard(self, query: str, batch: int) -> None:
@@ -153,7 +196,7 @@ class Staging:
         home = self._directory / query
         for path in home.glob("*"):
             if path.name.isdigit() and int(path.name) <= batch:
-                shutil.rmtree(path, ignore_errors=True)
+                self._remove(path)
         with contextlib.suppress(OSError):
             home.rmdir()
 
@@ -170,18 +213,20 @@ class Staging:
         for path in self._directory.glob("*/*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < seconds:
-                    shutil.rmtree(path, ignore_errors=True)
+                    self._remove(path)
                     path.parent.rmdir()
 
+    def _remove(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        if path.name.isdigit():
+            self._usage.forget(path.parent.name, int(path.name))
 
-def _read(file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(file) as stream:
-        if not stream.schema.equals(SINK_SCHEMA):
-            raise OSError(f"it holds other columns: {', '.join(stream.schema.names)}")
-        for batch in stream:
-            batch.validate(full=True)  # offsets in the middle, too: they come from another process
-            check_rows(batch)
-            yield from _cut(batch)
+
+def _read(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    for batch in read_rows_untrusted(file, SINK_SCHEMA):
+        for rows in cut_rows(batch):
+            check_rows(rows)
+            yield rows
 
 
 def _verify(file: BinaryIO) -> None:
@@ -192,17 +237,3 @@ def _verify(file: BinaryIO) -> None:
         checksum = crc32(file.read(min(MIB, size - file.tell())), checksum)
     if size < 0 or file.read() != checksum.to_bytes(_CHECKSUM):
         raise OSError("its checksum does not fit")
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if not batch.num_rows:
-        return
-    if batch.num_rows == 1 or (
-        batch.num_rows <= CHUNK_EVENTS and batch.nbytes + EVENT_OVERHEAD * batch.num_rows <= ROOM
-    ):
-        yield batch
-        return
-    # Rows differ in size, so none is taken for the mean: a chunk beyond its limit could not be read again.
-    middle = batch.num_rows // 2
-    yield from _cut(batch.slice(0, middle))
-    yield from _cut(batch.slice(middle))

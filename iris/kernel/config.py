@@ -229,6 +229,23 @@ class Config:
     bridge_queries_per_owner: int = 65_536
     """Of them, those that belong to one cluster.  Batch jobs are forgotten after a day: one each 1.4 s."""
 
+    bridge_staged_bytes: int = 16 * 1024 * MIB
+    """Rows that Spark has left on the disk of a bridge's member, and not committed.  A file counts 64 KiB at least."""
+
+    bridge_staged_bytes_per_owner: int = 4 * 1024 * MIB
+    """Of them, those of one cluster: a batch of four million rows of 1 KB.  A batch is stored in one step, for which
+    confirmations wait; so much takes 10 to 20 s."""
+
+    bridge_stagings_per_owner: int = 32
+    """Parts that one cluster stages at a member at a time, each an open file; others wait for their turn."""
+
+    bridge_reads_per_owner: int = 64
+    """Ranges that one cluster reads from a member at a time, each of which takes up to 4 MiB there; others wait."""
+
+    bridge_polls_per_owner: int = 64
+    """Questions of one cluster that wait at a member for news, of which each idle query has one and takes one of the
+    places for handlers (``service_concurrency``).  One more is answered at once."""
+
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0
     """Closing a node lets running handlers finish for at most this long."""

@@ -215,7 +215,7 @@ async def test_rows_that_no_publisher_could_publish_are_refused(tmp_path: Path) 
         ),
         (
             {"headers": [{"key": "h", "value": None}] * 501},
-            "column headers has 501 headers of 501 bytes in a row: the limit",
+            "column headers has 501 headers in a row: the limit of an event is 500",
         ),
         ({"value": bytes(MIB + 1)}, "column value has 1048577 bytes in a row"),
     ],

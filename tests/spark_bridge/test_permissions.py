@@ -24,6 +24,7 @@ from iris.spark_bridge.permissions import CALLERS, PERMISSIONS, Permissions, per
 from iris.spark_bridge.retention import Retention
 from iris.spark_bridge.sharding import Sharding
 from iris.spark_bridge.staging import Staging
+from iris.spark_bridge.usage import Usage
 from iris.testing import Rights, open_network
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
@@ -40,7 +41,7 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Pa
     member = BridgeMember(store, shards=[0], bridge="bridge", limits=GroupLimits(), retention=Retention(), clock=clock)
     intake = Intake(
         store,
-        Staging(tmp_path / "staged"),
+        Staging(tmp_path / "staged", Usage(most=1, most_of_owner=1)),
         Sharding([0]),
         bridge="bridge",
         publish=tell_nobody,

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from iris.kernel.config import MIB
 from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS
-from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
 from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA
-from iris.spark_bridge.staging import Staging, new_part
+from iris.spark_bridge.staging import StagedPart, Staging, new_part
+from iris.spark_bridge.usage import LEAST, Usage
 from tests.support.staged import part, rows, written
 
 
+def unlimited() -> Usage:
+    return Usage(most=sys.maxsize, most_of_owner=sys.maxsize)
+
+
 def write(staging: Staging, data: bytes) -> None:
-    with staging.write(part(0)) as write:
+    with staging.write(part(0), "a") as write:
         write(data)
 
 
@@ -25,20 +32,20 @@ def values(staging: Staging) -> list[bytes]:
 
 
 def test_a_part_is_there_when_it_is_whole(tmp_path: Path) -> None:
-    staging = Staging(tmp_path)
-    with staging.write(part(0)) as write:
+    staging = Staging(tmp_path, unlimited())
+    with staging.write(part(0), "a") as write:
         write(written(["a"]).getvalue())
         assert not staging.path(part(0)).exists()
     assert values(staging) == [b"a"]
 
 
 def test_a_part_that_is_sent_again_before_the_first_try_has_ended_is_whole(tmp_path: Path) -> None:
-    staging = Staging(tmp_path)
+    staging = Staging(tmp_path, unlimited())
     data = written(["a", "b"]).getvalue()
     with ExitStack() as first, ExitStack() as second:
-        write_first = first.enter_context(staging.write(part(0)))
+        write_first = first.enter_context(staging.write(part(0), "a"))
         write_first(data[:100])
-        write_second = second.enter_context(staging.write(part(0)))
+        write_second = second.enter_context(staging.write(part(0), "a"))
         write_second(data[:200])
         write_first(data[100:150])  # what was still on its way when the tunnel broke
         first.__exit__(ConnectionError, ConnectionError("the tunnel broke"), None)
@@ -65,7 +72,7 @@ def test_no_attempt_has_the_name_of_another() -> None:
     ],
 )
 def test_rows_are_divided_into_chunks_that_can_be_read(tmp_path: Path, sizes: list[int]) -> None:
-    staging = Staging(tmp_path)
+    staging = Staging(tmp_path, unlimited())
     data = rows(*({"value": bytes(size), "topic": "t"} for size in sizes))
     write(staging, data.getvalue())
     batches = list(staging.rows([part(0)], {}))
@@ -84,14 +91,14 @@ def test_offsets_that_lead_out_of_a_column_are_refused(tmp_path: Path) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SINK_SCHEMA) as stream:
         stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SINK_SCHEMA))
-    staging = Staging(tmp_path)
+    staging = Staging(tmp_path, unlimited())
     write(staging, sink.getvalue().to_pybytes())
     with pytest.raises(LogDamaged, match="out of bounds"):
         values(staging)
 
 
 def test_columns_of_another_form_are_refused(tmp_path: Path) -> None:
-    staging = Staging(tmp_path)
+    staging = Staging(tmp_path, unlimited())
     schema = pa.schema([SINK_SCHEMA.field("value")])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
@@ -99,3 +106,55 @@ def test_columns_of_another_form_are_refused(tmp_path: Path) -> None:
     write(staging, sink.getvalue().to_pybytes())
     with pytest.raises(Exception, match="holds other columns: value"):
         values(staging)
+
+
+# -- how much --------------------------------------------------------------------------------------------------
+
+
+def stage(staging: Staging, size: int, owner: str, query: str = "q", batch: int = 0, partition: int = 0) -> None:
+    staged = StagedPart(query=query, batch=batch, partition=partition, attempt=0)
+    with staging.write(staged, owner) as write:
+        for _ in range(0, size, 1024):
+            write(bytes(1024))
+
+
+def test_a_cluster_stages_so_much_and_all_stage_so_much(tmp_path: Path) -> None:
+    usage = Usage(most=5 * MIB, most_of_owner=3 * MIB)
+    staging = Staging(tmp_path, usage)
+    stage(staging, 2 * MIB, "a")
+    with pytest.raises(QuotaExceeded, match=r"cluster 'a' may have 3 MiB staged at this member, .* --staged-mib"):
+        stage(staging, 2 * MIB, "a", batch=1)
+    assert usage.total == 2 * MIB + 4, "with its checksum, and of the other one nothing"
+    stage(staging, 2 * MIB, "b", query="r")
+    with pytest.raises(QuotaExceeded, match="all clusters together may have 5 MiB"):
+        stage(staging, 2 * MIB, "c", query="s")
+    staging.discard("q", 0)
+    stage(staging, 2 * MIB, "c", query="s")
+    staging.discard_older(2**40)
+    assert usage.total == 0
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_small_part_counts_as_a_file_at_least(tmp_path: Path) -> None:
+    usage = Usage(most=sys.maxsize, most_of_owner=10 * LEAST)
+    staging = Staging(tmp_path, usage)
+    for partition in range(10):
+        stage(staging, 0, "a", partition=partition)
+    with pytest.raises(QuotaExceeded):
+        stage(staging, 0, "a", partition=10)
+    assert usage.total == 10 * LEAST
+
+
+def test_what_was_staged_before_a_restart_counts_and_what_was_not_finished_goes(tmp_path: Path) -> None:
+    stage(Staging(tmp_path, unlimited()), 2 * MIB, "a")
+    stage(Staging(tmp_path, unlimited()), 0, "b", query="r")
+    (tmp_path / "q" / "0" / "1-1-0.writing").write_bytes(bytes(MIB))
+    usage = Usage(most=sys.maxsize, most_of_owner=3 * MIB)
+    staging = Staging(tmp_path, usage)
+    staging.look({"q": "a"}.get)
+    assert usage.total == 2 * MIB + 4 + LEAST
+    assert not list(tmp_path.rglob("*.writing"))
+    with pytest.raises(QuotaExceeded, match="cluster 'a'"):
+        stage(staging, 2 * MIB, "a", query="s")
+    staging.discard("q", 0)
+    stage(staging, 2 * MIB, "a", query="s")

@@ -1,0 +1,109 @@
+"""A bridge that answers nonsense: its readers get one error, and no other bridge is ended by it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import iris
+from iris.kernel.config import MIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.frame import frame_header
+from iris.spark_bridge.options import SourceOptions
+from iris.spark_bridge.reading import to_batches
+from iris.testing import Network, open_network
+from tests.spark_bridge.test_record_batches import growing_less_than
+
+SHARD: dict[str, Any] = {
+    "id": "0@0000000000000000",
+    "number": 0,
+    "address": "bridge",
+    "earliest": 0,
+    "next": 5,
+    "size": 0,
+    "timestamp": 0,
+    "of": 0,
+}
+
+
+@asynccontextmanager
+async def open_liar(network: Network, reply: object) -> AsyncIterator[BridgeClient]:
+    """A service under the name of a bridge that answers everything with ``reply``; its client."""
+    service = iris.Service("bridge")
+
+    async def answer(_: iris.Request) -> object:
+        return reply
+
+    for operation in ("shards", "offsets", "times", "pin"):
+        service.request(operation)(answer)
+    async with (
+        network.open_node("bridge") as node,
+        node.join("bridge", service),
+        network.open_node("reader") as reader,
+    ):
+        yield BridgeClient(reader, "bridge", patience=5)
+
+
+ASKED: dict[str, Callable[[BridgeClient], Any]] = {
+    "shards": lambda client: client.shards(),
+    "offsets": lambda client: client.wait_offsets("bridge", {}, 0),
+    "times": lambda client: client.offsets_at(["bridge"], 0),
+    "pin": lambda client: client.pin("bridge", "g", {}),
+}
+WRONG: tuple[object, ...] = (None, -1, "no name", 2**63, [], 1.5)
+NONSENSE: dict[str, tuple[object, ...]] = {
+    "shards": (
+        None,
+        5,
+        {"a": 1},
+        [None],
+        [[]],
+        [{}],
+        *([SHARD | {name: wrong}] for name in SHARD for wrong in WRONG),
+    ),
+    "offsets": (None, [], {"x": [0, 1]}, {"0@a": None}, {"0@a": [0]}, {"0@a": [1, 0]}, {"0@a": ["0", 1]}),
+    "times": (None, [], {"x": 1}, {"0@a": None}, {"0@a": -1}, {"0@a": 2**63}, {"0@a": True}),
+    "pin": (None, [], {}, {"start": None}, {"start": {"x": 1}}, {"start": {"0@a": "1"}}),
+}
+
+
+@pytest.mark.parametrize("operation", ASKED)
+async def test_an_answer_that_makes_no_sense_is_one_error(operation: str) -> None:
+    for reply in NONSENSE[operation]:
+        async with open_network() as network, open_liar(network, reply) as client:
+            with pytest.raises(RemoteProtocolError, match="in a form that is not understood"):
+                await ASKED[operation](client)
+
+
+async def test_the_answer_of_a_bridge_is_understood() -> None:
+    async with open_network() as network, open_liar(network, [SHARD]) as client:
+        assert [shard.id for shard in await client.shards()] == ["0@0000000000000000"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 200])
+async def test_a_chunk_that_holds_no_batch_is_an_error(data: bytes) -> None:
+    header = frame_header(data, shard=0, epoch="00" * 8, first=0, count=5, timestamp=0)
+    service = iris.Service("bridge")
+
+    @service.tunnel("read")
+    async def read(tunnel: Tunnel) -> None:  # pyright: ignore[reportUnusedFunction]
+        await tunnel.receive()
+        await tunnel.send(header + data)
+        await tunnel.send_eof()
+
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        node.join("bridge", service),
+        network.open_node("reader") as reader,
+    ):
+        client = BridgeClient(reader, "bridge", patience=5)
+        chunks = [chunk async for part in client.read("bridge", "0@" + "00" * 8, 0, 5) for chunk in part]
+        with growing_less_than(MIB), pytest.raises(LogDamaged):
+            list(to_batches(iter(chunks), SourceOptions(), start=0, end=5))
