@@ -17,9 +17,9 @@ import pyarrow as pa
 from iris.kernel.config import MIB
 from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.arrivals import EVENT_OVERHEAD
-from iris.spark_bridge.record_batches import read_rows_untrusted, write_rows
+from iris.spark_bridge.record_batches import read_rows_untrusted
 from iris.spark_bridge.schema import SINK_SCHEMA
-from iris.spark_bridge.staging import StagedPart, new_part
+from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 
 _IN_MEMORY: Final = 16 * MIB
 """Bytes of rows that are put together in memory; more go through a temporary file."""
@@ -66,6 +66,6 @@ def _large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _write(batches: Iterable[pa.RecordBatch]) -> IO[bytes]:
     file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- whoever gets it closes it
-    write_rows(file, batches, SINK_SCHEMA)
+    write_rows(file, batches)
     opened: IO[bytes] = file
     return opened

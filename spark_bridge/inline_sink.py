@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Final
 from iris.kernel.config import KIB
 from iris.spark_bridge.options import parse_sink_options
 from iris.spark_bridge.portal import portal_to
-from iris.spark_bridge.record_batches import write_rows
-from iris.spark_bridge.schema import SINK_SCHEMA
 from iris.spark_bridge.sink import Carried, check_columns, commit_parts, publish_rows, to_rows
-from iris.spark_bridge.staging import new_part
+from iris.spark_bridge.staging import new_part, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +57,7 @@ def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, give
             portal.call(partial(publish_rows, rows=found))
         return True
     stream = io.BytesIO()
-    write_rows(stream, few, SINK_SCHEMA)
+    write_rows(stream, few)
     carried = Carried(new_part(query=query, batch=number, partition=0), stream.getvalue())
     portal.call(partial(commit_parts, staged=[], carried=[carried]))
     return True

@@ -1,4 +1,4 @@
-"""Record batches that cross between processes as Arrow IPC: written so that a peer takes them, read at a bounded cost.
+"""Record batches that come from other processes as Arrow IPC, read at a bounded cost.
 
 Arrow's own reader of streams takes memory by what the sender claims: a body may be compressed (3 KiB of it become
 64 MiB), in the present form of it or in that of 2020, and a message may be of any size.  So a message is looked at
@@ -13,25 +13,19 @@ batches, and a length of 0 or nothing at all.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Final, final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
-from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.arrivals import EVENT_OVERHEAD
 
 MAX_BODY: Final = 4 * MIB
-"""Bytes of one batch in a stream: ``cut_rows`` makes them of 1 MiB, or of one row, which is little more at most."""
+"""Bytes of one batch in a stream: ``write_rows`` makes them of 1 MiB, or of one row, which is little more at most."""
 
 MAX_METADATA: Final = 64 * KIB
 """Bytes of the metadata of a message: 700 for our columns."""
-
-_HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
-"""Headers of all rows of one batch: each takes 300 bytes as a Python object, and as few as 4 in the batch."""
 
 _PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF
@@ -42,31 +36,6 @@ _COMPRESSION: Final = 3  # of RecordBatch
 _V5: Final = 4
 """The only version without the form of compression of 2020, which V4 has in its custom metadata."""
 _BATCH: Final = 3
-
-
-def cut_rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut rows of SINK_SCHEMA into batches that fit into one chunk of the log, and that a member takes."""
-    if not batch.num_rows:
-        return
-    if batch.num_rows == 1 or (
-        batch.num_rows <= CHUNK_EVENTS
-        and batch.nbytes + EVENT_OVERHEAD * batch.num_rows <= ROOM
-        and (pc.sum(pc.list_value_length(batch.column("headers"))).as_py() or 0) <= _HEADER_PAIRS
-    ):
-        yield batch
-        return
-    # Rows differ in size, so none is taken for the mean: a chunk beyond its limit could not be read again.
-    middle = batch.num_rows // 2
-    yield from cut_rows(batch.slice(0, middle))
-    yield from cut_rows(batch.slice(middle))
-
-
-def write_rows(file: IO[bytes], batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Write a stream that ``read_rows_untrusted`` takes; the batches may be of any size."""
-    with pa.ipc.new_stream(file, schema) as stream:
-        for batch in batches:
-            for part in cut_rows(batch):
-                stream.write_batch(part)
 
 
 def read_rows_untrusted(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -31,9 +31,8 @@ from iris.spark_bridge.carried import merge_carried
 from iris.spark_bridge.client import BridgeClient, one_error
 from iris.spark_bridge.options import SinkOptions
 from iris.spark_bridge.portal import portal_to
-from iris.spark_bridge.record_batches import write_rows
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
-from iris.spark_bridge.staging import StagedPart, new_part
+from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 from iris.spark_bridge.store import JOB_PREFIX
 from iris.spark_bridge.worker_process import settle_in
 
@@ -132,7 +131,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
     assert task is not None
     part = new_part(query=query, batch=batch, partition=task.partitionId())
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
-        write_rows(file, rows, SINK_SCHEMA)
+        write_rows(file, rows)
         if file.tell() <= _FEW_BYTES:
             file.seek(0)
             return Carried(part, file.read())

@@ -15,17 +15,20 @@ import itertools
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
+from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
+from iris.spark_bridge.arrivals import EVENT_OVERHEAD
 from iris.spark_bridge.checksum import crc32
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.record_batches import cut_rows, read_rows_untrusted
+from iris.spark_bridge.record_batches import read_rows_untrusted
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.segment import is_full, sync_directory
 from iris.spark_bridge.store import QUERY
@@ -34,6 +37,9 @@ from iris.spark_bridge.usage import LEAST, Usage
 _LARGEST: Final = 2**63
 _CHECKSUM: Final = 4
 _UNFINISHED: Final = ".writing"
+
+_HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
+"""Headers of all rows of one batch: each takes 300 bytes as a Python object, and as few as 4 in the batch."""
 
 
 @final
@@ -66,6 +72,31 @@ def new_part(*, query: str, batch: int, partition: int) -> StagedPart:
     one of the next driver, which may have divided the rows in another way.
     """
     return StagedPart(query=query, batch=batch, partition=partition, attempt=uuid.uuid4().int >> 65)
+
+
+def cut_rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows of SINK_SCHEMA into batches that fit into one chunk of the log, and that a member takes."""
+    if not batch.num_rows:
+        return
+    if batch.num_rows == 1 or (
+        batch.num_rows <= CHUNK_EVENTS
+        and batch.nbytes + EVENT_OVERHEAD * batch.num_rows <= ROOM
+        and (pc.sum(pc.list_value_length(batch.column("headers"))).as_py() or 0) <= _HEADER_PAIRS
+    ):
+        yield batch
+        return
+    # Rows differ in size, so none is taken for the mean: a chunk beyond its limit could not be read again.
+    middle = batch.num_rows // 2
+    yield from cut_rows(batch.slice(0, middle))
+    yield from cut_rows(batch.slice(middle))
+
+
+def write_rows(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> None:
+    """Write a stream of rows of SINK_SCHEMA that a member takes; the batches may be of any size."""
+    with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
+        for batch in batches:
+            for part in cut_rows(batch):
+                stream.write_batch(part)
 
 
 @final

@@ -21,12 +21,11 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.record_batches import (
     MAX_BODY,
     MAX_METADATA,
-    cut_rows,
     read_batch_untrusted,
     read_rows_untrusted,
-    write_rows,
 )
 from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA, decode_events, encode_events
+from iris.spark_bridge.staging import cut_rows, write_rows
 from iris.testing import open_network
 from tests.project.test_source import named, source_files
 from tests.support.arrivals import FakeEvent, stored
@@ -173,7 +172,7 @@ def test_rows_of_any_size_are_written_in_batches_that_are_taken(sizes: Sequence[
     headers = [{"key": "h" * 10, "value": b"v" * 7000}]
     rows = [{"value": bytes(size), "topic": "t", "key": b"k", "headers": headers if size else None} for size in sizes]
     file = io.BytesIO()
-    write_rows(file, [batch_of(*rows)], SINK_SCHEMA)
+    write_rows(file, [batch_of(*rows)])
     assert [len(value) for value in read(file.getvalue())] == list(sizes)
 
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.member import BridgeMember
-from iris.spark_bridge.record_batches import write_rows
 from iris.spark_bridge.schema import SINK_SCHEMA
-from iris.spark_bridge.staging import StagedPart
+from iris.spark_bridge.staging import StagedPart, write_rows
 from iris.testing import Network
 
 
@@ -22,14 +21,14 @@ def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = No
     """What a task sends: rows with these values."""
     file = io.BytesIO()
     rows = [{"value": value.encode(), "topic": topic, "key": key and key.encode()} for value in values]
-    write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)], SINK_SCHEMA)
+    write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)])
     return file
 
 
 def rows(*rows: Mapping[str, object]) -> io.BytesIO:
     """What a task sends that does not look at its rows."""
     file = io.BytesIO()
-    write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)], SINK_SCHEMA)
+    write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)])
     return file
 
 
