@@ -15,6 +15,7 @@ from typing import cast, final
 
 import click
 
+from iris._command_printable import PrintableFormatter, printable
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.unexpected import note_unexpected
 
@@ -96,7 +97,7 @@ def iris(verbose: int) -> None:
 def main() -> None:
     """Run the command of this process and exit with its status."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("iris: %(message)s"))
+    handler.setFormatter(PrintableFormatter("iris: %(message)s"))
     logging.getLogger("iris").addHandler(handler)
     sys.exit(run_command(sys.argv[1:]))
 
@@ -189,4 +190,4 @@ def _drop_output() -> None:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"iris: {' '.join(message.split())}", err=True)
+    click.echo(f"iris: {printable(' '.join(message.split()))}", err=True)

@@ -15,7 +15,7 @@ import trio
 
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_number import POSITIVE
-from iris._command_output import note, open_lines, write_object
+from iris._command_output import note, open_lines, write_line, write_object
 
 if TYPE_CHECKING:
     from iris.patterns.durable_subscribers import DurableSubscriber
@@ -139,22 +139,22 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
 
 def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> None:
     for shard in status.shards:
-        click.echo(
+        write_line(
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
             f"{shard.size / MIB:,.1f} MiB, newest {_time(shard.timestamp) or 'none'}"
         )
     for group in status.groups:
         of = f" of {group.owner}" if group.owner else ""
-        click.echo(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
+        write_line(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
-        click.echo(f"member {address} since it was started: {told}")
+        write_line(f"member {address} since it was started: {told}")
     for one in away:
-        click.echo(
+        write_line(
             f"durable subscriber {one.name} of cluster {one.cluster} is away: confirmed events on "
             f"{', '.join(one.patterns)} wait for it"
         )
-    click.echo(f"{rate:,.0f} events/s")
+    write_line(f"{rate:,.0f} events/s")
 
 
 def _time(microseconds: int) -> str | None:
@@ -235,7 +235,7 @@ def verify(directory: Path) -> int:
         read += 1
         if finding.damage is not None:
             damaged += 1
-            click.echo(f"shard {finding.shard}, offset {finding.offset}: {finding.damage}")
+            write_line(f"shard {finding.shard}, offset {finding.offset}: {finding.damage}")
     note(f"{read} stretches read, {damaged} of them damaged")
     return int(damaged > 0)
 

@@ -11,7 +11,7 @@ import trio
 
 import iris
 from iris._command_connection import Connection, connected, run_until_done
-from iris._command_output import Lines, open_lines, write_object
+from iris._command_output import Lines, open_lines, write_line, write_object
 from iris.kernel.ids import check_address, check_name
 
 
@@ -61,7 +61,7 @@ def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris
         _show_table(members)
     else:
         for name, member in members:
-            click.echo(_line(name, member))
+            write_line(_line(name, member))
 
 
 def _show_table(members: Sequence[tuple[str | None, iris.Member | iris.NodeInfo]]) -> None:

@@ -1,4 +1,4 @@
-"""What verbs write on standard output.
+"""What verbs write on standard output: to a pipe as it is, to a terminal without what would command it.
 
 Writing can block for as long as the reader of a pipe likes.  A node whose event loop is blocked is taken for dead, so
 verbs that write on and on hand their lines to a thread.
@@ -16,6 +16,7 @@ import click
 import trio
 
 from iris._command_payload import as_text
+from iris._command_printable import printable, printable_line
 
 LINES = 1024
 """Lines that may wait for a slow reader before the verb waits for it, too."""
@@ -27,7 +28,12 @@ def write_payload(payload: Any) -> None:
         sys.stdout.buffer.write(payload)
         sys.stdout.buffer.flush()
     else:
-        click.echo(as_text(payload))
+        click.echo(_shown(as_text(payload)))
+
+
+def write_line(line: str) -> None:
+    """Write one line of a verb whose lines are messages."""
+    click.echo(printable_line(line) if sys.stdout.isatty() else line)
 
 
 def write_object(fields: Mapping[str, Any]) -> None:
@@ -37,7 +43,7 @@ def write_object(fields: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Tell people something that does not belong to the output, in one line."""
-    click.echo(f"iris: {' '.join(text.split())}", err=True)
+    click.echo(f"iris: {printable(' '.join(text.split()))}", err=True)
 
 
 @final
@@ -46,9 +52,11 @@ class Lines:
 
     def __init__(self, sender: trio.MemorySendChannel[bytes]) -> None:
         self._sender = sender
+        self._terminal = sys.stdout.isatty()
 
     async def write(self, line: str) -> None:
         """Write ``line``; waits while 1,024 lines wait for the reader of a pipe."""
+        line = printable_line(line) if self._terminal else line
         await self._sender.send(line.encode() + b"\n")
 
     async def write_object(self, fields: Mapping[str, Any]) -> None:
@@ -68,6 +76,15 @@ async def open_lines() -> AsyncGenerator[Lines]:
         nursery.start_soon(_write_out, receiver)
         async with sender:
             yield Lines(sender)
+
+
+def write_chunk(data: bytes) -> None:
+    """Write bytes of a stream; on a terminal as the text that they stand for.  May block, so call it on a thread."""
+    _write_and_flush(_shown(data.decode(errors="backslashreplace")).encode() if sys.stdout.isatty() else data)
+
+
+def _shown(text: str) -> str:
+    return printable(text) if sys.stdout.isatty() else text
 
 
 def _as_json(fields: Mapping[str, Any]) -> str:

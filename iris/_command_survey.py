@@ -6,7 +6,7 @@ import click
 
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_number import POSITIVE
-from iris._command_output import note, write_object
+from iris._command_output import note, write_line, write_object
 from iris._command_payload import as_fields, as_text, read_headers, read_payload, takes_headers, takes_payload
 
 
@@ -47,7 +47,7 @@ def survey(
                 if as_json:
                     write_object({"member": answer.member, **as_fields(answer.payload)})
                 else:
-                    click.echo(f"{answer.member} {as_text(answer.payload)}")
+                    write_line(f"{answer.member} {as_text(answer.payload)}")
         missing = {member: str(answers.errors.get(member, "no answer in time")) for member in sorted(answers.missing)}
         if as_json:
             write_object({"answers": count, "missing": missing})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 
 import click
 import trio
@@ -12,6 +11,7 @@ import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_input import input_size, read_chunks
 from iris._command_number import POSITIVE
+from iris._command_output import write_chunk
 from iris._command_payload import as_text
 from iris._command_progress import counting
 
@@ -44,11 +44,6 @@ def tunnel(connection: Connection, cluster: str, operation: str | None, timeout:
             nursery.start_soon(send_input, channel)
             async for payload in channel:
                 data = payload if isinstance(payload, bytes) else as_text(payload).encode() + b"\n"
-                await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(write_chunk, data, abandon_on_cancel=True)
 
     return run_until_done(connect)
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import trio
 
 from iris import _command_output
 from iris._command_input import input_size, read_chunks, read_lines
-from iris._command_output import LINES, note, open_lines, write_object, write_payload
+from iris._command_output import LINES, note, open_lines, write_chunk, write_line, write_object, write_payload
+from iris._command_printable import PrintableFormatter
 from iris._command_progress import counting
 
 Captured = pytest.CaptureFixture[bytes]
@@ -41,6 +43,42 @@ def test_bytes_go_to_a_pipe_as_they_are_and_to_a_person_as_a_text(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     write_payload(b"\xff\n")
     assert capsysbinary.readouterr().out == b"base64:/wo=\n"
+
+
+HOSTILE = "a\x1b]52;c;Zm9v\x07b\x9b2Jc\u202ed\r\x7fe"
+HARMLESS = r"a\x1b]52;c;Zm9v\x07b\x9b2Jc\u202ed\r\x7fe"
+
+
+def test_what_others_sent_commands_no_terminal_and_goes_to_a_pipe_as_it_is(
+    capsysbinary: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for write in (write_payload, write_line, lambda text: write_chunk(text.encode())):
+        write(HOSTILE + "\n")
+        assert capsysbinary.readouterr().out.decode().startswith(HOSTILE)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for write in (write_payload, write_line, lambda text: write_chunk(text.encode())):
+        write(HOSTILE)
+        assert capsysbinary.readouterr().out.decode().strip() == HARMLESS
+    write_payload("two\nlines\tand a tab")
+    assert capsysbinary.readouterr().out == b"two\nlines\tand a tab\n"
+    write_line("orders.1 x\norders.2 made up")
+    assert capsysbinary.readouterr().out == b"orders.1 x\\norders.2 made up\n"
+    write_chunk(b"\xff\x1b[2J")
+    assert capsysbinary.readouterr().out == b"\\xff\\x1b[2J"
+
+
+async def test_lines_for_a_terminal_command_it_neither(capsysbinary: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    async with open_lines() as lines:
+        await lines.write(f"topic {HOSTILE}\nforged")
+    assert capsysbinary.readouterr().out.decode() == f"topic {HARMLESS}\\nforged\n"
+
+
+def test_what_is_told_on_standard_error_commands_no_terminal(capsysbinary: Captured) -> None:
+    note(f"it said {HOSTILE}")
+    assert capsysbinary.readouterr().err.decode() == f"iris: it said {HARMLESS.replace(chr(92) + 'r', ' ')}\n"
+    record = logging.LogRecord("iris", logging.WARNING, __file__, 1, "peer says %s", (HOSTILE,), None)
+    assert PrintableFormatter("iris: %(message)s").format(record) == f"iris: peer says {HARMLESS}"
 
 
 def test_an_object_is_one_compact_line(capsysbinary: Captured) -> None:

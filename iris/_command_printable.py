@@ -1,0 +1,40 @@
+"""Text from others, made harmless for a terminal.
+
+Payloads, errors and log lines quote what peers have sent.  A terminal obeys escape sequences: they move the cursor,
+rewrite lines, set the clipboard; controls of bidirectional text show a line in another order than it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final, final
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""C0 but for tab and newline, DEL, C1, and what separates lines or changes their direction in Unicode."""
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with each control character written as Python would; newlines and tabs stay."""
+    return _CONTROLS.sub(_escaped, text)
+
+
+def printable_line(text: str) -> str:
+    """Return ``text`` in one line: as ``printable``, and newlines are written as an escape, too.
+
+    Where each line is a message, a newline in one would let its sender make up the next.
+    """
+    return printable(text).replace("\n", "\\n")
+
+
+def _escaped(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode()
+
+
+@final
+class PrintableFormatter(logging.Formatter):
+    """Formats log lines for people: what a peer may have chosen in them commands no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with its traceback if it has one."""
+        return printable(super().format(record))
