@@ -7,10 +7,9 @@ import math
 from pathlib import Path
 
 import click
-import trio
 
 from iris._command_bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
-from iris._command_connection import Connection, connected, run_until_done
+from iris._command_connection import Connection, Interruption, connected, run_until_interrupted
 from iris._command_number import POSITIVE
 from iris._command_output import note
 from iris.patterns.shards import MAX_SHARDS
@@ -113,7 +112,7 @@ def bridge(
         staged = math.ceil(staged_mib * MIB)
         config = dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
 
-    async def store() -> None:
+    async def store(interruption: Interruption) -> None:
         async with (
             connection.open(name, config) as node,
             open_bridge(
@@ -130,13 +129,11 @@ def bridge(
             ) as opened,
         ):
             note(f"{node.id} serves {name} and stores {', '.join((*topics, *clusters))} in {directory}")
-            try:
-                await trio.sleep_forever()
-            finally:
-                counters = opened.statistics()
-                note(f"{counters.stored} events stored, {counters.repeats} repeats left out, {counters.missed} missed")
+            await interruption.wait()
+        counters = opened.statistics()
+        note(f"{counters.stored} events stored, {counters.repeats} repeats left out, {counters.missed} missed")
 
-    return run_until_done(store, endless=True)
+    return run_until_interrupted(store)
 
 
 for _verb in (status, tail, replay, verify, trim, drop, transfer, forget):

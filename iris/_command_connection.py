@@ -198,33 +198,68 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     return with_connection
 
 
+@final
+class Interruption:
+    """The first SIGINT or SIGTERM, for verbs that serve others: they end in order when it comes.
+
+    Until the work waits for it, it cancels the work, which is not up yet.
+    """
+
+    def __init__(self) -> None:
+        self.scope: Final = trio.CancelScope()
+        """Of the work."""
+        self._come = trio.Event()
+        self._awaited = False
+
+    async def wait(self) -> None:
+        """Wait for it; the work goes on then, and has to end."""
+        self._awaited = True
+        await self._come.wait()
+
+    def come(self) -> None:
+        """It has come."""
+        if self._awaited:
+            self._come.set()
+        else:
+            self.scope.cancel()
+
+
 def run_until_done(work: Callable[[], Awaitable[int | None]], *, endless: bool = False) -> int:
     """Run ``work`` and return its exit status.
 
-    The first SIGINT or SIGTERM cancels it: nodes say goodbye and handlers finish, within the drain time.  The second
-    ends the process at once.  Interrupted work has the status 128 + signal, or 0 if it is ``endless``: then an
-    interruption is its proper end.
+    The first SIGINT or SIGTERM cancels it: its node says goodbye.  The second ends the process at once.  Interrupted
+    work has the status 128 + signal, or 0 if it is ``endless``: then an interruption is its proper end.
     """
-    return trio.run(_supervise, work, endless)
+    return trio.run(_supervise, lambda _: work(), endless)
 
 
-async def _supervise(work: Callable[[], Awaitable[int | None]], endless: bool) -> int:
+def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> int:
+    """Run ``work``, which serves others until it is interrupted, and return its exit status.
+
+    The first SIGINT or SIGTERM lets it end in order: what it has begun for others is finished, within
+    ``Config.drain_timeout``, and its node says goodbye.  The second ends the process at once, with 128 + signal.
+    """
+    return trio.run(_supervise, work, True)
+
+
+async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endless: bool) -> int:
     status: int | None = None
     received: list[int] = []
+    interruption = Interruption()
 
-    async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
                 if received:
                     os._exit(128 + number)
                 received.append(number)
-                scope.cancel()
+                interruption.come()
 
     async with trio.open_nursery() as watcher:
-        with trio.CancelScope() as scope:
-            await watcher.start(functools.partial(watch, scope))
-            status = await work()
+        with interruption.scope:
+            await watcher.start(watch)
+            status = await work(interruption)
         watcher.cancel_scope.cancel()
     if received:
         return 0 if endless else 128 + received[0]

@@ -11,7 +11,7 @@ from typing import Final
 import click
 import trio
 
-from iris._command_connection import Connection, run_until_done
+from iris._command_connection import Connection, Interruption, run_until_interrupted
 from iris._command_number import POSITIVE
 from iris._command_output import note
 from iris.cluster.address_rules import check_listening
@@ -130,7 +130,7 @@ def gateway(
             raise click.UsageError(f"cannot write {status}: {error.strerror}") from None
     connection = Connection(credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks)
 
-    async def carry() -> None:
+    async def carry(interruption: Interruption) -> None:
         async with (
             connection.open(GATEWAY) as node,
             open_gateway(
@@ -142,14 +142,13 @@ def gateway(
             note(f"{node.id} is a gateway of site {site} {place}")
             if status is not None:
                 nursery.start_soon(_keep_status, opened, status)
-            try:
-                await trio.sleep_forever()
-            finally:
-                counters = opened.statistics()
-                refused = sum(counters.refused.values())
-                note(f"{counters.carried} frames carried, {counters.carried_bytes} bytes, {refused} frames refused")
+            await interruption.wait()
+            nursery.cancel_scope.cancel()
+        counters = opened.statistics()
+        refused = sum(counters.refused.values())
+        note(f"{counters.carried} frames carried, {counters.carried_bytes} bytes, {refused} frames refused")
 
-    return run_until_done(carry, endless=True)
+    return run_until_interrupted(carry)
 
 
 async def _keep_status(opened: Gateway, file: Path) -> None:

@@ -8,32 +8,47 @@ import traceback
 from pathlib import Path
 
 import click
-import trio
 
 import iris
-from iris._command_connection import Connection, connected, run_until_done
+from iris._command_connection import Connection, Interruption, connected, run_until_interrupted
+from iris._command_number import POSITIVE
 from iris._command_output import note
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 @click.option("--cluster", metavar="NAME", help="The cluster to serve; the service's own name if not given.")
+@click.option(
+    "--drain-timeout",
+    type=POSITIVE,
+    default=iris.Config().drain_timeout,
+    show_default=True,
+    metavar="SECONDS",
+    help="When it is to end: how long what it has begun may take.",
+)
 @connected
-def run(connection: Connection, target: str, cluster: str | None) -> int:
+def run(connection: Connection, target: str, cluster: str | None, drain_timeout: float) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
 
-    The module is looked for in the current directory first. Ctrl-C lets running handlers finish and leaves.
+    The module is looked for in the current directory first.
+
+    Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
+    begun is finished, within the drain time. A second one ends it at once.
     """
     service = load_service(target)
     name = cluster or service.name
+    config = iris.Config(drain_timeout=drain_timeout)
 
-    async def serve() -> None:
-        async with connection.open(name) as node, node.join(name, service):
+    async def serve(interruption: Interruption) -> None:
+        async with connection.open(name, config) as node, node.join(name, service) as membership:
             where = ", ".join(node.addresses) or "this machine"
             note(f"{node.id} serves {name} at {where}")
-            await trio.sleep_forever()
+            await interruption.wait()
+            at_work = membership.statistics().at_work
+            if at_work:
+                note(f"{at_work} at work: leaving within {drain_timeout:g} s; interrupt again to leave at once")
 
-    return run_until_done(serve, endless=True)
+    return run_until_interrupted(serve)
 
 
 def load_service(target: str) -> iris.Service:

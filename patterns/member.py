@@ -129,6 +129,11 @@ class ServiceStatistics:
     tunnels_cancelled: int
     """Tunnels whose handler was still at work when this member left."""
 
+    @property
+    def at_work(self) -> int:
+        """Requests, broadcasts and tunnels that run or wait: what a member that leaves waits for."""
+        return self.running + self.queued + self.broadcasts_queued + self.tunnels_running
+
 
 @final
 class Membership:

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 import iris
 from iris._command import run_command
-from iris._command_connection import run_until_done
+from iris._command_connection import Interruption, run_until_done, run_until_interrupted
 from iris._command_keys import wall_clock
 from iris._command_passphrase import VARIABLE
 from iris.security.credential_watch import CredentialWatch
@@ -329,6 +330,60 @@ def test_the_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPa
 
     run_until_done(work)
     assert statuses == [143]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_serves_others_is_not_cut_off_by_the_first_signal(number: signal.Signals) -> None:
+    ended: list[str] = []
+
+    async def serve(interruption: Interruption) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def interrupt() -> None:
+                await wait_all_tasks_blocked()
+                signal.raise_signal(number)
+
+            nursery.start_soon(interrupt)
+            await interruption.wait()
+            await trio.lowlevel.checkpoint()
+            ended.append("in order")
+
+    assert run_until_interrupted(serve) == 0
+    assert ended == ["in order"]
+
+
+def test_who_is_not_up_yet_is_cut_off_by_it() -> None:
+    async def serve(interruption: Interruption) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep_forever()
+
+    assert run_until_interrupted(serve) == 0
+
+
+def test_the_second_signal_ends_who_serves_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    gone = trio.Event()
+
+    def leave(status: int) -> None:
+        statuses.append(status)
+        gone.set()
+
+    monkeypatch.setattr(os, "_exit", leave)
+
+    async def serve(interruption: Interruption) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def interrupt() -> None:
+                await wait_all_tasks_blocked()
+                signal.raise_signal(signal.SIGTERM)
+
+            nursery.start_soon(interrupt)
+            await interruption.wait()
+        signal.raise_signal(signal.SIGINT)
+        await gone.wait()  # a handler that never comes to an end
+
+    run_until_interrupted(serve)
+    assert statuses == [130]
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1)])

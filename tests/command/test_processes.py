@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tests.support.command import COMMAND, PATIENCE, Terminal, interrupt, open_t
 
 APP = """
 import os, signal
-import iris
+import iris, trio
 
 store = iris.Service("store")
 
@@ -27,6 +29,17 @@ async def give_back(request: iris.Request) -> object:
 @store.request("die")
 async def die(request: iris.Request) -> object:
     os.kill(os.getpid(), signal.SIGKILL)
+
+@store.request("slow")
+async def slow(request: iris.Request) -> object:
+    print("begun", flush=True)
+    await trio.sleep(1)
+    return request.payload
+
+@store.request("stuck")
+async def stuck(request: iris.Request) -> object:
+    print("begun", flush=True)
+    await trio.sleep_forever()
 
 @store.tunnel
 async def half(tunnel: iris.Tunnel) -> None:
@@ -55,6 +68,49 @@ def test_the_member_that_dies_of_a_request_is_told_in_one_line(terminal: Termina
         done = terminal.run("request", "store", "--operation", "die", "--timeout", "20")
         assert "store" in complaint(done)
         assert member.wait(PATIENCE) == -9
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_member_that_is_told_to_end_answers_what_it_has_begun(terminal: Terminal, number: signal.Signals) -> None:
+    with (
+        terminal.started("run", "app:store", announces="serves store") as member,
+        terminal.started("request", "store", "hello", "--operation", "slow", "--timeout", "20") as asker,
+    ):
+        assert member.stdout is not None
+        assert member.stdout.readline() == b"begun\n"
+        assert interrupt(member, number) == 0
+        out, said = asker.communicate(timeout=PATIENCE)
+        assert (asker.returncode, out, said) == (0, b"hello\n", b"")
+        assert member.stderr is not None
+        assert member.stderr.read() == b"iris: 1 at work: leaving within 5 s; interrupt again to leave at once\n"
+
+
+def test_a_second_signal_ends_a_member_at_once(terminal: Terminal) -> None:
+    with (
+        terminal.started("run", "app:store", announces="serves store") as member,
+        terminal.started("request", "store", "--operation", "stuck", "--timeout", "20"),
+    ):
+        assert member.stdout is not None
+        assert member.stderr is not None
+        assert member.stdout.readline() == b"begun\n"
+        member.send_signal(signal.SIGTERM)
+        assert member.stderr.readline().startswith(b"iris: 1 at work")
+        began = time.monotonic()
+        assert interrupt(member, signal.SIGTERM) == 143
+        assert time.monotonic() - began < 4, "it has waited for its handler"
+
+
+def test_what_does_not_end_within_the_drain_time_is_cut_off(terminal: Terminal) -> None:
+    with (
+        terminal.started("run", "app:store", "--drain-timeout", "0.5", announces="serves store") as member,
+        terminal.started("request", "store", "--operation", "stuck", "--timeout", "20") as asker,
+    ):
+        assert member.stdout is not None
+        assert member.stdout.readline() == b"begun\n"
+        assert interrupt(member, signal.SIGTERM) == 0
+        _, said = asker.communicate(timeout=PATIENCE)
+        assert asker.returncode == 1
+        assert b"left the cluster 'store' while the request ran" in said
 
 
 def test_a_tunnel_whose_member_dies_is_an_error_and_no_silent_truncation(terminal: Terminal) -> None:
