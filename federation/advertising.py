@@ -63,6 +63,8 @@ class Advertising:
         """Gateways of other sites that neighbours are not told of, for there are too many or they export too much."""
         self.cut = 0
         """Entries of this site that are not exported, for there are too many."""
+        self.leaving = False
+        """Whether neighbours are told that nothing leads through this gateway any more."""
         self._directory = directory
         self._own = directory.own
         self._transit = transit
@@ -236,6 +238,8 @@ class Advertising:
 
     def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
         """Return the path that a neighbour is told; empty for none."""
+        if self.leaving:
+            return ()
         local = site == self._own.site
         if origin == self._own:
             return () if local else (self._own,)

@@ -60,6 +60,10 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds in which gateways of one site have named each other at the latest."""
 
+_STILL: Final = 0.25
+"""Seconds without a frame after which a gateway that leaves has carried what was on its way: more than the ways of one
+session take to change."""
+
 _FLOOD_PAUSE: Final = 30.0
 """Seconds for which a neighbour that floods the directory is not listened to."""
 
@@ -390,6 +394,20 @@ class Gateway:
         self._advertising.remove(node)
         self._lost.unpark_all()
 
+    async def drain(self) -> None:
+        """Have everybody turn to other gateways, and carry what is still on its way; then this one can end.
+
+        Returns when nothing has passed for a moment, at the latest after ``Config.drain_timeout``.
+        """
+        self._advertising.leaving = True
+        self._stale.update(self._near.peers, self._between.peers)
+        self._tell()
+        with trio.move_on_after(self._near.config.drain_timeout):
+            carried = -1
+            while carried != self._carrying.carried:
+                carried = self._carrying.carried
+                await trio.sleep(_STILL)
+
     def end(self) -> None:
         """Have the nodes of this site told that nothing leads or may cross here any more; later ones too."""
         self._allowed = Allowed((), (), ())
@@ -449,7 +467,9 @@ async def open_gateway(
         ConfigError: the node has no site, or no right to be a gateway; an address or the rate cannot be used; or a
             realm is not trusted by the node's credential.
 
-    Leaving it, or cancelling it, tells neighbours goodbye; their nodes turn to other gateways.
+    Leaving it drains first: nodes and neighbours turn to other gateways, and what is on its way is carried, within
+    ``Config.drain_timeout``.  Cancelling it skips that: frames on their way through it are lost, and their sessions
+    notice.  Both tell neighbours goodbye.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ConfigError(f"a gateway's rate is {rate}: use bytes per second, or None for any")
@@ -495,6 +515,7 @@ async def open_gateway(
             nursery.start_soon(gateway.keep_dialling, url, alias)
         try:
             yield gateway
+            await gateway.drain()
         finally:
             with trio.CancelScope(shield=True):
                 parts.revoking.detach(between)

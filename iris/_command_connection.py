@@ -230,7 +230,11 @@ def run_until_done(work: Callable[[], Awaitable[int | None]], *, endless: bool =
     The first SIGINT or SIGTERM cancels it: its node says goodbye.  The second ends the process at once.  Interrupted
     work has the status 128 + signal, or 0 if it is ``endless``: then an interruption is its proper end.
     """
-    return trio.run(_supervise, lambda _: work(), endless)
+
+    async def work_alone(_: Interruption) -> int | None:
+        return await work()
+
+    return trio.run(_supervise, work_alone, endless)
 
 
 def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> int:

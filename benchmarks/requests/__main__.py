@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.requests import broadcast, kill, overload, overload_processes
+from benchmarks.requests import broadcast, kill, overload, overload_processes, restarts
 
 
 def main() -> None:
@@ -19,6 +19,9 @@ def main() -> None:
     real = cases.add_parser("overload-processes", help="the same between processes, in real time")
     real.add_argument("--seconds", type=float, default=15.0)
     cases.add_parser("broadcast", help="what a broadcast costs its sender, by the number of members")
+    rolling = cases.add_parser("restarts", help="members that are restarted by SIGTERM, in turn, under load")
+    rolling.add_argument("--members", type=int, default=4)
+    rolling.add_argument("--restarts", type=int, default=10, help="of each member")
     given = parser.parse_args()
     match given.case:
         case "kill":
@@ -29,6 +32,8 @@ def main() -> None:
             kept = overload_processes.conduct(seconds=given.seconds)
         case "broadcast":
             kept = broadcast.conduct()
+        case "restarts":
+            kept = restarts.conduct(members=given.members, restarts=given.restarts)
         case _:
             raise AssertionError(given.case)
     sys.exit(not kept)

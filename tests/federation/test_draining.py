@@ -1,0 +1,81 @@
+"""A gateway that leaves has everybody turn to other gateways first: nothing that is on its way is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.federation.gateway import open_gateway
+from iris.testing import Network, open_network
+from tests.support.federations import EVERYTHING, echo, gateway_url
+
+
+async def be_gateway(
+    network: Network,
+    site: str,
+    number: int,
+    ending: trio.Event,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    other = {"us": "eu", "eu": "us"}[site]
+    async with (
+        network.open_node("gateway", host=f"{site}-{number}", site=site) as node,
+        open_gateway(
+            node,
+            listen=[gateway_url(f"{site}-{number}")],
+            peers=[gateway_url(f"{other}-{each}") for each in (1, 2)],
+            policy=EVERYTHING,
+        ) as gateway,
+    ):
+        with trio.move_on_after(2):  # there is none yet at the site that comes up later
+            await gateway.wait_for_site(other)
+        task_status.started()
+        await ending.wait()
+
+
+@pytest.mark.parametrize("site", ["us", "eu"])
+async def test_no_request_fails_when_gateways_are_restarted_one_after_the_other(
+    site: str, autojump_clock: MockClock
+) -> None:
+    outcomes: Counter[str] = Counter()
+    over = trio.Event()
+    async with open_network(seed=3) as network, trio.open_nursery() as nursery:
+        network.memory.latency = (0.02, 0.02)
+        endings = {(at, number): trio.Event() for at in ("us", "eu") for number in (1, 2)}
+        for (at, number), ending in endings.items():
+            await nursery.start(be_gateway, network, at, number, ending)
+        async with (
+            network.open_node("store", site="eu") as member,
+            member.join("store", echo("store")),
+            network.open_node("shop", site="us") as shop,
+        ):
+            await shop.wait_for("store")
+
+            async def ask() -> None:
+                while not over.is_set():
+                    try:
+                        await shop.request("store", b"x", timeout=20)
+                    except iris.IrisError as error:
+                        outcomes[str(error)] += 1
+                    else:
+                        outcomes["reply"] += 1
+
+            async with trio.open_nursery() as asking:
+                for _ in range(4):
+                    asking.start_soon(ask)
+                for number in (1, 2):
+                    await trio.sleep(1)
+                    endings[site, number].set()
+                    await trio.sleep(1)
+                    endings[site, number] = trio.Event()
+                    await nursery.start(be_gateway, network, site, number, endings[site, number])
+                await trio.sleep(1)
+                over.set()
+        for ending in endings.values():
+            ending.set()
+    assert set(outcomes) == {"reply"}
+    assert outcomes["reply"] > 100
