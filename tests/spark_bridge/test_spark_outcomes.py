@@ -115,7 +115,7 @@ def guarded(realm: Path, tmp_path: Path) -> Iterator[Realm]:
 
 
 def test_executors_read_with_a_sealed_credential_that_can_do_nothing_else(spark: SparkSession, guarded: Realm) -> None:
-    sealed = guarded.sealed("analysts", "--publish", "nothing", "--subscribe", "nothing")
+    sealed = guarded.sealed("analysts", "--no-publish", "--no-subscribe")
     (row,) = spark.read.format("iris").option("credential", str(sealed)).load().collect()
     assert bytes(row.value) == b"secret"
 
