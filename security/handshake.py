@@ -26,10 +26,12 @@ What each frame proves, and to whom:
 3. The last frame is from the node in ``Established.peer``, to this very response; and with it the hello of the
    first frame, because Noise binds the whole transcript.
 
-It is ``Noise_XXpsk0+psk3_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm; between two realms
-it is their pair secret, the prologue names both, and each end verifies the other by that one's root.  psk3 is an
-ML-KEM-768 shared secret: encapsulation key in the first payload, ciphertext in the second; so a session recorded
-today stays closed to a later quantum computer.  Authentication is classical: X25519 and Ed25519.
+It is ``Noise_XXpsk0+psk2_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm; between two realms
+it is their pair secret, the prologue names both, and each end verifies the other by that one's root.  psk2 is an
+ML-KEM-768 shared secret: its encapsulation key is in the first payload, its ciphertext stands before the second
+message, for that message's payload is sealed with it.  So papers and sessions that are recorded today stay closed to a
+later quantum computer, also if its owner knows the gate secret; the responder's X25519 key, which comes before its
+papers, does not.  Authentication is classical: X25519 and Ed25519.
 
 Errors: ``receive_*`` raise AuthenticationError and nothing else for what a peer sent.  Frames that are not genuine
 change nothing (``over`` stays False): the genuine one may still come.  A genuine frame with a chain that does not
@@ -293,12 +295,13 @@ class Initiator(_Side):
         """
         noise = self._take_noise()
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_RESPONSE, self._index)
-        payload = noise.read_message(message)
-        self.over = True  # from here on the answer is genuine, and any error is final
-        if len(payload) < CIPHERTEXT_SIZE:
+        if len(message) < CIPHERTEXT_SIZE:
             raise AuthenticationError("handshake: no room for a key encapsulation")
-        noise.psks[3] = Secret(self._decapsulation_key.decapsulate(payload[:CIPHERTEXT_SIZE]))
-        peer, hello = self._read_papers_untrusted(payload[CIPHERTEXT_SIZE:], noise.rs, remote_index, wall_now)
+        # Any ciphertext of this size opens to some secret; with another than the responder's the payload does not open.
+        noise.psks[2] = Secret(self._decapsulation_key.decapsulate(message[:CIPHERTEXT_SIZE]))
+        payload = noise.read_message(message[CIPHERTEXT_SIZE:])
+        self.over = True  # from here on the answer is genuine, and any error is final
+        peer, hello = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
         if self._expected is not None and peer.node_id != self._expected:
             raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
         header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, remote_index, self._index)
@@ -379,8 +382,8 @@ class Responder(_Side):
         try:
             papers = self._papers(wall_now)
             shared, ciphertext = encapsulation_key.encapsulate()
-            noise.psks[3] = Secret(shared)
-            message = noise.write_message(ciphertext + papers + hello)
+            noise.psks[2] = Secret(shared)
+            message = ciphertext + noise.write_message(papers + hello)
         except AuthenticationError:
             self.over = True
             raise

@@ -1,6 +1,6 @@
 """The handshake patterns of Noise, as data, and the reading of protocol names (sections 7, 8, 9 and 18.1).
 
-Iris runs ``XXpsk0+psk3``.  The others are here because the public test vectors speak them.
+Iris runs ``XXpsk0+psk2``.  The others are here because the public test vectors speak them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class NoiseProtocol:
 
 @functools.lru_cache(maxsize=1024)
 def read_protocol_name(protocol_name: str) -> NoiseProtocol:
-    """Take apart a name like ``Noise_XXpsk0+psk3_25519_AESGCM_SHA256``.
+    """Take apart a name like ``Noise_XXpsk0+psk2_25519_AESGCM_SHA256``.
 
     Raises:
         ValueError: it is not one, or not over 25519.

@@ -30,7 +30,7 @@ class Suite(enum.IntEnum):
     @property
     def protocol_name(self) -> str:
         """The whole Noise protocol name."""
-        return f"Noise_XXpsk0+psk3_25519_{self.cipher}_SHA256"
+        return f"Noise_XXpsk0+psk2_25519_{self.cipher}_SHA256"
 
 
 def choose_suite(cpuinfo: str | None) -> Suite:

@@ -18,7 +18,7 @@ from iris.security.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prolo
 from iris.security.noise import HandshakeState
 from iris.security.suite import Suite
 from tests.support.realms import WALL, TestRealm, seeded_entropy
-from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, finish, start
+from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, start
 
 REALM = TestRealm()
 ORDERS, BILLING = REALM.identity("orders"), REALM.identity("billing")
@@ -273,30 +273,34 @@ def test_a_stranger_costs_no_diffie_hellman(monkeypatch: pytest.MonkeyPatch) -> 
         responder.respond(b"", wall_now=WALL)
 
 
-def test_without_the_key_encapsulation_the_session_keys_are_others() -> None:
-    """psk3 enters the keys: an attacker who breaks X25519 alone cannot read the session."""
-    dialled, answered = finish(*start(ORDERS, BILLING))
+def test_without_the_key_encapsulation_neither_papers_nor_session_open() -> None:
+    """psk2 enters all keys from the responder's payload on.
+
+    Whoever breaks X25519 alone reads neither who answers nor what is said, not even with the gate secret.
+    """
     initiator, responder = start(ORDERS, BILLING)
     responder.receive_first_untrusted(initiator.frame)
     response = responder.respond(b"from the listener", wall_now=WALL)
+    ciphertext, message = response[16 : 16 + CIPHERTEXT_SIZE], response[16 + CIPHERTEXT_SIZE :]
     state = initiator._noise
     assert state is not None
-    state.read_message(response[16:])
-    state.psks[3] = bytes(32)  # all of Noise is right, the shared secret of ML-KEM is not
-    last = b"\3\1\0\0" + RESPONDER_INDEX.to_bytes(4, "big") + INITIATOR_INDEX.to_bytes(8, "big")
-    message = state.write_message(initiator._papers(WALL))
+    state.psks[2] = bytes(32)  # all of Noise is right, the shared secret of ML-KEM is not
     with pytest.raises(AuthenticationError):
-        responder.receive_last_untrusted(last + message, now=0.0, wall_now=WALL)
-    assert answered.session.open_untrusted(dialled.session.seal(b"x")) == b"x"
+        state.read_message(message)
+    state.psks[2] = initiator._decapsulation_key.decapsulate(ciphertext)
+    assert state.read_message(message).endswith(b"from the listener")
 
 
-def answered_by_insider(make_payload: Callable[[bytes, Responder], bytes]) -> Initiator:
+def answered_by_insider(make_payload: Callable[[Responder], bytes]) -> Initiator:
     """Answer a first frame as a node of the realm that puts into the payload what it likes."""
     initiator, responder = start(ORDERS, BILLING)
     responder.receive_first_untrusted(initiator.frame)
     state = responder._noise
     assert state is not None
-    message = state.write_message(make_payload(bytes(CIPHERTEXT_SIZE), responder))
+    assert responder._encapsulation_key is not None
+    shared, ciphertext = responder._encapsulation_key.encapsulate()
+    state.psks[2] = shared
+    message = ciphertext + state.write_message(make_payload(responder))
     header = HEADER.pack(HANDSHAKE_RESPONSE, 1, 0, INITIATOR_INDEX, RESPONDER_INDEX)
     with pytest.raises(AuthenticationError):
         initiator.receive_untrusted(header + message, now=0.0, wall_now=WALL)
@@ -306,24 +310,32 @@ def answered_by_insider(make_payload: Callable[[bytes, Responder], bytes]) -> In
 def test_a_response_without_room_for_what_belongs_there_ends_the_handshake() -> None:
     genuine = BILLING.certificate.signed + BILLING.delegation.signed
 
-    def cut_ciphertext(ciphertext: bytes, _: Responder) -> bytes:
-        return ciphertext[:-1]
+    def no_papers(_: Responder) -> bytes:
+        return bytes(23)
 
-    def no_papers(ciphertext: bytes, _: Responder) -> bytes:
-        return ciphertext + bytes(23)
+    def cut_papers(responder: Responder) -> bytes:
+        return responder._papers(WALL)[:-1]
 
-    def cut_papers(ciphertext: bytes, responder: Responder) -> bytes:
-        return ciphertext + responder._papers(WALL)[:-1]
+    def sizes_that_lie(_: Responder) -> bytes:
+        return struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + genuine
 
-    def sizes_that_lie(ciphertext: bytes, _: Responder) -> bytes:
-        return ciphertext + struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + genuine
-
-    def sizes_swapped(ciphertext: bytes, responder: Responder) -> bytes:
+    def sizes_swapped(responder: Responder) -> bytes:
         papers = responder._papers(WALL)
-        return ciphertext + papers[:20] + papers[22:24] + papers[20:22] + papers[24:]
+        return papers[:20] + papers[22:24] + papers[20:22] + papers[24:]
 
-    for make_payload in (cut_ciphertext, no_papers, cut_papers, sizes_that_lie, sizes_swapped):
+    for make_payload in (no_papers, cut_papers, sizes_that_lie, sizes_swapped):
         assert answered_by_insider(make_payload).over
+
+
+@pytest.mark.parametrize("size", [0, 1, CIPHERTEXT_SIZE - 1, CIPHERTEXT_SIZE, CIPHERTEXT_SIZE + 31])
+def test_a_response_without_room_for_a_key_encapsulation_changes_nothing(size: int) -> None:
+    initiator, responder = start(ORDERS, BILLING)
+    responder.receive_first_untrusted(initiator.frame)
+    response = responder.respond(b"", wall_now=WALL)
+    with pytest.raises(AuthenticationError):
+        initiator.receive_untrusted(response[: 16 + size], now=0.0, wall_now=WALL)
+    assert not initiator.over
+    assert initiator.receive_untrusted(response, now=0.0, wall_now=WALL).peer.cluster == BILLING.cluster
 
 
 def test_surplus_bytes_in_the_last_frame_end_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
