@@ -55,7 +55,9 @@ class Registry:
         entry = self._directory / f"{node}{_SUFFIX}"
         draft = self._directory / f".{node}.draft"
         try:
-            draft.write_text(json.dumps({"addresses": addresses, "process": os.getpid(), "site": self._site}))
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)  # under any umask
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps({"addresses": addresses, "process": os.getpid(), "site": self._site}))
             draft.replace(entry)
         except OSError as error:
             raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None

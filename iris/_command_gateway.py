@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import secrets
 from pathlib import Path
 from typing import Final
 
@@ -169,9 +171,12 @@ def _write_status(file: Path, counters: GatewayStatistics) -> None:
     """Write the counters; the file is whole at any time, and as it was if this fails."""
     told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
     told |= {name: dict(told[name]) for name in ("refused", "neighbours")}
-    draft = file.with_suffix(".draft")
+    draft = file.with_name(f".{file.name[:64]}.{secrets.token_hex(8)}")
     try:
-        draft.write_text(json.dumps(told))
+        # Readable by all, as counters are, and written by this user only, whatever the umask.
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "w") as written:
+            written.write(json.dumps(told))
         draft.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

@@ -28,6 +28,9 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 DAYS = Finite(0.0001, 36_525)
 """Nine seconds to a hundred years: what is shorter has ended before it is handed out, and dates have four digits."""
 
+SEALED_DAYS: Final = Finite(0.0001, 366)
+"""A year at most: who receives a delegation for much longer refuses it."""
+
 _NO_TOPICS: Final = ("", "none", "nothing")
 """What people write who mean no topic, where a pattern is wanted."""
 
@@ -132,7 +135,7 @@ def _topics(option: str, patterns: tuple[str, ...], *, none: bool) -> Patterns:
 @keys.command()
 @click.argument("file", type=FILE, metavar="CREDENTIAL")
 @takes_output
-@click.option("--days", type=DAYS, default=30.0, show_default=True, help="Validity.")
+@click.option("--days", type=SEALED_DAYS, default=30.0, show_default=True, help="Validity.")
 @click.option("--previous", type=FILE, metavar="FILE", help="The sealed credential to renew: its node keys stay.")
 @asks_passphrase
 def seal(file: Path, out: Path, days: float, previous: Path | None, asks: bool) -> None:

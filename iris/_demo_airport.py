@@ -72,7 +72,7 @@ async def _open_directory() -> AsyncGenerator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="iris-demo-", dir=parent))
     try:
         for name in ("work", "run"):
-            (directory / name).mkdir()
+            (directory / name).mkdir(mode=0o700)
         yield directory
     finally:
         with trio.CancelScope(shield=True):

@@ -34,6 +34,13 @@ CLOCK_TOLERANCE: Final = 300
 DELEGATION_LIFETIME: Final = 24 * 3600
 """Seconds that a node's delegation lasts unless it is issued for longer: one day's work for who steals a node key."""
 
+LONGEST_DELEGATION: Final = 2 * DELEGATION_LIFETIME
+"""Seconds from the start to the end of a delegation for one node id, which is one boot; who receives one that is for
+longer refuses it.  Whoever had a cluster's key for a moment, and made a delegation then, is out two days later."""
+
+LONGEST_SEALED: Final = 400 * 24 * 3600
+"""The same for one that names half of a node id, which is for one machine: a year, and time to renew it."""
+
 MAX_SIGNED: Final = 8 * 1024
 """Bytes of a signed certificate; what does not fit is refused when it is issued."""
 
@@ -148,9 +155,12 @@ def issue_delegation(
     """Sign a delegation with the cluster's key; ``node`` is a node id (32 hexadecimal digits) or its first half.
 
     Raises:
-        ConfigError: the validity is empty.
+        ConfigError: the validity is empty, or longer than anybody would accept.
     """
-    start, end = _validity(not_before, not_after, f"delegation of a node of cluster {cluster!r}")
+    what = f"delegation of a node of cluster {cluster!r}"
+    start, end = _validity(not_before, not_after, what)
+    if end - start > (longest := _longest_delegation(node)):
+        raise ConfigError(f"{what}: it would be for {(end - start) / 86_400:.1f} days: {longest // 86_400} at most")
     fields = (VERSION, cluster, bytes.fromhex(node), static_key, signing_key, start, end)
     return NodeDelegation(
         cluster=cluster,
@@ -260,6 +270,8 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE
         ):
+            if not_after - not_before > (longest := _longest_delegation(node.hex())):
+                raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
             return NodeDelegation(
                 cluster=cluster,
                 node=node.hex(),
@@ -271,6 +283,11 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             )
         case _:
             raise AuthenticationError(f"{what}: malformed, or of another version or cluster")
+
+
+def _longest_delegation(node: str) -> int:
+    """Return how many seconds a delegation for a node id, or for half of one, may be for."""
+    return LONGEST_DELEGATION if len(node) == 32 else LONGEST_SEALED
 
 
 def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation | None, wall_now: float) -> None:

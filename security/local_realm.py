@@ -19,7 +19,10 @@ made under the lock, and appear whole.
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
@@ -35,6 +38,8 @@ from iris.security.private_files import locked, make_private_directory, read_pri
 from iris.security.rights import Rights
 from iris.security.signing import SigningKey
 
+_log: Final = logging.getLogger("iris")
+
 _DAY: Final = 24 * 3600
 CERTIFICATE_LIFETIME: Final = 366 * _DAY
 """Seconds; nobody is asked to do anything when one ends: the next start after the last month begins makes another."""
@@ -46,6 +51,11 @@ _MENDED: Final = "set IRIS_HOME to a directory that this user can write"
 
 _EVERYTHING: Final = Rights(serves=(">",), publishes=None, subscribes=None, gateway=True)
 """One user's programs trust each other: whoever could misuse a certificate could read the root key as well."""
+
+_RUNTIME: Final = "runtime directory"
+_INSTEAD: Final = "set XDG_RUNTIME_DIR to a directory of this user with mode 0700"
+_ABSENT: Final = "is not there"
+_WRITABLE: Final = 0o022
 
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 -- a directory there is used only if it is private to this user
 
@@ -201,7 +211,8 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     """Return the directory for sockets and the registry of a realm, made private to this user.
 
     It is ``$XDG_RUNTIME_DIR/iris/<fingerprint>``, or ``/tmp/iris-<uid>/<fingerprint>`` where that variable is
-    not set, leads to a directory that is not this user's, or is too long for the path of a socket.
+    not set, is too long for the path of a socket, or leads to a directory that is not there, is not this user's, or can
+    be written to by others; of the last two there is a line in the log.
 
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
@@ -209,15 +220,44 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     user = os.geteuid()
     base = Path(environment.get("XDG_RUNTIME_DIR") or "/nonexistent")
     directory = base / "iris" / fingerprint
-    if len(str(directory)) > _MAX_DIRECTORY or not _belongs_to(base, user):
+    unfit = _unfit(base, user)
+    if unfit or len(str(directory)) > _MAX_DIRECTORY:
         directory = _TEMPORARY / f"iris-{user}" / fingerprint
-    make_private_directory(directory.parent, "runtime directory")
-    return make_private_directory(directory, "runtime directory")
+        if unfit not in ("", _ABSENT):
+            _warn(
+                f"XDG_RUNTIME_DIR is not used: {base} {unfit}; sockets are in {directory.parent}, where processes with "
+                "another XDG_RUNTIME_DIR do not look for them"
+            )
+        if reason := _unsafe(_TEMPORARY):
+            raise ConfigError(f"{_RUNTIME} {directory.parent}: {reason}")
+    make_private_directory(directory.parent, _RUNTIME, _INSTEAD)
+    return make_private_directory(directory, _RUNTIME, _INSTEAD)
 
 
-def _belongs_to(directory: Path, user: int) -> bool:
+def _unfit(directory: Path, user: int) -> str:
+    """Return why a directory is not one in which this user's sockets may be; nothing if it is one."""
     try:
         status = directory.stat()
     except OSError:
-        return False
-    return status.st_uid == user
+        return _ABSENT
+    if status.st_uid != user:
+        return f"belongs to user {status.st_uid}, not to user {user}"
+    if status.st_mode & _WRITABLE:
+        return f"can be written to by others (mode {stat.S_IMODE(status.st_mode):04o}; it should be 0700)"
+    return ""
+
+
+def _unsafe(directory: Path) -> str:
+    """Return what is wrong with a directory in which everybody has files; nothing if they are safe from each other."""
+    mode = directory.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return (
+            f"anybody can replace what is in {directory} (mode {stat.S_IMODE(mode):04o}, without the sticky bit): "
+            f"{_INSTEAD}, or run as root: chmod +t {directory}"
+        )
+    return ""
+
+
+@functools.lru_cache(maxsize=16)  # said once by each process, not by each node
+def _warn(text: str) -> None:
+    _log.warning("%s", text)

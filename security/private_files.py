@@ -122,17 +122,20 @@ def _explained(path: Path, what: str) -> Generator[None]:
         raise ConfigError(f"{what} {path}: cannot be written: {error.strerror}") from None
 
 
-def make_private_directory(path: Path, what: str) -> Path:
+def make_private_directory(path: Path, what: str, instead: str = "") -> Path:
     """Make a directory of mode 0700, and what is missing above it; return it.
+
+    Args:
+        path: where.
+        what: names it in errors.
+        instead: what else can be done if somebody else has made it, where anybody can.
 
     Raises:
         ConfigError: it cannot be made, or it exists and is not private to this user.
     """
     _check_links(path, what)
     try:
-        for parent in reversed((path, *path.parents)):
-            with contextlib.suppress(FileExistsError):
-                parent.mkdir(mode=0o700)
+        make_directories(path)
         status = path.lstat()
     except OSError as error:
         raise ConfigError(f"{what} {path}: cannot be made: {error.strerror}") from None
@@ -140,8 +143,19 @@ def make_private_directory(path: Path, what: str) -> Path:
         raise ConfigError(_symlink(path, what))
     if not stat.S_ISDIR(status.st_mode):
         raise ConfigError(f"{what} {path}: not a directory; move away what stands there")
-    _check_private(path, status, what, "700")
+    _check_private(path, status, what, "700", instead)
     return path
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory, and what is missing above it, each of mode 0700 whatever the umask; others stay as they are.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for directory in reversed((path, *path.parents)):
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)  # parents=True would make those above with the mode of the umask
 
 
 @contextmanager
@@ -197,17 +211,28 @@ def _check_links(path: Path, what: str) -> None:
                 raise ConfigError(_symlink(part, what))
 
 
-def _check_private(path: Path, status: os.stat_result, what: str, mode: str) -> None:
+def _check_private(path: Path, status: os.stat_result, what: str, mode: str, instead: str = "") -> None:
     user = os.geteuid()
     quoted = shlex.quote(str(path))
     if status.st_uid != user:
-        raise ConfigError(
-            f"{what} {path}: belongs to user {status.st_uid}, not to user {user}: run as root: chown {user} {quoted}"
-        )
+        belongs = f"{what} {path}: belongs to user {status.st_uid}, not to user {user}"
+        if _anybody_writes(path.parent):
+            raise ConfigError(
+                f"{belongs}, and anybody could have put it there: do not take it over; "
+                f"{instead or 'use another path'}, or have root remove it: rm -r {quoted}"
+            )
+        raise ConfigError(f"{belongs}: run as root: chown {user} {quoted}")
     if status.st_mode & _OTHERS:
         raise ConfigError(
             f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run: chmod {mode} {quoted}"
         )
+
+
+def _anybody_writes(directory: Path) -> bool:
+    try:
+        return bool(directory.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _symlink(path: Path, what: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy
+from iris.security.private_files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
 from iris.spark_bridge.index import MAP_BYTES, Index, ShardRecord
 from iris.spark_bridge.lmdb_store import LmdbStore
@@ -56,9 +57,8 @@ def open_store(
             )
     try:
         if not look_only:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            segments.mkdir(exist_ok=True, mode=0o700)
-            (directory / "index").mkdir(exist_ok=True, mode=0o700)
+            for made in (directory, segments, directory / "index"):
+                make_directories(made)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from iris.kernel.errors import ConfigError
+from iris.security.private_files import make_directories
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
@@ -30,10 +31,10 @@ def make_shim(cache: Path, program: str, script: str) -> Path:
     if _is_made(shim, program, script):
         return shim
     try:
-        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directories(cache)
         aside = Path(tempfile.mkdtemp(prefix=f"{program}-", dir=cache))
         try:
-            (aside / "bin").mkdir()
+            (aside / "bin").mkdir(mode=0o755)
             (aside / "bin" / program).write_text(script)
             (aside / "bin" / program).chmod(0o755)
             aside.rename(shim)

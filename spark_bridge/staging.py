@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
+from iris.security.private_files import make_directories
 from iris.spark_bridge.appending import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.arrivals import EVENT_OVERHEAD
 from iris.spark_bridge.checksum import crc32
@@ -160,10 +161,11 @@ class Staging:
 
         take(LEAST)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directories(path.parent)
             checksum = 0
 
-            with aside.open("wb") as file:
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)  # under any umask
+            with os.fdopen(descriptor, "wb") as file:
 
                 def write(data: bytes) -> None:
                     nonlocal checksum, size

@@ -12,6 +12,8 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import pack
 from iris.security import signing
 from iris.security.certificate import (
+    LONGEST_DELEGATION,
+    LONGEST_SEALED,
     MAX_SIGNED,
     ClusterCertificate,
     NodeDelegation,
@@ -108,6 +110,32 @@ def test_a_validity_has_two_finite_ends(field: str, value: float) -> None:
         issue_certificate(ROOT, name="orders", public_key=CLUSTER.public, generation=1, rights=RIGHTS, **ends)
     with pytest.raises(ConfigError, match="delegation of a node of cluster 'orders': it would be valid from"):
         issue_delegation(CLUSTER, cluster="orders", node="ab" * 16, static_key=b"s" * 32, signing_key=b"c" * 32, **ends)
+
+
+@pytest.mark.parametrize(
+    ("node", "seconds", "days"),
+    [("ab" * 16, LONGEST_DELEGATION, 2), ("ab" * 8, LONGEST_SEALED, 400)],
+    ids=["one boot", "sealed"],
+)
+def test_a_delegation_for_longer_is_neither_made_nor_accepted(node: str, seconds: int, days: int) -> None:
+    def make(longer: int) -> NodeDelegation:
+        return issue_delegation(
+            CLUSTER,
+            cluster="orders",
+            node=node,
+            static_key=b"s" * 32,
+            signing_key=b"c" * 32,
+            not_before=WALL,
+            not_after=WALL + seconds + longer,
+        )
+
+    assert read_delegation_untrusted(make(0).signed, certificate()).not_after == WALL + seconds
+    with pytest.raises(ConfigError, match=f"delegation of a node of cluster 'orders': .* {days} at most"):
+        make(1)
+    fields = (1, "orders", bytes.fromhex(node), b"s" * 32, b"c" * 32, int(WALL), int(WALL) + seconds + 1)
+    signed = CLUSTER.attach(signing.DELEGATION, pack(fields))
+    with pytest.raises(AuthenticationError, match=f"made for more than {days} days"):
+        read_delegation_untrusted(signed, certificate())
 
 
 def test_every_byte_counts() -> None:

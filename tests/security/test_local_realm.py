@@ -17,6 +17,7 @@ from iris.kernel.errors import ConfigError
 from iris.security.credential_file import encode_credential
 from iris.security.local_realm import (
     CERTIFICATE_LIFETIME,
+    _unfit,
     iris_home,
     local_credential,
     open_local_realm,
@@ -249,7 +250,8 @@ def test_a_home_is_made_with_what_is_below_it(tmp_path: Path, monkeypatch: pytes
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Stands for /tmp."""
     directory = tmp_path / "t"
-    directory.mkdir(mode=0o777)
+    directory.mkdir()
+    directory.chmod(0o1777)
     monkeypatch.setattr("iris.security.local_realm._TEMPORARY", directory)
     return directory
 
@@ -266,31 +268,86 @@ def test_sockets_are_in_the_runtime_directory_of_the_session(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("runtime", [None, "", "/nonexistent", "/proc", "x" * 70])
+@pytest.mark.parametrize("runtime", [None, "", "/nonexistent", "x" * 70])
 def test_otherwise_they_are_in_a_directory_of_this_user_below_tmp(
-    home: Path, temporary: Path, runtime: str | None, monkeypatch: pytest.MonkeyPatch
+    home: Path, temporary: Path, runtime: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if runtime == "/proc":  # there, but root's
-
-        def belongs(directory: Path, _: int) -> bool:
-            return directory != Path("/proc")
-
-        monkeypatch.setattr("iris.security.local_realm._belongs_to", belongs)
     realm = open_local_realm(home=home)
     environment = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
     directory = realm.runtime_directory(environment)
     assert directory == temporary / f"iris-{os.geteuid()}" / realm.fingerprint
+    assert caplog.messages == []
 
 
-def test_a_directory_that_somebody_else_has_put_there_is_refused(
+def test_a_runtime_directory_of_somebody_else_is_not_used_and_that_is_said_once(
+    home: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    realm = open_local_realm(home=home)
+    user = os.geteuid()
+    (tmp_path / "r").mkdir(mode=0o700)
+    monkeypatch.setattr("iris.security.local_realm._unfit", lambda directory, _: _unfit(directory, user + 1))
+    for _ in range(3):
+        directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path / "r")})
+        assert directory == temporary / f"iris-{user}" / realm.fingerprint
+    (line,) = caplog.messages
+    assert line.startswith(f"XDG_RUNTIME_DIR is not used: {tmp_path / 'r'} belongs to user {user}, not to user")
+    assert str(directory.parent) in line
+
+
+@pytest.mark.parametrize(
+    ("mode", "fits"), [(0o700, True), (0o755, True), (0o770, False), (0o777, False), (0o1777, False)]
+)
+def test_a_runtime_directory_that_others_can_write_to_is_not_used(
+    home: Path,
+    temporary: Path,
+    tmp_path: Path,
+    mode: int,
+    fits: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iris.security.local_realm._MAX_DIRECTORY", 1000)
+    realm = open_local_realm(home=home)
+    base = tmp_path / f"r{mode:o}"
+    base.mkdir()
+    base.chmod(mode)
+    directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(base)})
+    if fits:
+        assert directory == base / "iris" / realm.fingerprint
+        assert caplog.messages == []
+    else:
+        assert directory == temporary / f"iris-{os.geteuid()}" / realm.fingerprint
+        assert f"{base} can be written to by others (mode {mode:04o}; it should be 0700)" in caplog.messages[0]
+        assert list(base.iterdir()) == []
+
+
+def test_a_directory_that_somebody_else_has_put_there_is_refused_and_nobody_is_told_to_take_it_over(
     home: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     realm = open_local_realm(home=home)
     user = os.geteuid()
-    (temporary / f"iris-{user + 1}").mkdir(mode=0o700)
+    squatted = temporary / f"iris-{user + 1}"
+    squatted.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(ConfigError, match=f"belongs to user {user}, not to user {user + 1}"):
+    with pytest.raises(ConfigError) as caught:
         realm.runtime_directory({})
+    text = str(caught.value)
+    assert f"runtime directory {squatted}: belongs to user {user}, not to user {user + 1}" in text
+    assert "set XDG_RUNTIME_DIR to a directory of this user with mode 0700" in text
+    assert f"rm -r {squatted}" in text
+    assert "chown" not in text
+
+
+def test_where_everybody_can_replace_what_others_have_nothing_is_put(home: Path, temporary: Path) -> None:
+    realm = open_local_realm(home=home)
+    temporary.chmod(0o777)
+    with pytest.raises(
+        ConfigError, match=r"anybody can replace what is in .* without the sticky bit.* set XDG_RUNTIME_DIR"
+    ):
+        realm.runtime_directory({})
+    assert list(temporary.iterdir()) == []
+    temporary.chmod(0o700)
+    realm.runtime_directory({})
 
 
 def test_a_link_that_somebody_has_put_there_is_refused(home: Path, temporary: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from iris.security import private_files
 from iris.security.private_files import (
     LockHeld,
     locked,
+    make_directories,
     make_private_directory,
     prepared_private,
     read_private,
@@ -64,6 +65,39 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     assert f"belongs to user {user}, not to user {user + 1}: run as root: chown {user + 1} {path}" in refusal(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_another_user_could_have_put_there_is_not_to_be_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    path = shared / "found"
+    path.mkdir(mode=0o700) if kind == "directory" else write_private(path, b"content", "credential")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(ConfigError) as caught:
+        make_private_directory(path, "credential") if kind == "directory" else read_private(path, "credential")
+    text = str(caught.value)
+    assert f"belongs to user {user}, not to user {user + 1}, and anybody could have put it there" in text
+    assert f"use another path, or have root remove it: rm -r {path}" in text
+    assert "chown" not in text
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_directories_are_closed_to_others_and_so_is_what_is_made_above_them(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+    before = mode(tmp_path / "there")
+    previous = os.umask(umask)
+    try:
+        make_directories(tmp_path / "there" / "a" / "b")
+        make_directories(tmp_path / "there" / "a" / "b")
+    finally:
+        os.umask(previous)
+    assert mode(tmp_path / "there") == before
+    assert mode(tmp_path / "there" / "a") == mode(tmp_path / "there" / "a" / "b") == 0o700
 
 
 def test_a_symbolic_link_is_refused_with_the_real_path(tmp_path: Path) -> None:
