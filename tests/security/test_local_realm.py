@@ -285,13 +285,17 @@ def test_a_runtime_directory_of_somebody_else_is_not_used_and_that_is_said_once(
     realm = open_local_realm(home=home)
     user = os.geteuid()
     (tmp_path / "r").mkdir(mode=0o700)
-    monkeypatch.setattr("iris.security.local_realm._unfit", lambda directory, _: _unfit(directory, user + 1))
+
+    def another_users(directory: Path, _: int) -> str:
+        return _unfit(directory, user + 1)
+
+    monkeypatch.setattr("iris.security.local_realm._unfit", another_users)
     for _ in range(3):
         directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path / "r")})
         assert directory == temporary / f"iris-{user}" / realm.fingerprint
     (line,) = caplog.messages
     assert line.startswith(f"XDG_RUNTIME_DIR is not used: {tmp_path / 'r'} belongs to user {user}, not to user")
-    assert str(directory.parent) in line
+    assert f"sockets are in {temporary / f'iris-{user}'}" in line
 
 
 @pytest.mark.parametrize(
