@@ -27,6 +27,7 @@ from iris.security.realm_file import save_realm
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.shims import cache_directory, make_shim
 from iris.spark_bridge.staging import Staging, new_part
+from iris.spark_bridge.usage import Usage
 
 home = Path(os.environ["HOME"])
 import time
@@ -37,7 +38,8 @@ root, credential = keyring.issue_cluster(root, "shop", entropy=os.urandom, wall_
 save_credential(home / "credential", credential)
 make_shim(cache_directory(os.environ), "java", "#!/bin/sh\\n")
 store = open_store(home / "made" / "on" / "the way" / "log", shards=[0], entropy=os.urandom)
-with Staging(home / "made" / "staged").write(new_part(query="q", batch=1, partition=0)) as write:
+staging = Staging(home / "made" / "staged", Usage(most=2**30, most_of_owner=2**30))
+with staging.write(new_part(query="q", batch=1, partition=0), "shop") as write:
     write(b"rows")
 store.close()
 
