@@ -37,7 +37,7 @@ _ASKING: Final = 64
 """Requests under way at a time."""
 _PATIENCE: Final = 10.0
 _BETWEEN_SURVEYS: Final = 256
-"""A board holds 1,024 broadcasts that it has not shown (``Config.service_queue``) and drops more: so ask in time."""
+"""Changes between two surveys, which show how far the boards are."""
 _BETWEEN_QUESTIONS: Final = 0.02
 _PIECE: Final = 256 * 1024
 

@@ -174,13 +174,17 @@ class Node:
     async def broadcast(self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
-        Returns when the message is on its way.  Members that join later do not get it.
+        Waits until every member has room for it, and returns when the message is on its way.  A member that grants no
+        credit for ``Config.broadcast_patience`` seconds is passed over, and so are its copies of what follows, until it
+        does: they are counted as refused (``statistics().broadcasts.refused_because``).  Members that join later do not
+        get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
 
         Raises:
             NoSuchCluster: nobody serves it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        Cancelling it while it waits for room changes nothing: the message was handed to every link before.
+        Cancelled, it has told nobody, and its copies are counted as expired if it waited for room; once it has told
+        somebody, it has told everybody and is over.
         """
         check_address(cluster)
         if self._sites is not None and self._sites.foreigners.ids(cluster):

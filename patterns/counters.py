@@ -24,7 +24,9 @@ class PatternStatistics:
     expired: int
     """Those whose time ran out, or whose caller stopped waiting."""
     refused: int
-    """Those that a limit, a rule or a missing member turned away, with an error to the caller."""
+    """Those that a limit, a rule or a missing member turned away; with an error to the caller, but for broadcasts."""
+    refused_because: Mapping[str, int]
+    """Copies of broadcasts that were refused, by reason.  Empty for the other patterns."""
     lost: Mapping[str, int]
     """Those that vanished, by reason."""
     waiting: int
@@ -35,11 +37,17 @@ class PatternStatistics:
 class Tally:
     """Counts the fate of messages; ``waiting`` is what is left."""
 
-    __slots__ = ("delivered", "expired", "lost", "refused", "sent")
+    __slots__ = ("delivered", "expired", "lost", "refused", "refused_because", "sent")
 
     def __init__(self) -> None:
         self.sent = self.delivered = self.expired = self.refused = 0
         self.lost: Counter[str] = Counter()
+        self.refused_because: Counter[str] = Counter()
+
+    def refuse(self, reason: str, count: int) -> None:
+        """Count messages that were refused, and why."""
+        self.refused += count
+        self.refused_because[reason] += count
 
     def statistics(self) -> PatternStatistics:
         """Return a snapshot."""
@@ -49,6 +57,7 @@ class Tally:
             delivered=self.delivered,
             expired=self.expired,
             refused=self.refused,
+            refused_because=dict(self.refused_because),
             lost=dict(self.lost),
             waiting=self.sent - ended,
         )

@@ -20,9 +20,10 @@ from iris.cluster.reading import Follower, Reading
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import TunnelBroken
+from iris.kernel.ids import NodeId
 from iris.kernel.values import dataclass
-from iris.kernel.wakeup import Wakeup
 from iris.patterns.adaptive import AdaptiveConcurrency
+from iris.patterns.broadcast_queue import BroadcastQueue
 from iris.patterns.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.failure_log import FailureLog, serving_log
 from iris.patterns.failures import described, failure_in, is_only
@@ -114,9 +115,11 @@ class ServiceStatistics:
     broadcasts: int
     """Broadcasts that every handler has heard."""
     broadcasts_failed: int
-    """Broadcasts whose handler raised, or that found the queue full."""
+    """Broadcasts whose handler raised."""
+    broadcasts_refused: int
+    """Broadcasts that found no room here, or whose sender may not use this service; their senders are told."""
     broadcasts_cancelled: int
-    """Broadcasts that were still here when this member left."""
+    """Broadcasts that were still here when this member left; their senders are told."""
     broadcasts_queued: int
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
@@ -143,6 +146,10 @@ class Membership:
         reading: of the frames that requests come by.
         answer: called with a job, its reply and the size of the reply.
         forget: called when a job has ended.
+        report: posts what a sender of broadcasts is told to it; False if its link has no room.
+
+    Attributes:
+        broadcasts: those that wait.
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class Membership:
         reading: Reading,
         answer: Callable[[Job, wire.Message, int], None],
         forget: Callable[[Job], None],
+        report: Callable[[NodeId, wire.Message], bool],
     ) -> None:
         self.cluster: Final = cluster
         self.service: Final = service
@@ -177,13 +185,12 @@ class Membership:
         self._running: set[Job] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
         self._received = 0
-        self._broadcasts_received = self._broadcasts_done = self._broadcasts_failed = self._broadcasts_cancelled = 0
+        self._broadcasts_done = self._broadcasts_failed = 0
         self.repeated = 0
         self._workers = 0
         self._idle: list[Follower] = []
         self._tunnels_running = self._tunnels_served = self._tunnels_failed = self._tunnels_cancelled = 0
-        self._broadcasts: deque[Message] = deque()
-        self._broadcast_news = Wakeup()
+        self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, report)
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
@@ -208,11 +215,12 @@ class Membership:
             running=len(self._running),
             queued=self.queued,
             concurrency=self._concurrency,
-            broadcasts_received=self._broadcasts_received,
+            broadcasts_received=self.broadcasts.received,
             broadcasts=self._broadcasts_done,
             broadcasts_failed=self._broadcasts_failed,
-            broadcasts_cancelled=self._broadcasts_cancelled,
-            broadcasts_queued=len(self._broadcasts),
+            broadcasts_refused=self.broadcasts.refused,
+            broadcasts_cancelled=self.broadcasts.cancelled,
+            broadcasts_queued=len(self.broadcasts),
             queue_delay=self._waits.lately,
             tunnels_received=(
                 self._tunnels_running + self._tunnels_served + self._tunnels_failed + self._tunnels_cancelled
@@ -420,15 +428,6 @@ class Membership:
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
-    def accept_broadcast(self, message: Message) -> None:
-        """Take a broadcast on; beyond the queue's limit it is dropped and counted."""
-        self._broadcasts_received += 1
-        if len(self._broadcasts) >= self._queue_limit:
-            self._broadcasts_failed += 1
-            return
-        self._broadcasts.append(message)
-        self._broadcast_news.wake()
-
     async def handle_broadcasts(self) -> None:
         """Call the broadcast handlers, one message after the other, in the order of arrival."""
         await in_fresh_contexts(self._context, self._take_broadcasts())
@@ -436,17 +435,16 @@ class Membership:
     async def _take_broadcasts(self) -> None:
         try:
             while True:
-                while not self._broadcasts:
+                if not self.broadcasts:
                     self._drained.set()
-                    await self._broadcast_news.wait()
-                heard = [await self._hears(handler, self._broadcasts[0]) for handler in self.service.broadcasts]
-                self._broadcasts.popleft()
+                message = await self.broadcasts.wait()
+                heard = [await self._hears(handler, message) for handler in self.service.broadcasts]
+                self.broadcasts.take()
                 self._broadcasts_done += all(heard)
                 self._broadcasts_failed += not all(heard)
                 await trio.lowlevel.checkpoint_if_cancelled()  # a handler may have failed at that
         finally:
-            self._broadcasts_cancelled += len(self._broadcasts)
-            self._broadcasts.clear()
+            self.broadcasts.cancel()
 
     async def _hears(self, handler: BroadcastHandler, message: Message) -> bool:
         """Call one handler; one that fails must not end the others."""
@@ -501,7 +499,7 @@ class Membership:
     async def wait_drained(self, timeout: float) -> None:
         """Wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
         with trio.move_on_after(timeout):
-            while self._running or self.queued or self._broadcasts or self._tunnels_running:
+            while self._running or self.queued or self.broadcasts or self._tunnels_running:
                 self._drained = trio.Event()
                 await self._drained.wait()
 

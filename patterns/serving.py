@@ -16,6 +16,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.broadcast_credit import cost, number_untrusted
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
 from iris.patterns.remembered import Remembered
@@ -64,9 +65,10 @@ class Serving:
         mesh.on(kinds.CANCEL, 1, self._receive_cancel)
         mesh.on(kinds.AWAITED, 1, self._receive_awaited)
         mesh.observe(self)
-        mesh.on(kinds.BROADCAST, 3, self._receive_broadcast)
+        mesh.on(kinds.BROADCAST, 4, self._receive_broadcast)
+        mesh.on(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.on(kinds.BROADCAST, 3, self._receive_broadcast)
+        relays.on(kinds.BROADCAST, 4, self._receive_broadcast)
         relays.on(kinds.REQUEST, 7, self._receive_request)
         relays.on(kinds.CANCEL, 1, self._receive_cancel)
 
@@ -89,8 +91,10 @@ class Serving:
                 reading=self._mesh.reading,
                 answer=self._answer,
                 forget=self._forget,
+                report=self._post_report,
             )
             nursery.start_soon(membership.handle_broadcasts)
+            nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership
             try:
                 yield membership
@@ -167,24 +171,32 @@ class Serving:
             job.peer = peer
 
     def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
-        _, cluster, headers, payload = message
+        _, cluster, headers, payload, position = message
         membership = self.memberships.get(cluster)
         if not wire.is_payload(payload):
             raise RemoteProtocolError("a broadcast carries a payload")
+        decoded = wire.decode_headers_untrusted(headers)
+        begin, price = number_untrusted(position), cost(payload, headers)
         if membership is None:  # its sender has not heard yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
+            membership.broadcasts.refuse(peer.node, begin + price)
             return
-        membership.accept_broadcast(
-            Message(
-                payload=wire.decode_payload_untrusted(payload),
-                sender=Sender(peer.identity.caller, peer.node),
-                headers=wire.decode_headers_untrusted(headers),
-                cluster=cluster,
-            )
+        broadcast = Message(
+            payload=wire.decode_payload_untrusted(payload),
+            sender=Sender(peer.identity.caller, peer.node),
+            headers=decoded,
+            cluster=cluster,
         )
+        membership.broadcasts.accept(broadcast, begin, price)
+
+    def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
+        _, cluster, end = message
+        membership = self.memberships.get(cluster)
+        if membership is not None:  # else the sender hears soon that this node has left
+            membership.broadcasts.ask(peer.node, number_untrusted(end))
 
     # -- answering ------------------------------------------------------------------------------------------
 
@@ -229,6 +241,13 @@ class Serving:
         with suppress(NotSent):  # nor is there room for that, or the link has ended
             peer.link.post(failure, len(text), CONTROL_RESERVE, eager=True)
 
+    def _post_report(self, node: NodeId, message: wire.Message) -> bool:
+        try:
+            self._mesh.post(node, message, len(message[1]), CONTROL_RESERVE)
+        except NotSent:
+            return False
+        return True
+
     def _forget(self, job: Job) -> None:
         self._jobs.pop((job.peer.node, job.identifier), None)
 
@@ -243,6 +262,8 @@ class Serving:
             if node == peer.node and not job.cancelled:
                 with suppress(NotSent):  # it ends at its deadline
                     peer.link.post((kinds.RUNNING, identifier), 0, CONTROL_RESERVE)
+        for membership in self.memberships.values():
+            membership.broadcasts.report_again(peer.node)
 
     def peer_refused(self, node: NodeId) -> None:
         """Whether the caller is lost shows later."""
@@ -255,6 +276,8 @@ class Serving:
                     _end_at(job, min(job.deadline, trio.current_time() + _ORPHANED))
                 else:
                     _cancel(job)
+        for membership in self.memberships.values():
+            membership.broadcasts.forget(peer.node)
 
 
 def _cancel(job: Job) -> None:

@@ -329,6 +329,7 @@ class TunnelTable:
                 delivered=delivered,
                 expired=0,
                 refused=0,
+                refused_because={},
                 lost=dict(self._lost),
                 waiting=sent - delivered - lost,
             ),

@@ -150,6 +150,17 @@ class Config:
     service_queue: int = 1024
     """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""
 
+    # -- broadcasts --------------------------------------------------------------------------------------
+    broadcast_window: int = 4 * MIB
+    """Broadcasts of one sender on their way to a member and waiting there, in bytes; each counts 4 KiB more than it
+    has.  1,024 small ones: members report at half of that, so that 100 of them cost the sender one message for five
+    broadcasts.  A sixteenth of ``service_queue_bytes``, which all senders share."""
+
+    broadcast_patience: float = 5.0
+    """A member that was asked for credit and has granted none for so long is passed over by broadcasts, until half of
+    its window is free again.  Longer than a busy machine keeps a process waiting; and what a member that hangs costs
+    those who broadcast, once."""
+
     # -- relay trees -------------------------------------------------------------------------------------
     relay_above: int = 32
     """More receivers than this are reached through others.  Up to here one frame each costs less than a second hop."""
@@ -263,6 +274,8 @@ class Config:
             raise ConfigError("config: max_headers is above 16 KiB: a frame has no room for more beside its payload")
         if self.batch_bytes > MIB:
             raise ConfigError("config: batch_bytes is above 1 MiB: batches beyond 256 KiB only add latency")
+        if self.broadcast_window < 256 * KIB:
+            raise ConfigError("config: broadcast_window is below 256 KiB, with which every sender begins")
         if self.link_bytes < self.max_payload + self.batch_bytes:
             raise ConfigError("config: link_bytes is below max_payload + batch_bytes: the largest message has no room")
         if self.session_rejected <= self.session_lifetime:

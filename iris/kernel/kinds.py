@@ -39,9 +39,12 @@ AWAITED: Final = 0x24  # (id: int): frames may be lost, and the caller still wai
 RUNNING: Final = 0x25  # (id: int): frames may be lost, and the member is still at it: cancel it if nobody waits
 
 # Broadcast: 0x30 - 0x37
-BROADCAST: Final = 0x30  # (cluster: str, headers, payload)
+BROADCAST: Final = 0x30  # (cluster: str, headers, payload, position: int)
 RELAY: Final = 0x31  # (origin: bytes, number: int, at: int, behind: bytes, body: bytes, signature: bytes): hand it on
 RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies lost, number, copies lost, ... handed on
+
+BROADCAST_CREDIT: Final = 0x33  # (cluster: str, seen: int, queued: int, size: int, refused: int): of the receiver's
+BROADCAST_CREDIT_WANTED: Final = 0x34  # (cluster: str, end: int): nothing is on the way before this position: tell me
 
 # Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)
 INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
@@ -86,7 +89,8 @@ COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of s
 BETWEEN_REALMS: Final = frozenset(
     {
         *(PING, PONG, GOODBYE, RESET),
-        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING, BROADCAST),
+        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING),
+        *(BROADCAST, BROADCAST_CREDIT, BROADCAST_CREDIT_WANTED),
         *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
         *(INTEREST, SENDER_KEY, SENDER_KEY_WANTED, COPY),
         *(CARRY, CARRY_REFUSED, ROUTE, EXPORTS, EXPORTS_WANTED),

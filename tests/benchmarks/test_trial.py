@@ -38,8 +38,7 @@ def test_a_trial_reports_every_figure_of_its_case(system: str, name: str, tmp_pa
     figures = run_trial(system_named(system), case, seconds=0.1, broker="", directory=tmp_path)
     assert {figure.name for figure in case.figures} <= set(figures)
     assert all(figures[figure.name] > 0 for figure in case.figures)
-    if case.kind != "broadcast":  # nothing throttles broadcasts: of a member that gets no processor time some are lost
-        assert figures.get("lost", 0) == 0
+    assert figures.get("lost", 0) == 0
 
 
 def test_a_process_that_fails_ends_the_trial_with_its_last_words(tmp_path: Path) -> None:

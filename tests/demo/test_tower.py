@@ -77,7 +77,13 @@ def test_a_board_shows_the_last_gate() -> None:
 def statistics(sent: int, delivered: int, **lost: int) -> PatternStatistics:
     waiting = sent - delivered - sum(lost.values())
     return PatternStatistics(
-        sent=sent, delivered=delivered, expired=0, refused=0, lost=MappingProxyType(lost), waiting=waiting
+        sent=sent,
+        delivered=delivered,
+        expired=0,
+        refused=0,
+        refused_because=MappingProxyType({}),
+        lost=MappingProxyType(lost),
+        waiting=waiting,
     )
 
 

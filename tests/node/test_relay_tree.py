@@ -340,7 +340,7 @@ async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autoj
 def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> Relayed:
     """A broadcast of ``origin``, signed by it ``late`` seconds ago."""
     at = int(origin.mesh.wall_clock()) - late
-    body = wire.pack((kinds.BROADCAST, cluster, None, b"payload"))
+    body = wire.pack((kinds.BROADCAST, cluster, None, b"payload", 0))
     return Relayed(origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body)))
 
 
@@ -375,7 +375,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
             genuine = relayed(shop, 1)
             match lie:
                 case "body":
-                    forged = genuine._replace(body=wire.pack((kinds.BROADCAST, "crowd", None, b"forged")))
+                    forged = genuine._replace(body=wire.pack((kinds.BROADCAST, "crowd", None, b"forged", 0)))
                 case "number":
                     forged = genuine._replace(number=2)
                 case "origin":

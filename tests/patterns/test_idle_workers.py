@@ -46,6 +46,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
             reading=Reading(MemoryNetwork().transport("store"), lambda _: None),
             answer=answer,
             forget=lambda _: None,
+            report=lambda _, __: True,
         )
         now = trio.current_time()
         for identifier in range(TRIALS):

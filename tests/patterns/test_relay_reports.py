@@ -33,7 +33,7 @@ class Books:
 
     async def send(self, count: int = 1) -> None:
         for _ in range(count):
-            self.sender.relays.send(self._tree, (kinds.BROADCAST, "crowd", None, b"x"), self.tally)
+            self.sender.relays.send(self._tree, (kinds.BROADCAST, "crowd", None, b"x", 0), self.tally)
         await trio.sleep(0.1)
 
     async def report(self, *numbers: object, reporter: MeshNode | None = None, origin: object = None) -> None:

@@ -51,7 +51,8 @@ def check_membership(membership: Membership) -> None:
     assert it.received == it.served + it.failed + it.expired + it.cancelled + it.refused, it
     assert (it.running, it.queued) == (0, 0), it
     assert it.shed <= it.refused, it
-    assert it.broadcasts_received == it.broadcasts + it.broadcasts_failed + it.broadcasts_cancelled, it
+    ended = it.broadcasts + it.broadcasts_failed + it.broadcasts_refused + it.broadcasts_cancelled
+    assert it.broadcasts_received == ended, it
     assert it.tunnels_received == it.tunnels_served + it.tunnels_failed + it.tunnels_cancelled, it
     assert (it.broadcasts_queued, it.tunnels_running) == (0, 0), it
 
