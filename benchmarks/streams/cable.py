@@ -60,7 +60,7 @@ async def _cable(task: Mapping[str, Any]) -> None:
     say(ready=True)
     passed = lost = flaps = 0
     down_until = 0.0
-    flap_at = monotonic() + task["flap_every"]
+    flap_at = task["flap_every"]
     delay = task["delay"]
     rate = task["rate"]
     on_the_way: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
@@ -73,9 +73,9 @@ async def _cable(task: Mapping[str, Any]) -> None:
             while packets and packets[0][0] <= now:
                 with contextlib.suppress(BlockingIOError):
                     os.write(target, packets.popleft()[1])
-        if now > flap_at:
+        if passed >= flap_at:
             down_until = now + rng.uniform(*task["flap"])
-            flap_at = down_until + rng.expovariate(1 / task["flap_every"])
+            flap_at = passed + rng.uniform(0.5, 1.5) * task["flap_every"]
             flaps += 1
         for source, target in (ends, reversed(ends)):
             for _ in range(_BURST if source in ready else 0):
@@ -127,7 +127,9 @@ def open_cable(
 ) -> Generator[tuple[Part, tuple[str, str]]]:
     """Make two machines and a cable; give its process and the names of their namespaces.
 
-    Packets take ``delay`` seconds each way, and ``rate`` bytes per second of them pass if there is a delay.
+    The cable flaps after each ``flap_every`` packets that have passed, in the mean: the transfer of a slow machine meets
+    as many flaps as that of a fast one.  Packets take ``delay`` seconds each way, and ``rate`` bytes per second of them
+    pass if there is a delay.
     """
     namespaces = (f"is-{os.getpid()}-1", f"is-{os.getpid()}-2")
     with contextlib.ExitStack() as stack:

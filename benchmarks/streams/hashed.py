@@ -51,9 +51,10 @@ def taking() -> iris.Service:
     return service
 
 
-async def send_hashed(node: iris.Node, size: int, every: float) -> None:
-    """Send so many bytes; say after each ``every`` seconds how many have been sent, and at the end how it went."""
-    began = said = perf_counter()
+async def send_hashed(node: iris.Node, size: int, every: int) -> None:
+    """Send so many bytes; say after each ``every`` of them how many have been sent, and at the end how it went."""
+    began = perf_counter()
+    said = 0
     digest = hashlib.sha256()
     block = os.urandom(_PIECE - 8)
     async with node.open_tunnel(CLUSTER, timeout=30) as tunnel:
@@ -61,9 +62,9 @@ async def send_hashed(node: iris.Node, size: int, every: float) -> None:
             piece = number.to_bytes(8) + block
             digest.update(piece)
             await tunnel.send(piece)
-            if perf_counter() - said > every:
-                said = perf_counter()
-                say(sent=number * _PIECE)
+            if (number + 1) * _PIECE - said >= every:
+                said = (number + 1) * _PIECE
+                say(sent=said)
         await tunnel.send_eof()
         found, received = await tunnel.receive()
         resent = tunnel.statistics().chunks_resent

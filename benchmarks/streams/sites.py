@@ -7,6 +7,7 @@ Linux gives a stream by itself.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ async def _near(task: Mapping[str, Any]) -> None:
             if what == "events":
                 await _publish(node, int(size))
             else:
-                await send_hashed(node, int(size), every=0.1)
+                await send_hashed(node, int(size), every=MIB)
 
 
 async def _publish(node: iris.Node, size: int) -> None:
@@ -128,7 +129,7 @@ def conduct(*, quick: bool) -> None:
     size, rounds, cut = (32 * MIB, 3, 10.0) if quick else (128 * MIB, 3, CUT)
     with (
         open_run() as run,
-        open_cable(run, loss=0.0, flap_every=1e9, flap=(0.0, 0.0), delay=DELAY, rate=RATE) as (cable, namespaces),
+        open_cable(run, loss=0.0, flap_every=math.inf, flap=(0.0, 0.0), delay=DELAY, rate=RATE) as (cable, namespaces),
     ):
         credentials = make_credentials(run, gateways=("--gateway",), **{CLUSTER: ()})
         gateways, others = credentials["gateways"], credentials[CLUSTER]

@@ -128,8 +128,10 @@ def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
     found = re.search(r"^\| 256 MiB \| equal \| ([\d,]+) of [\d,]+ \| (\d+) \| (\d+) \|", said, re.MULTILINE)
     assert found, said
     lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
-    assert lost > 50
-    assert flaps + resets > 2
+    # The faults come by what has passed: 30,000 packets one way at least, 256 MiB; no machine is too fast or too slow.
+    assert lost > 100
+    assert flaps >= 10
+    assert resets >= 10
 
 
 async def test_an_end_that_comes_to_be_after_the_cut_is_waited_for(autojump_clock: MockClock) -> None:

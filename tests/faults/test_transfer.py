@@ -24,8 +24,9 @@ def test_ten_gibibytes_arrive_as_they_were_sent() -> None:
     found = re.search(r"^\| 10,240 MiB \| equal \| ([\d,]+) of [\d,]+ \| (\d+) \| (\d+) \|", done.stdout, re.MULTILINE)
     assert found, done.stdout
     lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
-    assert lost > 1000
-    assert flaps > 5
-    assert resets > 5
+    # The faults come by what has passed, so that their number does not depend on how fast that was.
+    assert lost > 5000
+    assert flaps >= 100
+    assert resets >= 100
     opener, member = map(int, re.findall(r"(\d+), (\d+) MiB \|$", done.stdout, re.MULTILINE)[0])
     assert max(opener, member) < 64 + 64, "a node and one tunnel take less, whatever passes through"
