@@ -127,8 +127,8 @@ def open_cable(
 ) -> Generator[tuple[Part, tuple[str, str]]]:
     """Make two machines and a cable; give its process and the names of their namespaces.
 
-    The cable flaps after each ``flap_every`` packets that have passed, in the mean: the transfer of a slow machine meets
-    as many flaps as that of a fast one.  Packets take ``delay`` seconds each way, and ``rate`` bytes per second of them
+    The cable flaps after each ``flap_every`` packets that have passed, in the mean: a slow machine's transfer meets as
+    many flaps as a fast one's.  Packets take ``delay`` seconds each way, and ``rate`` bytes per second of them
     pass if there is a delay.
     """
     namespaces = (f"is-{os.getpid()}-1", f"is-{os.getpid()}-2")
