@@ -429,7 +429,7 @@ class Membership:
     # -- broadcasts -----------------------------------------------------------------------------------------
 
     async def handle_broadcasts(self) -> None:
-        """Call the broadcast handlers, one message after the other, in the order of arrival."""
+        """Call the broadcast handlers, one message after the other: senders have turns, and each is heard in order."""
         await in_fresh_contexts(self._context, self._take_broadcasts())
 
     async def _take_broadcasts(self) -> None:

@@ -370,7 +370,7 @@ async def test_a_sender_that_heeds_no_credit_is_refused_counted_told_and_harms_n
             await node.wait_for("cache")
         member = members["cache-0"]
         for number in range(20_000):
-            hostile.parts.mesh.post(member.id, (kinds.BROADCAST, "cache", None, b"x" * 100, number % 7), 100)
+            hostile._parts.mesh.post(member.id, (kinds.BROADCAST, "cache", None, b"x" * 100, number % 7), 100)
             if number % 500 == 0:
                 await trio.sleep(0.01)
         await trio.sleep(1)
@@ -401,7 +401,7 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
 
         def report(node: NodeId, _: wire.Message) -> bool:
             for message in messages:
-                liar.parts.mesh.post(node, message, 0)
+                liar._parts.mesh.post(node, message, 0)
             return True
 
         membership.broadcasts._post = report
