@@ -47,9 +47,9 @@ def keys() -> None:
     """Make and manage the keys of a realm.
 
     A realm file holds the key that everything else comes from: keep it offline. A credential is what the nodes of one
-    cluster need. Files are private to their owner (mode 0600) and refused otherwise. With --passphrase a file is
-    encrypted; IRIS_PASSPHRASE answers for the prompt. IRIS_PASSPHRASE alone opens files and encrypts a new realm, but
-    no new credential.
+    cluster need. Files are private to their owner (mode 0600), or mounted as Kubernetes, Docker and systemd mount
+    secrets, and refused otherwise. With --passphrase a file is encrypted; IRIS_PASSPHRASE answers for the prompt.
+    IRIS_PASSPHRASE alone opens files and encrypts a new realm, but no new credential.
     """
 
 

@@ -42,7 +42,7 @@ def load_credential(path: Path | str, *, passphrase: str | None = None) -> Crede
             wrong.  One line, which names the file and says how to mend it.
     """
     path = Path(path)
-    data = read_private(path, _SORT)
+    data = read_private(path, _SORT, mounted=True)
     try:
         return decode_credential(data, passphrase=passphrase)
     except ConfigError as error:

@@ -3,6 +3,11 @@
 Refused, with one line that says how to mend it: a file that others can read, that belongs to somebody else, or that
 is reached through a symbolic link (links that only root could have made are followed: /tmp on some systems is one).
 Written whole or not at all: to a fresh file of mode 0600 beside it, synced, then renamed.
+
+A *mounted secret* is what Kubernetes, Docker and systemd give to a program: a file on a read-only mount in memory
+(tmpfs or ramfs), which root has made for this container or service alone.  It may belong to root, be readable by all,
+and be a link of root's.  It may not be writable by anybody else.  Elsewhere such a file is refused: a temporary
+directory in memory is not mounted read-only, and a read-only disk is there for all users.
 """
 
 from __future__ import annotations
@@ -33,6 +38,13 @@ _LOCK_PAUSE: Final = 0.01
 """Seconds between two attempts: ``flock`` waits without a limit or not at all."""
 
 _OTHERS: Final = 0o077
+_WRITABLE: Final = 0o022
+
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+_SWAPS: Final = 5
+"""Attempts to open what a link leads to: Kubernetes replaces all files of a secret at once, by a link in between."""
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -41,24 +53,30 @@ class LockHeld(ConfigError):
     """Another process has held a lock for too long; later it may be free."""
 
 
-def read_private(path: Path, what: str) -> bytes:
-    """Return the content of a file that only this user can read; ``what`` names it in errors.
+def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
+    """Return the content of a file that only this user can read.
+
+    Args:
+        path: of the file.
+        what: names it in errors.
+        mounted: take a mounted secret, too.
 
     Raises:
         ConfigError: it is missing, too large, not a plain file, or not private; the message says how to mend it.
     """
-    _check_links(path, what)
-    try:
-        descriptor = os.open(path, _READ)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(_symlink(path, what)) from None
-        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+    linked = _check_links(path, what, mounted=mounted)
+    descriptor = _open_private(path, what, linked=linked)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
-        _check_private(path, status, what, "600")
+        read_only = mounted and bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
+        if read_only and _file_system(status.st_dev) in _IN_MEMORY:
+            _check_mounted(path, status, what)
+        elif linked:
+            raise ConfigError(_symlink(path, what))
+        else:
+            _check_private(path, status, what, "600", read_only=read_only)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
@@ -68,6 +86,21 @@ def read_private(path: Path, what: str) -> bytes:
     if len(data) > MAX_FILE:
         raise ConfigError(f"{what} {path}: larger than {MAX_FILE} bytes")
     return data
+
+
+def _open_private(path: Path, what: str, *, linked: bool) -> int:
+    """Open a file; if it is a link, what that leads to now."""
+    for attempt in range(_SWAPS):
+        try:
+            return os.open(os.path.realpath(path) if linked else path, _READ)
+        except OSError as error:
+            if linked and error.errno == errno.ENOENT and attempt + 1 < _SWAPS:
+                continue  # Kubernetes has put another version in its place
+            if error.errno == errno.ELOOP:
+                raise ConfigError(_symlink(path, what)) from None
+            by = f" to user {os.geteuid()}" if error.errno == errno.EACCES else ""
+            raise ConfigError(f"{what} {path}: {error.strerror}{by}") from None
+    raise AssertionError("the last attempt returns or raises")
 
 
 def write_private(path: Path, data: bytes, what: str, *, replace: bool = True) -> None:
@@ -202,18 +235,67 @@ def _take(descriptor: int, path: Path, what: str, patience: float) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-def _check_links(path: Path, what: str) -> None:
-    """Refuse a path with a symbolic link in it that anybody but root has made."""
+def _check_links(path: Path, what: str, *, mounted: bool = False) -> bool:
+    """Refuse a path with a symbolic link in it that anybody but root has made.
+
+    Its end may be no link at all, but for a mounted secret.
+
+    Returns:
+        Whether it is one.
+    """
+    linked = False
     for part in (path, *path.absolute().parents):
         with contextlib.suppress(OSError):
             status = part.lstat()
-            if stat.S_ISLNK(status.st_mode) and (part == path or status.st_uid != 0):
-                raise ConfigError(_symlink(part, what))
+            if stat.S_ISLNK(status.st_mode):
+                linked = linked or part == path
+                if status.st_uid != 0 or (part == path and not mounted):
+                    raise ConfigError(_symlink(part, what))
+    return linked
 
 
-def _check_private(path: Path, status: os.stat_result, what: str, mode: str, instead: str = "") -> None:
+def _check_mounted(path: Path, status: os.stat_result, what: str) -> None:
+    """Check a file on a read-only mount in memory: all that is left is who else could write to it elsewhere."""
+    user = os.geteuid()
+    if status.st_uid not in (0, user):
+        raise ConfigError(
+            f"{what} {path}: a mounted secret that belongs to user {status.st_uid}: mount it so that it belongs to "
+            f"root or to user {user}"
+        )
+    if status.st_mode & _WRITABLE:
+        raise ConfigError(
+            f"{what} {path}: a mounted secret that others can write to (mode {stat.S_IMODE(status.st_mode):04o}): "
+            "mount it with mode 0400, 0440 or 0444"
+        )
+
+
+def _file_system(device: int) -> str:
+    """Return the type of the file system that a device number stands for; nothing where that cannot be known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = _MOUNTS.read_text(errors="replace")
+    except OSError:  # not Linux
+        return ""
+    for line in mounts.splitlines():
+        # proc(5): 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        fields, _, source = line.partition(" - ")
+        if fields.split(" ")[2:3] == [number]:
+            return source.partition(" ")[0]
+    return ""
+
+
+def _check_private(
+    path: Path, status: os.stat_result, what: str, mode: str, instead: str = "", *, read_only: bool = False
+) -> None:
     user = os.geteuid()
     quoted = shlex.quote(str(path))
+    if read_only and (status.st_uid != user or status.st_mode & _OTHERS):
+        raise ConfigError(
+            f"{what} {path}: of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, on a read-only "
+            "mount that is not in memory and may be there for others, too: mount it as a secret (of Kubernetes, of a "
+            f"Docker service, by LoadCredential= of systemd), or copy it to a file of user {user} with mode 0400 "
+            "before the program starts"
+        )
     if status.st_uid != user:
         belongs = f"{what} {path}: belongs to user {status.st_uid}, not to user {user}"
         if _anybody_writes(path.parent):

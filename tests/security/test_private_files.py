@@ -139,8 +139,9 @@ def test_a_link_put_in_place_after_the_check_is_not_followed(tmp_path: Path, mon
     write_private(path, b"content", "credential")
     link.symlink_to(path)
 
-    def see_nothing(*_: object) -> None:
+    def see_nothing(*_: object, **__: object) -> bool:
         """The check looked before the link was made."""
+        return False
 
     monkeypatch.setattr(private_files, "_check_links", see_nothing)
     assert "is a symbolic link" in refusal(link)
