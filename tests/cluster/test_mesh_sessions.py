@@ -409,7 +409,7 @@ def test_indices_are_never_those_in_use() -> None:
 
 def _entries(own: int, other: int, *indices: tuple[int, int]) -> list[SessionEntry]:
     """Return an entry for each pair of indices, the own one first.  ``own`` and ``other`` are numbers of nodes."""
-    peer: Any = SimpleNamespace(node=NodeId(f"{other:032x}"))
+    peer: Any = SimpleNamespace(node=NodeId(f"{other:032x}"), link=SimpleNamespace(is_up=False))
     sessions: list[Any] = [SimpleNamespace(local_index=ours, remote_index=theirs) for ours, theirs in indices]
     return [SessionEntry(session, peer, NodeId(f"{own:032x}"), awaited=False) for session in sessions]
 

@@ -103,7 +103,8 @@ async def test_names_that_nobody_answers_for_take_no_thread_from_anybody_else(re
             nursery.start_soon(resolve_url, f"tcp://{number}.example:1")
             nursery.start_soon(return_urls, ["tcp://0.0.0.0:1"], f"tcp://{number}.example:1")
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(resolver.asked) == look_ups.AT_ONCE
+        # A thread that another test did not wait for may get its turn only now, on a busy machine.
+        assert len([name for name in resolver.asked if name != "iris.example"]) == look_ups.AT_ONCE
         assert threads.borrowed_tokens == 0
         nursery.cancel_scope.cancel()
 
