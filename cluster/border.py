@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, cast, final
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.topic_syntax import is_pattern
 from iris.kernel.wire import Message
-from iris.security.rights import MAX_PATTERN, MAX_PATTERNS, covers
+from iris.security.rights import MAX_PATTERNS, covers
 
 _MAX_ASKED: Final = 256
 """Clusters of which it is remembered whether they may be used: that is asked for every request from another site."""
@@ -81,6 +82,6 @@ class Border:
 def _patterns_untrusted(field: object) -> tuple[str, ...]:
     if isinstance(field, tuple):
         patterns = cast("tuple[object, ...]", field)
-        if len(patterns) <= MAX_PATTERNS and all(isinstance(p, str) and len(p) <= MAX_PATTERN for p in patterns):
+        if len(patterns) <= MAX_PATTERNS and all(map(is_pattern, patterns)):
             return cast("tuple[str, ...]", patterns)
     raise RemoteProtocolError(f"what is allowed is at most {MAX_PATTERNS} patterns")

@@ -13,6 +13,7 @@ from iris.cluster.records import MAX_PROOF, bytes_untrusted, counter_untrusted, 
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name, is_site
+from iris.kernel.topic_syntax import is_pattern
 from iris.kernel.wire import MAX_ARRAY, Message
 
 CLUSTER: Final = 1
@@ -22,7 +23,6 @@ COMPANION: Final = 3
 MAX_HOPS: Final = 16
 """Gateways on one path.  A ring of 32 sites still reaches its far side."""
 
-_MAX_NAME: Final = 256
 IN_ONE_MESSAGE: Final = 512
 """Exports that one message holds at most."""
 
@@ -183,7 +183,7 @@ def _export_untrusted(value: object) -> Export:
         case (int() as kind, str() as name, bytes() as node, proof):
             valid = {
                 CLUSTER: is_name(name) and len(node) == 16,
-                TOPIC: 0 < len(name) <= _MAX_NAME and len(node) == 16 and proof == b"",
+                TOPIC: is_pattern(name) and len(node) == 16 and proof == b"",
                 COMPANION: not name and len(node) == 16 and proof == b"",
             }
             if valid.get(kind, False):

@@ -60,6 +60,7 @@ class EventTrees:
         mesh: whose nodes it reaches.
         config: from how many on, and how wide.
         terms_of: what a node subscribes to.
+        needs_link: tells whether publishers have to deal with a node directly.
         avoid: tells which nodes are not to be given work now.
         changed: called when ways have changed.
         lost: called with a topic and how many copies of its events could not be sent.
@@ -74,6 +75,7 @@ class EventTrees:
         config: Config,
         *,
         terms_of: Callable[[NodeId], Collection[Terms]],
+        needs_link: Callable[[NodeId], bool],
         avoid: Callable[[NodeId], bool],
         changed: Callable[[], None],
         lost: Callable[[str, int], None],
@@ -82,6 +84,7 @@ class EventTrees:
         self._mesh = mesh
         self._config = config
         self._terms_of = terms_of
+        self._needs_link = needs_link
         self._avoid = avoid
         self._changed = changed
         self._lost = lost
@@ -185,7 +188,7 @@ class EventTrees:
         """Tell whether a node can be in a tree at all."""
         peer = self._mesh.peers.get(node)
         terms = self._terms_of(node)
-        return peer is not None and bool(terms) and not peer.foreign and not _needs_link(terms)
+        return peer is not None and bool(terms) and not peer.foreign and not self._needs_link(node)
 
     def _is_well(self, node: NodeId, now: float) -> bool:
         """Tell whether nothing keeps such a node from being in a tree now."""
@@ -302,7 +305,7 @@ class EventTrees:
         if feed is None or place is None:
             return
         terms = self._terms_of(node)
-        if _needs_link(terms) or (not terms and (place.children or self._is_deserted(feed))):
+        if self._needs_link(node) or (not terms and (place.children or self._is_deserted(feed))):
             self._leave()
 
     def _is_deserted(self, feed: Feed) -> bool:
@@ -398,8 +401,3 @@ class EventTrees:
         """Tell whether a node has another certificate since, so that it may not be permitted what it hands on."""
         peers = self._mesh.peers
         return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)
-
-
-def _needs_link(terms: Iterable[Terms]) -> bool:
-    """Tell whether publishers have to deal with a node directly: they wait for it, or for its answers."""
-    return any(one.group is None and (one.patient or one.durable) for one in terms)

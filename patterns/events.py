@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast, final
 
 from iris.kernel import wire
@@ -174,15 +174,20 @@ def payload_bytes(payload: wire.Payload) -> int:
     return len(payload) if type(payload) is bytes else wire.payload_size(payload)
 
 
-def check_run_untrusted(message: wire.Message) -> tuple[int, bool]:
+def check_run_untrusted(message: wire.Message, known: Collection[str] = ()) -> tuple[int, bool]:
     """Check an EVENTS message from a peer; return the bytes of its payloads, and whether all of them are bytes.
+
+    Args:
+        message: an EVENTS message.
+        known: topics that were checked before: that takes 2 us.
 
     Raises:
         RemoteProtocolError: a field is not what the protocol says.
     """
     _, topic, sequence, confirm, group, _, key, payloads, milestones = message
     if (
-        not is_topic(topic)
+        type(topic) is not str
+        or (topic not in known and not is_topic(topic))
         or type(sequence) is not int
         or type(confirm) is not int
         or (group is not None and type(group) is not str)

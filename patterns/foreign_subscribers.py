@@ -7,6 +7,7 @@ home, and from there on there is no difference.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
@@ -17,12 +18,16 @@ from iris.cluster.site_directory import Subscriber
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.ids import NodeId, qualified
-from iris.patterns.topics import Matcher, check_topic, is_pattern
+from iris.patterns.topics import Matcher, Shape, check_topic, is_pattern, shape_of
 from iris.security.foreign_realm import ForeignRealm
 from iris.security.identity import NodeIdentity
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
+
+
+MAX_SITE_SHAPES: Final = 256
+"""Shapes of patterns with wildcards that the nodes of one site may want: each match looks at all of them."""
 
 
 def foreign_realm(topic: str, identity: NodeIdentity) -> ForeignRealm | None:
@@ -86,6 +91,10 @@ class ForeignSubscribers:
         self._unlinked = unlinked
         self._matcher: Matcher[Subscriber] = Matcher()
         self._known: set[Subscriber] = set()
+        self._refused: set[Subscriber] = set()
+        """Those of the known ones that no event is published for."""
+        self._shapes: dict[str, Counter[Shape]] = {}
+        """For each site how many of its subscribers want each shape."""
         self._version = -1
         self._reached: dict[str, int] = {}
 
@@ -139,9 +148,31 @@ class ForeignSubscribers:
 
     def _update(self, present: set[Subscriber]) -> None:
         for gone in self._known - present:
-            self._matcher.remove(gone.pattern, gone)
             self._known.discard(gone)
+            if gone in self._refused:
+                self._refused.discard(gone)
+            else:
+                self._matcher.remove(gone.pattern, gone)
+                self._count(gone, -1)
         for found in present - self._known:
-            if is_pattern(found.pattern):
+            self._known.add(found)
+            if self._may_add(found):
                 self._matcher.add(found.pattern, found)
-                self._known.add(found)
+                self._count(found, 1)
+            else:
+                self._refused.add(found)
+                self._mesh.refusals["subscriber of another site beyond its patterns"] += 1
+
+    def _may_add(self, found: Subscriber) -> bool:
+        shape, shapes = shape_of(found.pattern), self._shapes.get(found.site)
+        return shape is None or shapes is None or shape in shapes or len(shapes) < MAX_SITE_SHAPES
+
+    def _count(self, found: Subscriber, sign: int) -> None:
+        shape = shape_of(found.pattern)
+        if shape is not None:
+            shapes = self._shapes.setdefault(found.site, Counter())
+            shapes[shape] += sign
+            if not shapes[shape]:
+                del shapes[shape]
+            if not shapes:
+                del self._shapes[found.site]

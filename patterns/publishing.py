@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, final
 
 import trio
@@ -48,6 +49,10 @@ _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
 
 _YIELD_BYTES: Final = 256 * KIB
 """A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
+
+_NOBODY: Final[frozenset[Outlet]] = frozenset()
+_UNSHARED: Final[Mapping[str, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
+"""Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
 
 
 @final
@@ -93,10 +98,10 @@ class Topic:
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
         self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
-        self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = {}
+        self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
-        self.patient: frozenset[Outlet] = frozenset()
+        self.patient: frozenset[Outlet] = _NOBODY
         self.lost = self.raised = 0
         self.had_durable = False
 
@@ -180,7 +185,13 @@ class Publishing:
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
         self.trees: Final = EventTrees(
-            mesh, config, terms_of=interest.terms_of, avoid=avoid, changed=self.ways_changed, lost=self._count_lost
+            mesh,
+            config,
+            terms_of=interest.terms_of,
+            needs_link=interest.needs_link,
+            avoid=avoid,
+            changed=self.ways_changed,
+            lost=self._count_lost,
         )
         self.abroad: Copies | None = None
         """Takes events for nodes of other sites, if this node is at a site."""
@@ -441,9 +452,9 @@ class Publishing:
         if state.sequence > state.milestones[0] and not set(before).issuperset(state.links):
             state.milestones = (state.milestones[0], self.published, state.sequence)
         state.grouped = tuple(grouped.values())
-        state.shared = shared
+        state.shared = shared or _UNSHARED
         state.every = tuple({**dict.fromkeys(state.links), **every})
-        state.patient = frozenset(patient)
+        state.patient = frozenset(patient) if patient else _NOBODY
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.version = self._ways_version
         return state

@@ -68,8 +68,8 @@ class PubSub:
     ) -> None:
         self._mesh = mesh
         self._config = config
-        self._own = OwnInterest()
-        self._table = InterestTable()
+        self._own = OwnInterest(config.interest_bytes)
+        self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
         """Called when somebody subscribes or no longer does."""
         self.publishing: Final = Publishing(mesh, self._table, config, avoid)
@@ -219,6 +219,7 @@ class PubSub:
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
+        self._own.check(terms)
         claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
         with claim:
             self._every[subscription] = terms
@@ -343,7 +344,7 @@ class PubSub:
         self._known_news.unpark_all()
 
     def _receive_events(self, peer: Peer, message: wire.Message) -> None:
-        size, plain = check_run_untrusted(message)
+        size, plain = check_run_untrusted(message, self._subscriptions.remembered)
         if message[4] is None and self._relays.holds(peer, message):
             return
         self._take_events(peer, message, size, plain=plain)
@@ -352,7 +353,7 @@ class PubSub:
         """Take a message that came over a tree, or waited for what did."""
         match message[0]:
             case kinds.EVENTS:
-                size, plain = check_run_untrusted(message)
+                size, plain = check_run_untrusted(message, self._subscriptions.remembered)
                 self._take_events(peer, message, size, plain=plain)
             case kinds.RETAINED:
                 self._take_retained(peer, message, check_retained_untrusted(message))

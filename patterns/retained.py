@@ -145,7 +145,7 @@ class RetainedEvents:
 
 
 def _below(branch: _Branch) -> Iterator[RetainedEvent]:
-    """Yield the value here and all further down; a topic has at most 128 tokens, so the way is not long."""
+    """Yield the value here and all further down; a topic has at most 32 tokens, so the way is not long."""
     if branch.here is not None:
         yield branch.here
     for child in branch.children.values():

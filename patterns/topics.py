@@ -1,46 +1,42 @@
-"""Topics and patterns: how they are written, and which patterns match a topic.
+"""Topics and patterns: checked as users give them, and which patterns match a topic.
 
-A topic is 1 to 256 bytes of tokens joined by dots.  In a pattern the token ``*`` stands for exactly one token and a
-last token ``>`` for one or more.  A matcher is a trie over tokens: the cost of a match grows with the length of the
-topic and not with the number of patterns, and what was matched once is remembered.
+A matcher looks for patterns by their *shapes*: how many tokens they have, where a ``*`` stands, and whether a ``>``
+ends them.  Of each shape at most one pattern matches a topic, and it is made from the topic: ``a.b.c`` in the shape of
+``x.*.y`` is ``a.*.c``.  So the cost of a match grows with the number of shapes and with the length of the topic, and
+not with the number of patterns, and a pattern takes one place in a table, however many tokens it has.  A trie of
+tokens takes one for each token, 36 KiB for a pattern of 125, and patterns over ``*`` and one other token have a match
+look at all of it.  What was matched once is remembered.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Final, Generic, TypeVar, final
+from collections.abc import Collection, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.topic_syntax import MAX_TOKENS, MAX_TOPIC, is_pattern, is_topic
 
-MAX_TOPIC: Final = 256
+__all__ = [
+    "MAX_TOKENS", "MAX_TOPIC", "Matcher", "Shape", "check_pattern", "check_topic", "is_pattern", "is_topic", "shape_of"
+]  # fmt: skip
 
-_WORD = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
-_TOPIC = re.compile(rf"{_WORD}(?:\.{_WORD})*\Z")
-_PATTERN = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*))*(?:\.>)?\Z|>\Z")
-_REMEMBERED: Final = 65536
+_REMEMBERED: Final = 16_384
+"""Topics of which a matcher remembers what it has found."""
+
+_LIMITS: Final = f"at most {MAX_TOPIC} bytes and {MAX_TOKENS} tokens"
 
 T = TypeVar("T")
-
-
-def is_topic(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, is a topic."""
-    return isinstance(value, str) and len(value.encode("utf-8", "replace")) <= MAX_TOPIC and bool(_TOPIC.match(value))
-
-
-def is_pattern(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, is a pattern; every topic is one."""
-    return isinstance(value, str) and len(value.encode("utf-8", "replace")) <= MAX_TOPIC and bool(_PATTERN.match(value))
 
 
 def check_topic(topic: str) -> str:
     """Return ``topic``.
 
     Raises:
-        ConfigError: not tokens joined by dots, or longer than 256 bytes.
+        ConfigError: not tokens joined by dots, or longer than 256 bytes or 32 tokens.
     """
     if not is_topic(topic):
         raise ConfigError(
-            f"{topic!r} is not a topic: use tokens joined by dots, no spaces, '*' or '>', at most {MAX_TOPIC} bytes"
+            f"{topic!r} is not a topic: use tokens joined by dots, no spaces, controls, '*' or '>', {_LIMITS}"
         )
     return topic
 
@@ -53,50 +49,77 @@ def check_pattern(pattern: str) -> str:
     """
     if not is_pattern(pattern):
         raise ConfigError(
-            f"{pattern!r} is not a topic pattern: use tokens joined by dots, '*' for one, a last '>' for the rest, "
-            f"at most {MAX_TOPIC} bytes"
+            f"{pattern!r} is not a topic pattern: use tokens joined by dots, '*' for one, a last '>' for the rest, no "
+            f"spaces or controls, {_LIMITS}"
         )
     return pattern
 
 
 @final
-class _Branch(Generic[T]):
-    __slots__ = ("children", "here", "rest")
+class Shape(NamedTuple):
+    """What patterns with wildcards have in common if only one of them can match a topic."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Branch[T]] = {}
-        self.here: list[T] = []
-        self.rest: list[T] = []
+    tokens: int
+    """Without a last ``>``."""
+    rest: bool
+    """Whether there is a last ``>``."""
+    stars: tuple[int, ...]
+    """The places of ``*``."""
 
-    @property
-    def is_bare(self) -> bool:
-        return not (self.children or self.here or self.rest)
+
+def shape_of(pattern: str) -> Shape | None:
+    """Return the shape of a valid pattern; None if it has no wildcards, so that it matches itself only."""
+    if "*" not in pattern and pattern[-1] != ">":
+        return None
+    tokens = pattern.split(".")
+    rest = tokens[-1] == ">"
+    if rest:
+        tokens.pop()
+    stars = tuple(place for place, token in enumerate(tokens) if token == "*")  # noqa: S105 -- a token of a pattern
+    return Shape(len(tokens), rest, stars)
 
 
 @final
 class Matcher(Generic[T]):
-    """Values under patterns.  A value may stand under several patterns and is then found once."""
+    """Values under patterns, told apart by identity.  One may stand under several patterns and is then found once."""
 
-    __slots__ = ("_found", "_root", "_size")
+    __slots__ = ("_found", "_patterns", "_repeated", "_shapes", "_size")
 
     def __init__(self) -> None:
-        self._root: _Branch[T] = _Branch()
+        self._patterns: dict[str, dict[int, T]] = {}
+        """For each pattern its values, by their identity."""
+        self._repeated: dict[tuple[str, int], int] = {}
+        """How many times more a value was added under a pattern, where it was."""
+        self._shapes: dict[Shape, int] = {}
+        """How many patterns there are of each shape."""
         self._found: dict[str, tuple[T, ...]] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def remembered(self) -> Collection[str]:
+        """The topics of which it remembers what it has found, now and later."""
+        return self._found.keys()
+
+    @property
+    def shapes(self) -> Collection[Shape]:
+        """The shapes of its patterns, which a match looks at."""
+        return self._shapes.keys()
+
     def add(self, pattern: str, value: T) -> None:
-        """Put ``value`` under a valid pattern."""
-        branch = self._root
-        tokens = pattern.split(".")
-        for token in tokens if tokens[-1] != ">" else tokens[:-1]:
-            following = branch.children.get(token)
-            if following is None:
-                following = branch.children[token] = _Branch()
-            branch = following
-        (branch.rest if tokens[-1] == ">" else branch.here).append(value)
+        """Put ``value`` under a valid pattern.  It is taken out as often as it was put there."""
+        values = self._patterns.get(pattern)
+        if values is None:
+            values = self._patterns[pattern] = {}
+            shape = shape_of(pattern)
+            if shape is not None:
+                self._shapes[shape] = self._shapes.get(shape, 0) + 1
+        if id(value) in values:
+            place = pattern, id(value)
+            self._repeated[place] = self._repeated.get(place, 0) + 1
+        values[id(value)] = value
         self._size += 1
         self._forget(pattern)
 
@@ -106,22 +129,24 @@ class Matcher(Generic[T]):
         Raises:
             KeyError: it is not there.
         """
-        tokens = pattern.split(".")
-        way = [self._root]
-        for token in tokens if tokens[-1] != ">" else tokens[:-1]:
-            following = way[-1].children.get(token)
-            if following is None:
-                raise KeyError(pattern)
-            way.append(following)
-        values = way[-1].rest if tokens[-1] == ">" else way[-1].here
-        try:
-            values.remove(value)
-        except ValueError:
-            raise KeyError(pattern) from None
+        values = self._patterns.get(pattern, {})
+        if id(value) not in values:
+            raise KeyError(pattern)
         self._size -= 1
-        for index in range(len(way) - 1, 0, -1):
-            if way[index].is_bare:
-                del way[index - 1].children[tokens[index - 1]]
+        place = pattern, id(value)
+        if place in self._repeated:
+            self._repeated[place] -= 1
+            if not self._repeated[place]:
+                del self._repeated[place]
+            return
+        del values[id(value)]
+        if not values:
+            del self._patterns[pattern]
+            shape = shape_of(pattern)
+            if shape is not None:
+                self._shapes[shape] -= 1
+                if not self._shapes[shape]:
+                    del self._shapes[shape]
         self._forget(pattern)
 
     def _forget(self, pattern: str) -> None:
@@ -131,28 +156,33 @@ class Matcher(Generic[T]):
             self._found.pop(pattern, None)
 
     def match(self, topic: str) -> tuple[T, ...]:
-        """Return every value under a pattern that matches ``topic``, each once, in the order of the patterns' depth."""
+        """Return every value under a pattern that matches ``topic``, each once: first those under the topic itself."""
         found = self._found.get(topic)
         if found is None:
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
-            found = self._found[topic] = self._match(topic.split("."))
+            found = self._match(topic)
         return found
 
-    def _match(self, tokens: list[str]) -> tuple[T, ...]:
+    def _match(self, topic: str) -> tuple[T, ...]:
+        if not self._patterns:
+            return ()
         found: dict[int, T] = {}
-        branches = [self._root]
-        for token in tokens:
-            following: list[_Branch[T]] = []
-            for branch in branches:
-                for value in branch.rest:
-                    found.setdefault(id(value), value)
-                for name in (token, "*"):
-                    child = branch.children.get(name)
-                    if child is not None:
-                        following.append(child)
-            branches = following
-        for branch in branches:
-            for value in branch.here:
-                found.setdefault(id(value), value)
-        return tuple(found.values())
+        for pattern in self._candidates(topic):
+            found.update(self._patterns.get(pattern, ()))
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        self._found[topic] = values = tuple(found.values())
+        return values
+
+    def _candidates(self, topic: str) -> Iterator[str]:
+        """Yield the patterns that would match a topic, of all shapes there are."""
+        yield topic
+        tokens = topic.split(".")
+        count = len(tokens)
+        for length, rest, stars in self._shapes:
+            if count > length if rest else count == length:
+                pattern = tokens[:length]
+                for place in stars:
+                    pattern[place] = "*"
+                if rest:
+                    pattern.append(">")
+                yield ".".join(pattern)

@@ -20,11 +20,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.ids import check_name, is_alias, is_name
+from iris.kernel.topic_syntax import is_pattern
 from iris.kernel.values import dataclass
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security import signing
 from iris.security.noise import DHLEN, KeyPair
-from iris.security.rights import MAX_PATTERN, MAX_PATTERNS, check_patterns, covers
+from iris.security.rights import MAX_PATTERNS, check_patterns, covers
 from iris.security.secret import Secret
 from iris.security.signing import SigningKey, realm_fingerprint
 
@@ -315,4 +316,4 @@ def _are_patterns(value: object) -> bool:
     if not isinstance(value, tuple):
         return False
     patterns = cast("tuple[object, ...]", value)
-    return len(patterns) <= MAX_PATTERNS and all(isinstance(p, str) and len(p) <= MAX_PATTERN for p in patterns)
+    return len(patterns) <= MAX_PATTERNS and all(map(is_pattern, patterns))

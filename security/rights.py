@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.topic_syntax import MAX_TOKENS, MAX_TOPIC, is_pattern
 from iris.kernel.values import dataclass
 
 MAX_PATTERNS: Final = 256
-"""Patterns in one list: with 64 tokens each a check stays far below a millisecond, and it is not per message."""
+"""Patterns in one list: with 32 tokens each a check stays far below a millisecond, and it is not per message."""
 
-MAX_PATTERN: Final = 256
-"""Characters of one pattern."""
+MAX_PATTERN: Final = MAX_TOPIC
+"""Bytes of one pattern."""
 
 Patterns = tuple[str, ...] | None
 
@@ -88,9 +89,8 @@ def check_patterns(patterns: tuple[str, ...], where: str, what: str) -> None:
     if len(patterns) > MAX_PATTERNS:
         raise ConfigError(f"{where}: {what} holds {len(patterns)} patterns: the limit is {MAX_PATTERNS}")
     for pattern in patterns:
-        tokens = pattern.split(".")
-        if len(pattern) > MAX_PATTERN or not all(tokens) or ">" in tokens[:-1]:
+        if not is_pattern(pattern):
             raise ConfigError(
                 f"{where}: {pattern!r} in {what} is not a pattern: use tokens separated by dots, '*' for one token, a "
-                f"last '>' for the rest, at most {MAX_PATTERN} characters"
+                f"last '>' for the rest, no spaces or controls, at most {MAX_PATTERN} bytes and {MAX_TOKENS} tokens"
             )

@@ -3,15 +3,79 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+import itertools
+import string
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
 from typing import Any, Final
 
 import iris
 from benchmarks.streams.nodes import LOOPBACK, tcp_address, wait_told
 from benchmarks.streams.processes import open_run, processor_seconds, resident, say
 from benchmarks.streams.table import heading, row
+from iris.kernel import kinds, wire
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.ids import NodeId
+from iris.patterns.interest import InterestTable
 
 MIB: Final = 2**20
+
+
+NODE: Final = NodeId("a" * 32)
+
+
+def _long(count: int) -> Iterator[str]:
+    """Yield different patterns of so many tokens and 250 bytes."""
+    token = "a" * ((250 - 5) // (count - 1) - 1)
+    for number in itertools.count():
+        yield ".".join([f"{number:05x}", *itertools.repeat(token, count - 1)])
+
+
+def _short() -> Iterator[str]:
+    """Yield the shortest patterns there are."""
+    for size in itertools.count(1):
+        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=size))
+
+
+def _stars() -> Iterator[str]:
+    """Yield patterns over ``*`` and one token, which all match one topic."""
+    yield from map(".".join, itertools.product("*a", repeat=17))
+
+
+PATTERNS: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
+    "of 125 tokens": lambda: _long(125),
+    "of 32 tokens": lambda: _long(32),
+    "of 1 token": _short,
+    "over `{*, a}`, of 17 tokens": _stars,
+}
+
+
+async def _table(task: Mapping[str, Any]) -> None:
+    """Take patterns of one member until so many bytes of them have come, or are refused."""
+    table = InterestTable()
+    gc.collect()
+    before = resident()
+    size = taken = 0
+    refused = ""
+    patterns = PATTERNS[task["kind"]]()
+    for version in itertools.count(1):
+        more = tuple((pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
+        if not more or size >= task["bytes"]:
+            break
+        data = bytes(wire.encode_batch([(kinds.INTEREST, version, False, more, ())]))
+        size += len(data)
+        (message,) = wire.BatchDecoder().decode_untrusted(data)
+        try:
+            table.receive_untrusted(NODE, message)
+        except RemoteProtocolError as error:
+            refused = str(error).removeprefix(f"node {NODE} ")
+            break
+        taken += len(more)
+    topics = [".".join("a" * 17).replace("a", token, 1) for token in itertools.islice(_short(), 1000)]
+    began = perf_counter()
+    found = max(len(table.match(topic)) for topic in topics)
+    spent = (perf_counter() - began) / len(topics)
+    say(size=size, taken=taken, grown=resident(field="VmHWM") - before, found=found, spent=spent, refused=refused)
 
 
 async def _publisher(task: Mapping[str, Any]) -> None:
@@ -43,7 +107,7 @@ async def _subscriber(task: Mapping[str, Any]) -> None:
         await wait_told()
 
 
-ROLES = {"publisher": _publisher, "subscriber": _subscriber}
+ROLES = {"publisher": _publisher, "subscriber": _subscriber, "table": _table}
 
 
 def _publish(topics: int, *, heard: bool) -> None:
@@ -84,3 +148,20 @@ def conduct(*, quick: bool) -> None:
     )  # fmt: skip
     _publish(topics, heard=False)
     _publish(topics, heard=True)
+    heading(
+        "What one member's patterns take at a publisher",
+        "patterns", "told", "taken", "publisher's growth at most", "a match that is not remembered", "finds", "refused",
+    )  # fmt: skip
+    for kind in PATTERNS:
+        with open_run() as run:
+            table = run.start("topics", "table", kind=kind, bytes=100_000 if quick else 2_150_000)
+            said = table.hear_line("taken", 600)
+        row(
+            kind,
+            f"{said['size'] / 1e6:.2f} MB",
+            f"{said['taken']:,}",
+            f"{said['grown'] / MIB:.1f} MiB",
+            f"{said['spent'] * 1e6:.0f} us",
+            str(said["found"]),
+            said["refused"] or "none",
+        )

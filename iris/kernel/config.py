@@ -175,8 +175,12 @@ class Config:
     subscription_bytes: int = 64 * MIB
     """Events waiting for one subscriber, in bytes."""
 
+    interest_bytes: int = 16 * MIB
+    """What the patterns that one node subscribes to may take in the memory of this one: about 26,000 of 20 bytes.  A
+    node of another realm has an eighth of it.  Enters the memory of every publisher, times the number of nodes."""
+
     published_topics: int = 65_536
-    """Topics of which this node, as a publisher, knows the numbering and the ways: about 600 bytes each.  Beyond it the
+    """Topics of which this node, as a publisher, knows the numbering and the ways: about 400 bytes each.  Beyond it the
     one that was not published on for longest is forgotten, and begins anew with its next event."""
 
     retained_events: int = 4096

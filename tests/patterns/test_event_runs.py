@@ -65,6 +65,18 @@ def test_a_run_is_measured_and_its_sort_told(changes: dict[str, object], size: i
     assert check_run_untrusted(events_message(**changes)) == (size, plain)
 
 
+def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
+    for known in ({"a.b"}, {"a.b.>"}, ()):
+        message = events_message(topic="a.b.>")
+        if "a.b.>" in known:
+            assert check_run_untrusted(message, known) == (8, True)
+        else:
+            with pytest.raises(RemoteProtocolError):
+                check_run_untrusted(message, known)
+    with pytest.raises(RemoteProtocolError):
+        check_run_untrusted(events_message(topic=None), ("a",))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

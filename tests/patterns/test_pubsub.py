@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from iris.kernel import kinds
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, PayloadTooLarge
 from iris.patterns.events import Event
+from iris.patterns.interest import Terms
 from iris.patterns.service import Service
 from iris.patterns.subscription import Subscription
 from iris.security.rights import Rights
@@ -320,6 +322,25 @@ async def test_a_malformed_pattern_is_the_callers_error(autojump_clock: MockCloc
         with pytest.raises(ConfigError, match="group"):
             async with fleet["a"].pubsub.subscribe("t", group="no name"):
                 pass
+
+
+EACH = Terms("t.0", None, False).size
+"""What such a pattern takes at a publisher."""
+
+
+async def test_more_patterns_than_others_take_are_the_callers_error(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", config=Config(interest_bytes=4 * EACH)) as fleet, AsyncExitStack() as stack:
+        a, b = fleet["a"], fleet["b"]
+        for number in range(4):
+            await stack.enter_async_context(b.pubsub.subscribe(f"t.{number}"))
+        with pytest.raises(ConfigError, match=r"cannot subscribe to 't\.4'"):
+            await stack.enter_async_context(b.pubsub.subscribe("t.4"))
+        events = await stack.enter_async_context(b.pubsub.subscribe("t.3"))
+        assert len(b.pubsub.subscriptions) == 5
+        await publish(a, "t.3", 1)
+        assert len(await collect(events)) == 1
+        assert a.mesh.refusals == {}
+        assert b.pubsub.unconfirmed_subscriptions == 0
 
 
 async def test_an_error_in_the_subscribers_block_ends_the_subscription_only(autojump_clock: MockClock) -> None:

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from iris.kernel.errors import NotSent
 from iris.patterns.deadlines import Deadlines
 from iris.patterns.retained import RetainedEvent, RetainedEvents
-from iris.patterns.topics import is_pattern
+from iris.patterns.topics import MAX_TOKENS, is_pattern
 
 TOKENS: Final = ["a", "b", "c"]
 TOPICS: Final = st.lists(st.sampled_from(TOKENS), min_size=1, max_size=4).map(".".join)
@@ -82,7 +82,7 @@ def test_a_pattern_for_everything_finds_everything_and_a_topic_finds_itself(topi
 
 
 def test_the_deepest_topic_there_can_be_is_found_and_forgotten() -> None:
-    deep = ".".join("x" for _ in range(128))
+    deep = ".".join("x" for _ in range(MAX_TOKENS))
     kept = RetainedEvents(10, 100)
     kept.keep(event(deep, 1, 1))
     assert [one.topic for one in kept.match("x.>")] == [deep]

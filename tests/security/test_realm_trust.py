@@ -108,6 +108,8 @@ def test_a_bundle_of_another_signer_is_refused() -> None:
         (1, "acme", bytes(31), (), 1, 0, 10),
         (1, "acme", bytes(32), ("a", 1), 1, 0, 10),
         (1, "acme", bytes(32), "abc", 1, 0, 10),
+        (1, "acme", bytes(32), ("a\x9b[2J",), 1, 0, 10),
+        (2, "acme", bytes(32), (), 1, 0, 10, ("orders.\u202e",)),
         (1, "acme", bytes(32), ("a",) * 257, 1, 0, 10),
         (1, "acme", bytes(32), (), 0, 0, 10),
         (1, "acme", bytes(32), (), 1, 10, 10),

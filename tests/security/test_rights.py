@@ -67,7 +67,9 @@ def test_subscribing_to_more_than_allowed_is_not_allowed() -> None:
         assert not rights.may_subscribe(wider)
 
 
-@pytest.mark.parametrize("pattern", ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "a" * (MAX_PATTERN + 1)])
+@pytest.mark.parametrize(
+    "pattern", ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "a" * (MAX_PATTERN + 1), "a\x9b", "a b"]
+)
 def test_malformed_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="not a pattern"):
         Rights(publishes=(pattern,))

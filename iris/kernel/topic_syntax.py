@@ -1,0 +1,37 @@
+"""How topics and patterns of topics are written: the one rule for what users give and for what peers send.
+
+A topic is 1 to 256 bytes of at most 32 tokens joined by dots.  In a pattern the token ``*`` stands for exactly one
+token and a last token ``>`` for one or more.  Topics are shown on terminals and in logs: so there are no spaces, no
+controls, and none of the characters that change the direction of the text around them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeGuard
+
+MAX_TOPIC: Final = 256
+"""Bytes of a topic or pattern."""
+
+MAX_TOKENS: Final = 32
+"""Tokens of a topic or pattern: what a match looks at grows with them."""
+
+# C0, DEL and C1 are the controls of terminals; the others are the marks, embeddings and isolates of bidirectional text.
+_WORD: Final = r"[^\s.*>\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+"
+_TOPIC: Final = re.compile(rf"{_WORD}(?:\.{_WORD}){{0,{MAX_TOKENS - 1}}}\Z")
+_PATTERN: Final = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*)){{0,{MAX_TOKENS - 2}}}(?:\.(?:{_WORD}|\*|>))?\Z|>\Z")
+
+
+def is_topic(value: object) -> TypeGuard[str]:
+    """Tell whether ``value``, which may come from a peer, is a topic."""
+    return isinstance(value, str) and _is_short(value) and _TOPIC.match(value) is not None
+
+
+def is_pattern(value: object) -> TypeGuard[str]:
+    """Tell whether ``value``, which may come from a peer, is a pattern; every topic is one."""
+    return isinstance(value, str) and _is_short(value) and _PATTERN.match(value) is not None
+
+
+def _is_short(value: str) -> bool:
+    """Tell whether it has so few bytes; looked at first, as a peer may send a megabyte."""
+    return len(value) <= MAX_TOPIC and (value.isascii() or len(value.encode("utf-8", "replace")) <= MAX_TOPIC)
