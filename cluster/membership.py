@@ -227,6 +227,11 @@ class Membership:
         finally:
             self._watches.remove(watch)
 
+    def end_watches(self) -> None:
+        """Nothing is followed any more: this node is closed."""
+        for watch in self._watches:
+            watch.end()
+
     # -- this node's own record -----------------------------------------------------------------------------
 
     def serve(self, entry: ClusterEntry) -> None:

@@ -22,6 +22,8 @@ class Watch:
     ``node.members`` returns, and not what happens to each.  Changes come in the order in which this node saw them;
     other nodes may see another one.
 
+    It ends when the node is closed.
+
     Cancelling a wait loses no change.  A reader that leaves 65,536 changes waiting loses the oldest, counted in
     ``missed``; ``node.members`` always has the present state.
     """
@@ -31,6 +33,7 @@ class Watch:
         self.missed = 0
         self._changes: deque[Change] = deque(maxlen=_MAX_WAITING)
         self._news = Wakeup()
+        self._ended = False
         for change in present:
             self.add(change)
 
@@ -44,6 +47,8 @@ class Watch:
         if self._changes:
             await trio.lowlevel.checkpoint()  # changes are rare: each may let others run, and be cancelled
         while not self._changes:
+            if self._ended:
+                raise StopAsyncIteration
             await self._news.wait()
         return self._changes.popleft()
 
@@ -51,4 +56,9 @@ class Watch:
         """Queue a change."""
         self.missed += len(self._changes) == _MAX_WAITING
         self._changes.append(change)
+        self._news.wake()
+
+    def end(self) -> None:
+        """Let the reader take what waits, and end its iteration then."""
+        self._ended = True
         self._news.wake()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Final, final
 
 import trio
@@ -14,6 +15,7 @@ from iris._checks import check_count, check_flags, check_is, check_preference, c
 from iris._environment import Environment
 from iris._joining import ClusterMembership, Joined
 from iris._node_parts import NodeParts
+from iris._run_guard import RunGuard
 from iris._statistics import NodeStatistics, gather_statistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
@@ -49,6 +51,9 @@ from iris.security.credential_watch import CredentialWatch
 class Node:
     """A node that is up.  Made by ``iris.open_node``; all its methods are for use inside that block, in one trio run.
 
+    After it they raise ``trio.ClosedResourceError``, and subscriptions end; only what tells of the node still works:
+    ``statistics``, ``clusters`` and ``members``.  From other threads use ``trio.from_thread``.
+
     Clusters, topics and operations are names; a node never names a host.  Errors are ``iris.IrisError`` and say
     which cluster, member or limit they are about.
     """
@@ -76,6 +81,7 @@ class Node:
         """The site the node belongs to; empty if none was given."""
         self.addresses: Final = mesh.listening
         """The URLs really bound."""
+        self._guard = RunGuard()
         self._mesh, self._membership, self._revoking = mesh, membership, revoking
         self._config, self._environment = config, environment
         self._joined = joined
@@ -151,6 +157,7 @@ class Node:
 
         Cancelling it tells the member to stop, and leaves nothing behind here.
         """
+        self._guard.check()
         check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
         wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
@@ -186,6 +193,7 @@ class Node:
         Cancelled, it has told nobody, and its copies are counted as expired if it waited for room; once it has told
         somebody, it has told everybody and is over.
         """
+        self._guard.check()
         check_address(cluster)
         if self._sites is not None and self._sites.foreigners.ids(cluster):
             await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
@@ -232,6 +240,7 @@ class Node:
 
         Leaving the block early, or cancelling it, stops the members that are still at work.
         """
+        self._guard.check()
         check_whom(cluster, operation)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
         survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, check_priority(priority))
@@ -280,6 +289,8 @@ class Node:
         It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is on its way, or
         unsent if it yielded or waited for a patient subscriber or another site; a late confirmation is dropped.
         """
+        if get_ident() != self._guard.thread:
+            self._guard.check()
         if self._foreign is not None and self._foreign.pending(topic):
             left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
             timeout = left if confirm else timeout
@@ -298,6 +309,7 @@ class Node:
 
     def forget_retained(self, topic: str) -> bool:
         """Keep the last value of a topic no longer; return whether there was one."""
+        self._guard.check()
         return self._pubsub.retention.events.forget(topic)
 
     def confirming(self, *, timeout: float = 5.0) -> AbstractAsyncContextManager[ConfirmedEvents]:
@@ -305,6 +317,7 @@ class Node:
 
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
+        self._guard.check()
         return open_confirmed_events(self._pubsub.confirming, self._config, check_timeout(timeout), self._foreign)
 
     def subscribe(
@@ -344,6 +357,7 @@ class Node:
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
+        self._guard.check()
         check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
@@ -373,6 +387,7 @@ class Node:
 
         Cancelling it leaves it forgotten.
         """
+        self._guard.check()
         await self._pubsub.forget_durable(name)
 
     # -- tunnels --------------------------------------------------------------------------------------------
@@ -411,6 +426,7 @@ class Node:
         was sent, and raises ``TunnelBroken`` if it never gets it.  Leaving it by an error or by cancelling aborts
         the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
+        self._guard.check()
         check_whom(cluster, operation)
         wanted = check_preference(None, prefer_site)
         opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
@@ -443,6 +459,7 @@ class Node:
 
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
+        self._guard.check()
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         async with self._serving.serve(cluster, check_is(service, Service, "service"), limits) as membership:
@@ -477,6 +494,7 @@ class Node:
 
         Cancelling it leaves nothing behind.
         """
+        self._guard.check()
         with trio.move_on_after(check_timeout(timeout)):
             return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
         present, known = self._membership.count(cluster), len(self.members(cluster))
@@ -489,6 +507,7 @@ class Node:
         The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Those at
         other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
         """
+        self._guard.check()
         check_name(cluster, "cluster")
         return self._membership.watch(cluster)
 
@@ -508,6 +527,7 @@ class Node:
 
         Cancelling it leaves the list in force.
         """
+        self._guard.check()
         newer = self._revoking.take(revocations)
         await trio.lowlevel.checkpoint()
         return newer
@@ -527,6 +547,12 @@ class Node:
     async def _wait_ready(self) -> None:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
+
+    def close(self) -> None:
+        """Take no more calls, and end what is iterated over; ``open_node`` does this when its block ends."""
+        self._guard.close()
+        self._pubsub.end_subscriptions()
+        self._membership.end_watches()
 
     async def _run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""

@@ -15,6 +15,7 @@ from iris._checks import check_flags, check_is
 from iris._environment import Environment
 from iris._joining import RENEWAL_MARGIN, Joined, read_credential
 from iris._node import Node
+from iris._run_guard import check_trio
 from iris.cluster.address_book import AddressBook
 from iris.cluster.address_file import AddressFile
 from iris.cluster.address_rules import AddressRules, check_listening
@@ -115,9 +116,11 @@ async def open_node(
     Raises:
         ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
             mend it.
+        RuntimeError: it is not called within trio, but within asyncio, for one.
 
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
+    check_trio()
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, dial_only=dial_only)
@@ -250,7 +253,10 @@ async def open_node(
                 await node._wait_ready()
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
-                yield node
+                try:
+                    yield node
+                finally:
+                    node.close()
                 discovery.note()
                 await discovery.save()
         finally:

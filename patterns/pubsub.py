@@ -247,6 +247,11 @@ class PubSub:
                     self._tell_realm(realm)
                 subscription.release()
 
+    def end_subscriptions(self) -> None:
+        """Let consumers take what waits, and then end their iterations: nothing comes any more."""
+        for subscription in self._every:
+            subscription.close()
+
     def _durable_changed(self) -> None:
         self.confirming.interest_changed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
 
 import trio
 
@@ -323,7 +323,16 @@ class Tunnel:
         if kind is None:
             await self.aclose()
         else:
-            self.abort(f"the other end failed: {kind.__name__}")
+            self.abort(self._failure(error))
+
+    def _failure(self, error: BaseException | None) -> str:
+        """Return what the other end is told of an error here: whose it is and its name, for its text may be secret."""
+        who = "the handler" if self._end.machine.asked is None else "the one who opened it"
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = cast("BaseException", error.exceptions[0])
+        if isinstance(error, trio.Cancelled):
+            return f"{who} was cancelled"
+        return f"{who} failed: {type(error).__name__}"
 
     @property
     def max_message(self) -> int:

@@ -110,6 +110,7 @@ class TunnelMachine:
         "_opening",
         "_opening_due",
         "_touched",
+        "accepted",
         "ending",
         "farewell",
         "receiving",
@@ -123,6 +124,8 @@ class TunnelMachine:
         self.state = State.OPENING if opening is not None else State.OPEN
         self.sending: Final = SendingHalf(bound=2 * window, piece=config.tunnel_chunk)
         self.receiving: Final = ReceivingHalf(window=window, limit=config.max_payload)
+        self.accepted = opening is None
+        """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None
         self.farewell: Message | None = None
         """What the other end must hear, again and again if it asks, once the tunnel has ended here."""
@@ -341,6 +344,7 @@ class TunnelMachine:
                     # What came before this was dropped; if anything did, its sender must hear of it.
                     self._ask_due = self.receiving.chunks_stray > 0
                 self.state = following(self.state, Input.ACCEPT)
+                self.accepted = True
             case kinds.TUNNEL_REFUSE:
                 self._opener_only()
                 refusal = read_refuse_untrusted(message)

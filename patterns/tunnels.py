@@ -50,6 +50,8 @@ _FIELDS: Final = {
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Refusals after which another member may take the tunnel."""
 
+_LOST: Final = frozenset({CloseCode.LOST, CloseCode.SILENT})
+
 _MAX_ATTEMPTS: Final = 4
 
 
@@ -129,9 +131,9 @@ class Tunnels:
                 failure = error
                 continue
             await self._wait_opened(end, picker, deadline)
+            if end.machine.accepted:  # the handler may have ended it already; the opener then reads how
+                return self._wrap(end, cluster, operation, wire.decode_headers_untrusted(headers))
             match end.machine.refusal, end.machine.ending:
-                case None, None:
-                    return self._wrap(end, cluster, operation, wire.decode_headers_untrusted(headers))
                 case Refusal() as refusal, _:
                     failure = _failure(cluster, member, refusal)
                     if refusal.code not in _ELSEWHERE:
@@ -140,6 +142,10 @@ class Tunnels:
                     raise RequestTimeout(f"no member of cluster {cluster!r} took the tunnel within {timeout:g} s")
                 case _, ending:
                     assert ending is not None
+                    if ending.code not in _LOST:
+                        raise TunnelBroken(
+                            f"the tunnel to cluster {cluster!r} with node {member} broke: {ending.reason}"
+                        )
                     raise TunnelBroken(
                         f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
                         f"{ending.reason}"
@@ -162,7 +168,8 @@ class Tunnels:
             if not answered and machine.ending is None:
                 machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
                 end.settle()
-            ok = answered and machine.ending is None
+            taken = machine.accepted or (machine.ending is not None and machine.ending.code is CloseCode.ABORTED)
+            ok = answered and taken  # of a handler that fails the member is not to blame
             picker.finished(end.node, trio.current_time() - started, ok=ok)
 
     # -- being opened to ------------------------------------------------------------------------------------

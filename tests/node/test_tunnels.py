@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -15,8 +15,10 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.memory import MemoryTransport
+from iris.patterns.tunnel_end import TunnelEnd
 from iris.testing import Network
 
 # Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.
@@ -181,10 +183,74 @@ async def test_a_handler_that_fails_breaks_the_tunnel_and_keeps_its_secrets(
         async with shop.open_tunnel("store", operation="fail") as tunnel:
             await tunnel.receive()
 
-    with pytest.raises(iris.TunnelBroken, match="RuntimeError") as caught:
+    with pytest.raises(iris.TunnelBroken, match=r"broke: the handler failed: RuntimeError$") as caught:
         await use()
     assert "secret" not in str(caught.value)
     assert member.statistics().services["store"].tunnels_failed == 1
+
+
+@pytest.mark.parametrize("operation", ["at-once", "later", "group", "after-a-message"])
+async def test_a_handler_that_fails_is_no_member_that_was_lost(
+    autojump_clock: MockClock, network: Network, operation: str
+) -> None:
+    service = iris.Service("store")
+
+    @service.tunnel("at-once")
+    async def fail(_: iris.Tunnel) -> None:
+        raise KeyError("a secret")
+
+    @service.tunnel("later")
+    async def fail_later(tunnel: iris.Tunnel) -> None:
+        await trio.sleep(1)
+        await fail(tunnel)
+
+    @service.tunnel("group")
+    async def fail_in_a_group(tunnel: iris.Tunnel) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail, tunnel)
+
+    @service.tunnel("after-a-message")
+    async def fail_after_a_message(tunnel: iris.Tunnel) -> None:
+        await tunnel.send(await tunnel.receive())
+        await fail(tunnel)
+
+    async def use(shop: iris.Node) -> None:
+        async with shop.open_tunnel("store", operation=operation) as tunnel:
+            await tunnel.send(1)
+            async for _ in tunnel:
+                pass
+
+    async with (
+        network.open_node("store") as member,
+        member.join("store", service),
+        network.open_node("shop") as shop,
+    ):
+        await shop.wait_for("store")
+        for _ in range(5):
+            with pytest.raises(iris.TunnelBroken, match=r"^the tunnel to .* broke: the handler failed: KeyError"):
+                await use(shop)
+        (balancer,) = shop._membership._balancers.values()
+        assert balancer.pick() == member.id, "it is asked as before"
+
+
+async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
+    autojump_clock: MockClock, nodes: Nodes
+) -> None:
+    shop, _, _ = nodes
+    table = shop._tunnels._table
+    opened = table.open
+
+    def open_and_hear_the_end(*args: Any) -> TunnelEnd:
+        end = opened(*args)
+        end.machine.receive((kinds.TUNNEL_ACCEPT, -end.machine._identifier, 2**20, 2**20), trio.current_time())
+        end.machine.receive((kinds.TUNNEL_CLOSE, -end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)
+        end.settle()
+        return end
+
+    table.open = open_and_hear_the_end  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(iris.TunnelBroken, match=r"broke: the handler failed: KeyError$"):
+            await only_open(shop.open_tunnel("store"))
 
 
 async def test_leaving_by_an_error_breaks_the_tunnel_at_the_handler(autojump_clock: MockClock, nodes: Nodes) -> None:

@@ -1,0 +1,96 @@
+"""Where a node may be used: in the trio run that opened it, until its block ends.
+
+A call from elsewhere would go on in the tasks of another run, or find no run at all.  Some of these calls fail deep
+inside of trio, others never return; here they are errors that say what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from threading import get_ident
+from typing import Final, final
+
+import trio
+
+_CLOSED: Final = -1
+"""In place of a thread, of which there is none with this number."""
+
+
+@final
+class RunGuard:
+    """The run that a node belongs to.
+
+    Attributes:
+        thread: of that run, as ``threading.get_ident`` returns it; another number once the node is closed.  Comparing
+            it costs a quarter of ``check``, and finds all but calls from other frameworks in the same thread: for
+            what is called for each event.
+    """
+
+    __slots__ = ("_token", "thread")
+
+    def __init__(self) -> None:
+        self._token: Final = trio.lowlevel.current_trio_token()
+        self.thread = get_ident()
+
+    def check(self) -> None:
+        """Check that this is the node's own run, and that the node is open.
+
+        Raises:
+            trio.ClosedResourceError: the node is closed.
+            RuntimeError: this is another run, another thread or another framework; the message says what to do.
+        """
+        try:
+            token = trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            token = None
+        if token is self._token and self.thread != _CLOSED:
+            return
+        if self.thread == _CLOSED:
+            raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+        if token is not None:
+            raise RuntimeError("this node belongs to another trio run: open a node with iris.open_node in this one")
+        if _is_in_asyncio():
+            raise RuntimeError(
+                f"this node belongs to a trio run, and this is asyncio: {_TRIO_INSTEAD}; or call it from a thread with "
+                f"{_FROM_THREAD}"
+            )
+        raise RuntimeError(
+            f"this node belongs to a trio run in another thread: call it from here with {_FROM_THREAD}, or open a node "
+            "of this thread's own in a trio.run"
+        )
+
+    def close(self) -> None:
+        """The node is closed: from now on each check fails."""
+        self.thread = _CLOSED
+
+
+def check_trio() -> None:
+    """Check that a trio run is under way.
+
+    Raises:
+        RuntimeError: there is none; the message says how to have one.
+    """
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        where = "this is asyncio" if _is_in_asyncio() else "no trio run is under way here"
+        raise RuntimeError(f"Iris runs under trio, and {where}: {_TRIO_INSTEAD}") from None
+
+
+_TRIO_INSTEAD: Final = "run the program with trio.run(main), or anyio.run(main, backend='trio')"
+
+_FROM_THREAD: Final = (
+    "trio.from_thread.run(node.request, CLUSTER, PAYLOAD), and trio_token=TOKEN if trio.to_thread did not start the "
+    "thread (trio.lowlevel.current_trio_token(), in the node's run)"
+)
+
+
+def _is_in_asyncio() -> bool:
+    asyncio = sys.modules.get("asyncio")  # who runs under it has imported it
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""A node that is closed, and one that is used from elsewhere: each call says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 -- what is not to be used is used here
+import math
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from tests.support.stages import open_stage
+
+
+def echo() -> iris.Service:
+    service = iris.Service("store")
+
+    @service.request
+    async def answer(request: iris.Request) -> object:
+        return request.payload
+
+    @service.request("wait")
+    async def wait(request: iris.Request) -> object:
+        await trio.sleep_forever()
+
+    return service
+
+
+async def enter(block: Any) -> None:
+    async with block:
+        pass
+
+
+async def call(verb: Callable[[], Any]) -> None:
+    await verb()
+
+
+CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
+    "request": lambda node: node.request("store", 1),
+    "broadcast": lambda node: node.broadcast("store", 1),
+    "survey": lambda node: enter(node.survey("store", 1)),
+    "publish": lambda node: node.publish("orders.new", b"1"),
+    "publish and confirm": lambda node: node.publish("orders.new", 1, confirm=True),
+    "confirming": lambda node: enter(node.confirming()),
+    "subscribe": lambda node: enter(node.subscribe("orders.>")),
+    "forget a subscriber": lambda node: node.forget_subscriber("bridge"),
+    "tunnel": lambda node: enter(node.open_tunnel("store")),
+    "join": lambda node: enter(node.join("store", echo())),
+    "wait for": lambda node: node.wait_for("store"),
+    "watch": lambda node: enter(node.watch("store")),
+    "revoke": lambda node: node.revoke(b""),
+}
+
+
+def test_every_call_of_a_node_is_here() -> None:
+    readers = {
+        "clusters",
+        "members",
+        "statistics",
+        "durable_subscribers",
+        "forget_retained",
+        "parts",
+        "run",
+        "close",
+        "wait_ready",
+    }
+    named = {name.split()[0] for name in CALLS} - {"forget", "tunnel", "wait"}
+    public = {name for name in dir(iris.Node) if not name.startswith("_")} - readers
+    assert named | {"forget_subscriber", "open_tunnel", "wait_for"} == public
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_node_that_is_closed_says_so(autojump_clock: MockClock, name: str) -> None:
+    async with iris.testing.open_network() as network:
+        async with network.open_node("shop") as shop:
+            pass
+        with pytest.raises(trio.ClosedResourceError, match="this node is closed: the block of its open_node has ended"):
+            await CALLS[name](shop)
+        with pytest.raises(trio.ClosedResourceError):
+            shop.forget_retained("orders.new")
+        assert shop.statistics().requests.sent == 0
+        assert shop.members("store") == shop.clusters() == ()
+
+
+async def test_what_waits_when_a_node_is_closed_ends(autojump_clock: MockClock) -> None:
+    ended: dict[str, object] = {}
+
+    async def note(name: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            ended[name] = await work()
+        except (iris.IrisError, trio.ClosedResourceError, trio.EndOfChannel) as error:
+            ended[name] = type(error).__name__
+
+    async def listen(events: iris.Subscription) -> object:
+        return [event.payload async for event in events]
+
+    async def follow(changes: Any) -> object:
+        return [change.kind async for change in changes]
+
+    async with iris.testing.open_network() as network, trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        member = await stack.enter_async_context(network.open_node("store"))
+        await stack.enter_async_context(member.join("store", echo()))
+        with trio.fail_after(60):
+            async with network.open_node("shop") as shop, shop.join("shop", echo()):
+                await shop.wait_for("store")
+                for name, pattern in (("iterated", "a.>"), ("batches", "b.>")):
+                    events = await stack.enter_async_context(shop.subscribe(pattern))
+                    verb = partial(listen, events) if name == "iterated" else events.receive_batch
+                    nursery.start_soon(note, name, verb)
+                changes = await stack.enter_async_context(shop.watch("store"))
+                nursery.start_soon(note, "watch", partial(follow, changes))
+                ask = partial(shop.request, operation="wait", timeout=math.inf)
+                nursery.start_soon(note, "request", partial(ask, "store"))
+                nursery.start_soon(note, "own request", partial(ask, "shop"))
+                await shop.publish("a.first", 1)
+                await trio.sleep(1)
+                assert ended == {}
+            await trio.sleep(1)
+            assert ended == {
+                "iterated": [1],
+                "batches": "EndOfChannel",
+                "watch": ["joined"],
+                "request": "Unknown",
+                "own request": "Unknown",
+            }
+
+
+async def test_a_node_of_another_run_says_so(autojump_clock: MockClock) -> None:
+    async with iris.testing.open_network() as network, network.open_node("shop") as shop:
+
+        def elsewhere() -> dict[str, str]:
+            said: dict[str, str] = {}
+
+            async def main() -> None:
+                for name, work in CALLS.items():
+                    with pytest.raises(RuntimeError) as caught:
+                        await work(shop)
+                    said[name] = str(caught.value)
+
+            trio.run(main)
+            return said
+
+        said = await trio.to_thread.run_sync(elsewhere)
+        assert said == dict.fromkeys(
+            CALLS, "this node belongs to another trio run: open a node with iris.open_node in this one"
+        )
+
+
+async def test_a_node_that_is_used_from_a_thread_or_from_asyncio_says_what_to_do(autojump_clock: MockClock) -> None:
+    async with iris.testing.open_network() as network, network.open_node("shop") as shop:
+
+        async def main() -> dict[str, str]:
+            said: dict[str, str] = {}
+            for name, work in CALLS.items():
+                with pytest.raises(RuntimeError) as caught:
+                    await work(shop)
+                said[name] = str(caught.value)
+            return said
+
+        def plainly() -> dict[str, str]:
+            coroutine = main()
+            with pytest.raises(StopIteration) as ended:
+                coroutine.send(None)
+            found: dict[str, str] = ended.value.value
+            return found
+
+        told = await trio.to_thread.run_sync(plainly)
+        assert set(told) == set(CALLS)
+        for text in told.values():
+            assert text.startswith(
+                "this node belongs to a trio run in another thread: call it from here with trio.from_thread"
+            )
+        told = await trio.to_thread.run_sync(lambda: asyncio.run(main()))
+        assert set(told) == set(CALLS)
+        for text in told.values():
+            assert text.startswith(
+                "this node belongs to a trio run, and this is asyncio: run the program with trio.run(main)"
+            )
+
+
+async def test_what_the_error_tells_to_do_works(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        _, shop = await stage.pair(echo())
+        token = trio.lowlevel.current_trio_token()
+        answers: list[object] = []
+
+        def ask() -> None:
+            answers.append(trio.from_thread.run(shop.request, "store", 7, trio_token=token))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        while thread.is_alive():
+            await trio.to_thread.run_sync(thread.join, 0.01)
+        assert answers == [7]
+
+
+def test_a_node_cannot_be_opened_under_asyncio() -> None:
+    async def main() -> None:
+        async with iris.open_node():
+            raise AssertionError("it opened")
+
+    with pytest.raises(
+        RuntimeError, match=r"^Iris runs under trio, and this is asyncio: run the program with trio.run"
+    ):
+        asyncio.run(main())
+    with pytest.raises(
+        RuntimeError, match=r"^Iris runs under trio, and no trio run is under way here: run the program"
+    ):
+        main().send(None)
