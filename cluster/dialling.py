@@ -122,6 +122,7 @@ class Dialling:
         async with self._turns.take(source) as connected:
             if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
                 return self._peers[expected]
+            own: tuple[str, ...] | None = None
             with trio.move_on_after(patience := self._turns.patience()):
                 outgoing = await dial()
                 connected()
@@ -138,7 +139,7 @@ class Dialling:
                         self._refusals["handshake that came to nothing"] += 1
                     raise
         self._refusals["handshake that came to nothing"] += 1
-        raise no_answer((*met, *addresses), patience)
+        raise no_answer((*met, *addresses), patience, own)
 
 
 def _groups(urls: Iterable[str]) -> Iterable[tuple[str, ...]]:

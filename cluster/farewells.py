@@ -67,7 +67,7 @@ class Farewells:
             with trio.move_on_after(timeout / 2):
                 await self._part([peer for peer in self._mesh.peers.values() if peer.indirect], reason)
             await self._part(list(self._mesh.peers.values()), reason)
-        await _let_flushers_run()
+        await let_flushers_run()
 
     async def _part(self, peers: Sequence[Peer], reason: str) -> None:
         async with trio.open_nursery() as nursery:
@@ -99,13 +99,14 @@ class Farewells:
                 for peer in leaving:
                     with contextlib.suppress(NotSent):
                         peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
-                await _let_flushers_run()
+                await let_flushers_run()
             for peer, reason in leaving.items():
                 del self._leaving[peer]
                 if self._mesh.peers.get(peer.node) is peer:
                     self._mesh.drop(peer.node, reason)
 
 
-async def _let_flushers_run() -> None:
+async def let_flushers_run() -> None:
+    """Let what was posted leave, if there is room for it."""
     for _ in range(3):  # rounds of the scheduler
         await trio.lowlevel.cancel_shielded_checkpoint()

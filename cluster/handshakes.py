@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, cast, final
 
 import trio
@@ -25,15 +25,18 @@ from iris.cluster.peer import Peer
 from iris.cluster.reverse_ways import is_reverse_url
 from iris.cluster.site_tags import SiteTag, is_tag, site_of
 from iris.cluster.site_ways import is_site_url, realm_of_url
+from iris.cluster.via_ways import is_via_url
 from iris.cluster.ways import Ways
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, is_node_id, qualified
 from iris.kernel.transport import Outgoing
+from iris.kernel.wire import Message
 from iris.security.admission import Admission
-from iris.security.handshake import EPHEMERAL, Established, Initiator, Responder
+from iris.security.handshake import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
 from iris.security.identity import NodeIdentity, PeerIdentity
+from iris.security.session import Session
 
 MAX_ADDRESSES: Final = 16
 _MAX_ADDRESS: Final = 512
@@ -47,6 +50,10 @@ the network can send it a copy.  It gives up when the connection ends as well, o
 _CARRIED_PATIENCE: Final = (0.05, *_PATIENCE)
 """The same between sites, where a gateway that dies takes frames with it before anybody knows: also after 0.25 s.
 Without it callers waited for a second where one of two gateways was killed, in 1 of 80 cases."""
+
+_TURNED_AWAY: Final = 0.5
+"""Of the time that a handshake may take.  Strangers are hung up on as soon as their first frame is seen; one that shows
+a good one and cannot be answered has all of that time."""
 
 _MAX_HELLO: Final = 3500
 """Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
@@ -97,6 +104,10 @@ class Host(Protocol):
         """Count and log an error that nobody expects, in what others have brought about."""
         ...
 
+    def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
+        """Return what somebody is told who is not let in, though his papers are in order."""
+        ...
+
     def admit(
         self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
     ) -> Peer:
@@ -111,6 +122,9 @@ class _Initiating:
     outgoing: Outgoing
     addresses: tuple[str, ...]
     done: trio.Event
+    began: float
+    own: tuple[str, ...]
+    """Where the other end was told that it can connect back."""
     site: str = ""
     established: Established | None = None
     error: IrisError | None = None
@@ -193,6 +207,7 @@ class Handshakes:
                 ``realm_id``), or not ``expected``; or this node's own credential is no longer valid.
         """
         identity = self._host.identity
+        own = tuple(own)
         index = self._new_index()
         initiator = Initiator(
             identity,
@@ -205,7 +220,9 @@ class Handshakes:
             admit=self._host.check,
             config=self._config,
         )
-        waiting = self._initiating[index] = _Initiating(initiator, outgoing, addresses, trio.Event())
+        waiting = self._initiating[index] = _Initiating(
+            initiator, outgoing, addresses, trio.Event(), trio.current_time(), own
+        )
         try:
             await self._send(outgoing, initiator.frame)
             for share in _CARRIED_PATIENCE if is_site_url(addresses[0]) else _PATIENCE:
@@ -240,7 +257,7 @@ class Handshakes:
                 raise
             return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
         except trio.ClosedResourceError:
-            raise _cut_off(addresses) from None
+            raise _turned_away(addresses) from None
         finally:
             del self._initiating[index]
 
@@ -248,8 +265,16 @@ class Handshakes:
         """A connection broke: nothing will come of the handshakes begun over it."""
         for waiting in self._initiating.values():
             if waiting.outgoing is outgoing and not waiting.done.is_set():
-                addresses = waiting.addresses
-                waiting.fail(_dialled_itself(addresses) if waiting.reflected else _cut_off(addresses))
+                waiting.fail(self._cut_off(waiting))
+
+    def _cut_off(self, waiting: _Initiating) -> NotSent:
+        """Return why a connection broke over which a handshake was begun, as far as that can be told from here."""
+        if waiting.reflected:
+            return _dialled_itself(waiting.addresses)
+        took, patience = trio.current_time() - waiting.began, self._patience()
+        if took < _TURNED_AWAY * patience:
+            return _turned_away(waiting.addresses)
+        return no_answer(waiting.addresses, took, waiting.own)
 
     def _new_index(self) -> int:
         """Return the next free one: which of two sessions is the later one is told by them (``SessionEntry``)."""
@@ -430,6 +455,10 @@ class Handshakes:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
             realm_id = waiting.responder.realm_id
             _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
+        except NotAdmitted as error:
+            if error.session is not None:
+                self._part(waiting.outgoing, error.session, self._host.last_words(error.peer))
+            raise AuthenticationError(str(error)) from None
         finally:
             if waiting.responder.over:
                 self._forget(index, waiting)
@@ -439,16 +468,54 @@ class Handshakes:
         site = qualified(realm_id, site_of(waiting.tag))
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
+    def _part(self, outgoing: Outgoing, session: Session, words: Sequence[Message]) -> None:
+        """Tell somebody who is not let in what there is to say, in the only frame of his session."""
+        try:
+            if words:
+                frame = wire.encode_batch([*words], session.seal)
+                owner = self._ways.owner(outgoing)
+                # If there is no room, or it has broken, he is told the next time.
+                with contextlib.suppress(NotSent, trio.ClosedResourceError):
+                    if owner is not None:
+                        owner.link.insert(frame)
+                    else:
+                        outgoing.send_nowait(frame)
+        finally:
+            session.close()
 
-def no_answer(addresses: tuple[str, ...], patience: float) -> NotSent:
-    """Return what to raise when a handshake has taken too long."""
-    return NotSent(
-        f"no answer from {addresses[0]} within {patience:.3g} s: it is cut off, of another realm, or no node of Iris"
+
+@final
+class TurnedAway(NotSent):
+    """A node hung up as soon as it saw the first frame: this one is of another realm, or there is no room for it."""
+
+
+@final
+class NoWayBack(NotSent):
+    """A node takes connections of this one and answers nothing: it cannot connect back, or hangs."""
+
+
+def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] | None) -> NotSent:
+    """Return what to raise when a handshake has taken too long.
+
+    Args:
+        addresses: that were dialled.
+        patience: seconds that it took.
+        own: where the other end was told that it can connect back; None: there was no connection.
+    """
+    text = f"no answer from {addresses[0]} within {patience:.3g} s"
+    if own is None:
+        return NotSent(f"{text}: nobody is there, or a firewall lets nothing through")
+    if is_site_url(addresses[0]) or is_via_url(addresses[0]) or any(map(is_reverse_url, own)):
+        return NotSent(f"{text}: the node there is cut off, or hangs")
+    return NoWayBack(
+        f"{text}: it takes connections, and cannot connect back to this node at {', '.join(own[:3]) or 'no address'} "
+        "(a firewall or NAT between them?), or hangs; let it in, say with --listen (listen=) where it can reach this "
+        "node, or use --dial-only (dial_only=True) and a ws:// address of it"
     )
 
 
-def _cut_off(addresses: tuple[str, ...]) -> NotSent:
-    return NotSent(
+def _turned_away(addresses: tuple[str, ...]) -> TurnedAway:
+    return TurnedAway(
         f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "
         "room for more, or is gone"
     )

@@ -264,17 +264,20 @@ class Membership:
     async def introduce(self, node: NodeId) -> None:
         """Exchange all that is known with a linked node, and link to everybody it tells of.
 
-        Returns at the latest after ``Config.subscribe_timeout``.
+        Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
         """
         self._perform(self._swim.join([node], trio.current_time()))
         self._wakeup.wake()
         with trio.move_on_after(self._config.subscribe_timeout):
-            while not self._synchronized or any(
-                other not in self._mesh.peers and other not in self._closed_routes
-                for other in self._records
-                if other != self._mesh.node
-            ):
+            while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
                 await self._changed.park()
+
+    def _lacks_links(self) -> bool:
+        return any(
+            other not in self._mesh.peers and other not in self._closed_routes
+            for other in self._records
+            if other != self._mesh.node
+        )
 
     @property
     def settled(self) -> bool:

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final, final
@@ -146,6 +146,12 @@ class Mesh:
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
         """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
+        self.last_words: Callable[[PeerIdentity], Sequence[Message]] = lambda _: ()
+        """Returns what a node is told that is of this realm and is not let in."""
+        self.expelled: Callable[[], str | None] = lambda: None
+        """Returns why nobody of the realm talks to this node any more; None if they do."""
+        self.cut_off = ""
+        """What came of the last attempt to reach anybody, if it was in vain."""
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
@@ -294,6 +300,13 @@ class Mesh:
         """
         if self._carried_by is not None and (self._carried_by, kind) != (kinds.FORWARD, kinds.CARRY):
             raise RemoteProtocolError("a frame that is carried carries another one")
+
+    def trouble(self) -> str:
+        """Return, for errors, why this node may find nobody; empty if nothing is known to be wrong."""
+        expelled = self.expelled()
+        if expelled is not None:
+            return f"; {expelled}, so nobody talks to this node: have a new credential issued ('iris keys')"
+        return f"; this node is linked to nobody: {self.cut_off}" if self.cut_off and not self._peers else ""
 
     def outgoing_to(self, node: NodeId) -> Outgoing | None:
         """Return the connection in use to a node, if there is one."""

@@ -9,26 +9,33 @@ Rules of this file:
 - A list may be large, and what has it sent is small.  ``ListTurns`` says how often one peer can bring that about.
 - A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
   its realm gets nothing through the gateways of that any more.
+- Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
+  signature proves to that node that it is revoked.
 - Whatever rests on somebody's papers is looked at again when a list comes: links here, the rest by whoever asked for
   it with ``on_newer``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
 import trio
 
+from iris.cluster.farewells import let_flushers_run
 from iris.cluster.list_turns import ListTurns
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.tokens import Tokens
 from iris.kernel import kinds
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.wire import Message
+from iris.security.identity import PeerIdentity
 from iris.security.revocation import RevocationList, Revocations
 from iris.security.revocation_file import load_revocations, save_revocations
 
@@ -36,6 +43,11 @@ _log: Final = logging.getLogger("iris")
 
 LOOK: Final = 1.0
 """Seconds between looks whether the file was replaced."""
+
+_FAREWELLS: Final = 64
+_FAREWELL_RATE: Final = 1.0
+"""Revoked nodes that are shown the list at once, and each second.  Whoever has the key of a revoked cluster can come as
+ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 LOCAL_LOOK: Final = 10.0
 """The same in the local realm, all of which belongs to one user.  A look takes a thread, as the file may be on another
@@ -72,11 +84,15 @@ class Revoking:
         known = None if path is None else load_revocations(path, realm)
         self.revocations: Final = Revocations(realm, known)
         mesh.check_peer = self.revocations.check
+        mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
+        self._farewells = Tokens(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
         self.attach(mesh)
+        self._warn_if_expelled()
 
     def attach(self, mesh: Mesh) -> None:
         """Tell the peers of a further mesh of this node as well, and hear what they tell."""
         self._meshes.append(mesh)
+        mesh.last_words = self._last_words
         mesh.on(kinds.REVOCATIONS, 1, self._receive)
         mesh.observe(self)
 
@@ -96,9 +112,7 @@ class Revoking:
         """
         if not self.revocations.receive_untrusted(signed):
             return False
-        own = self.revocations.reason(self._mesh.identity.public())
-        if own is not None:
-            _log.warning("nobody talks to this node any more, until it has another credential: %s", own)
+        self._warn_if_expelled()
         for mesh in self._meshes:
             for peer in list(mesh.peers.values()):
                 if self.revocations.reason(peer.identity) is None:
@@ -172,11 +186,27 @@ class Revoking:
         save_revocations(self._path, current)
         return True
 
+    def _warn_if_expelled(self) -> None:
+        own = self._mesh.expelled()
+        if own is not None:
+            _log.warning("nobody talks to this node any more, until it has another credential: %s", own)
+
     async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
-        """End a link outside the loop that reads its messages."""
+        """End a link outside the loop that reads its messages, and show the peer why."""
+        for message in self._last_words(peer.identity):
+            with contextlib.suppress(NotSent):
+                peer.link.post(message, 0, CONTROL_RESERVE)
+        await let_flushers_run()
         reason = self.revocations.reason(peer.identity)
         if reason is not None and mesh.peers.get(peer.node) is peer:
             mesh.drop(peer.node, reason)
+
+    def _last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+        """Return what shows a node of this realm that it is revoked; not too often, for a list may be large."""
+        current = self.revocations.current
+        if current is None or self.revocations.reason(peer) is None:
+            return ()
+        return ((kinds.REVOCATIONS, current.signed),) if self._farewells.spend(trio.current_time()) else ()
 
     def _tell(self, peer: Peer) -> None:
         """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""

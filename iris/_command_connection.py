@@ -17,6 +17,7 @@ import trio
 
 import iris
 from iris._command_passphrase import passphrase_of_environment
+from iris.cluster.handshakes import TurnedAway
 from iris.security.credential_watch import CredentialWatch
 
 _log: Final = logging.getLogger("iris")
@@ -48,7 +49,7 @@ class Connection:
         With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
         """
         async with (
-            self._explained() as turned_away,
+            self._explained() as held,
             iris.open_node(
                 None if self.credential else name,
                 credential=self._credential(),
@@ -66,28 +67,26 @@ class Connection:
             _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
             try:
                 yield node
-            except iris.NoSuchCluster:
-                if node.statistics().links or not turned_away():
-                    raise
-                raise iris.ConfigError(self._wrong_realm(node)) from None
+            except iris.NoSuchCluster as error:
+                if not node.statistics().links and held.met(TurnedAway):
+                    raise iris.ConfigError(self._wrong_realm(node)) from None
+                held.forget(str(error))
+                raise
             finally:
                 statistics = node.statistics()
                 for field in dataclasses.fields(statistics):
                     _log.debug("%s: %s", field.name, getattr(statistics, field.name))
 
     @contextlib.asynccontextmanager
-    async def _explained(self) -> AsyncGenerator[Callable[[], bool]]:
-        """Hold back warnings of the first seconds, so that a credential of another realm is one error and no riddle.
-
-        Gives a function that tells whether a node has turned this one away, and forgets the warnings if so.
-        """
+    async def _explained(self) -> AsyncGenerator[_HeldBack]:
+        """Hold back warnings of the first seconds, so that a credential of another realm is one error and no riddle."""
         held = _HeldBack()
         if self.credential is not None:
             _log.addFilter(held)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(held.release_later)
-                yield held.turned_away
+                yield held
                 nursery.cancel_scope.cancel()
         finally:
             _log.removeFilter(held)
@@ -136,12 +135,25 @@ class _HeldBack(logging.Filter):
             _log.handle(record)
         self._records.clear()
 
-    def turned_away(self) -> bool:
-        """Tell whether a node of another realm was met; then nothing of it is said any more."""
-        met = any("another realm" in record.getMessage() for record in self._records)
+    def met(self, kind: type[Exception]) -> bool:
+        """Tell whether a warning was of an error of this kind; then all of them are forgotten."""
+        met = any(isinstance(about, kind) for record in self._records for about in _about(record))
         if met:
             self._records.clear()
         return met
+
+    def forget(self, text: str) -> None:
+        """Forget the warnings of what an error says as well."""
+        self._records = [
+            record
+            for record in self._records
+            if not _about(record) or any(str(it) not in text for it in _about(record))
+        ]
+
+
+def _about(record: logging.LogRecord) -> tuple[object, ...]:
+    """Return what a warning is about."""
+    return record.args if isinstance(record.args, tuple) else ()
 
 
 def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, int] | None:

@@ -499,7 +499,9 @@ class Node:
             return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
         present, known = self._membership.count(cluster), len(self.members(cluster))
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
-        raise RequestTimeout(f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}")
+        raise RequestTimeout(
+            f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}{self._mesh.trouble()}"
+        )
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.

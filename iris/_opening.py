@@ -193,6 +193,7 @@ async def open_node(
         joined = Joined(mesh, membership, check_peer, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
+        revoking.on_newer(membership.news)
         membership.order = order
         sites: Sites | None = None
         if site is not None:
@@ -250,7 +251,8 @@ async def open_node(
                     announce=announce,
                 )
                 await discovery.look()
-                await node._wait_ready()
+                if mesh.expelled() is None:  # else nobody answers
+                    await node._wait_ready()
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 try:

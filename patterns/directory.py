@@ -56,7 +56,7 @@ class Directory(Protocol):
         ...
 
 
-def nobody_serves(cluster: str, identity: NodeIdentity) -> NoSuchCluster:
+def nobody_serves(cluster: str, identity: NodeIdentity, trouble: str = "") -> NoSuchCluster:
     """Return the error of whoever asks a cluster that has no members, as seen by the node of that identity."""
     alias, name, _ = split_address(cluster)
     realm = identity.alias(alias) if alias else None
@@ -64,4 +64,4 @@ def nobody_serves(cluster: str, identity: NodeIdentity) -> NoSuchCluster:
         return NoSuchCluster(f"no realm is trusted here by the name of {alias!r}: nobody serves {cluster!r}")
     if realm is not None and not realm.may_use(name):
         return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
-    return NoSuchCluster(f"no reachable member serves the cluster {cluster!r}")
+    return NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")

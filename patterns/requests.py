@@ -141,7 +141,7 @@ class Requests:
         picker = self._directory.picker(cluster)
         if picker is None and member is None:
             check_address(cluster)
-            raise nobody_serves(cluster, self._mesh.identity)
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
         deadline = min(now + timeout, trio.current_effective_deadline())
@@ -281,7 +281,7 @@ class Requests:
             await trio.lowlevel.checkpoint()
             raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
         if failure is None:
-            raise nobody_serves(cluster, self._mesh.identity)
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
         if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
             raise lost from failure
         raise failure

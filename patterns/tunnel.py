@@ -328,8 +328,11 @@ class Tunnel:
     def _failure(self, error: BaseException | None) -> str:
         """Return what the other end is told of an error here: whose it is and its name, for its text may be secret."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = cast("BaseException", error.exceptions[0])
+        while isinstance(error, BaseExceptionGroup):
+            first, *others = cast("tuple[BaseException, ...]", error.exceptions)
+            if others:
+                return f"{who} failed: several errors"
+            error = first
         if isinstance(error, trio.Cancelled):
             return f"{who} was cancelled"
         return f"{who} failed: {type(error).__name__}"

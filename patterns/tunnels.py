@@ -116,7 +116,7 @@ class Tunnels:
     ) -> Tunnel:
         picker = self._directory.picker(cluster)
         if picker is None:
-            raise nobody_serves(cluster, self._mesh.identity)
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
         deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
         failure: DeliveryError | None = None
@@ -150,7 +150,7 @@ class Tunnels:
                         f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
                         f"{ending.reason}"
                     )
-        raise failure or nobody_serves(cluster, self._mesh.identity)
+        raise failure or nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
 
     async def _wait_opened(self, end: TunnelEnd, picker: Picker, deadline: float) -> None:
         """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""

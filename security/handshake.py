@@ -134,6 +134,22 @@ def prologue_between(suite: Suite, initiator: bytes, responder: bytes) -> bytes:
     )
 
 
+@final
+class NotAdmitted(AuthenticationError):
+    """The papers of the other side are in order, and ``admit`` refuses it all the same.
+
+    Attributes:
+        peer: who it is.
+        session: at the answering side, the one that would have come of it, in which the peer can be told why.  To be
+            closed after that; nothing is to be opened in it.
+    """
+
+    def __init__(self, message: str, peer: PeerIdentity) -> None:
+        super().__init__(message)
+        self.peer: Final = peer
+        self.session: Session | None = None
+
+
 class _Side:
     """What both sides of a handshake have in common."""
 
@@ -212,7 +228,10 @@ class _Side:
         if peer.node_id == self._identity.node_id:
             raise AuthenticationError(f"node {peer.node_id} met itself")
         if self._admit is not None:
-            self._admit(peer)
+            try:
+                self._admit(peer)
+            except AuthenticationError as error:
+                raise NotAdmitted(str(error), peer) from None
         return peer, payload[end:]
 
     def _establish(self, noise: HandshakeState, suite: Suite, remote_index: int, now: float) -> Session:
@@ -393,8 +412,9 @@ class Responder(_Side):
         """Read the last frame and finish.  ``hello`` of the result is that of the first frame, now authentic.
 
         Raises:
-            AuthenticationError: not the last frame of this handshake, or from somebody who is not to be talked to; or
-                none can be genuine yet, because there was no response.
+            NotAdmitted, an AuthenticationError: from somebody who is not to be talked to.
+            AuthenticationError: not the last frame of this handshake; or none can be genuine yet, because there was no
+                response.
             LocalProtocolError: the handshake is over.
         """
         if not self.over and (self._noise is None or self._encapsulation_key is not None):
@@ -405,7 +425,11 @@ class Responder(_Side):
             raise AuthenticationError("handshake: this frame is not for this handshake")
         payload = noise.read_message(message)
         self.over = True  # from here on the frame is genuine, and any error is final
-        peer, surplus = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
+        try:
+            peer, surplus = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
+        except NotAdmitted as error:
+            error.session = self._establish(noise, self._suite, remote_index, now)
+            raise
         if surplus:
             raise AuthenticationError(f"node {peer.node_id}: surplus bytes in the last handshake frame")
         session = self._establish(noise, self._suite, remote_index, now)

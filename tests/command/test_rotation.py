@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -235,3 +236,39 @@ def test_a_credential_of_another_realm_is_named_in_one_line_that_says_what_to_do
         assert said.startswith(f"iris: credential theirs.iris: the nodes at {url} are not of its realm"), said
         assert said.count("\n") == 1, said
         assert member.poll() is None
+
+
+def test_who_cannot_be_dialled_back_is_told_so_and_not_that_his_credential_is_wrong(terminal: Terminal) -> None:
+    """The member connects nowhere on this machine, as if a firewall stood between the two."""
+    keys(terminal, "realm", "ours.realm")
+    keys(terminal, "cluster", "ours.realm", "store", "--out", "store.iris")
+    url = f"tcp://127.0.0.1:{free_port()}"
+    run = ("run", "app:store", "--credential", "store.iris", "--listen", url, "--dial-networks", "10.255.0.0/16")
+    with terminal.started(*run, announces="serves store"), tempfile.TemporaryDirectory() as elsewhere:
+        terminal.environment["XDG_RUNTIME_DIR"] = elsewhere  # not to be found on this machine
+        done = ask(terminal, "store.iris", url)
+        said = done.stderr.decode()
+        assert done.returncode == 1, said
+        assert "this node is linked to nobody" in said
+        assert "cannot connect back to this node at tcp://127.0.0.1:" in said
+        assert said.count("\n") == 1, said
+
+
+def test_who_is_revoked_is_told_so_in_one_line(terminal: Terminal) -> None:
+    keys(terminal, "realm", "acme.realm")
+    for name in ("store", "shop"):
+        keys(terminal, "cluster", "acme.realm", name, "--out", f"{name}.iris")
+    url = f"tcp://127.0.0.1:{free_port()}"
+    realm = json.loads(terminal.run("keys", "show", "shop.iris", "--json").stdout)["realm"]
+    home = Path(terminal.environment["IRIS_HOME"])
+    (home / "revocations").mkdir(parents=True, mode=0o700)
+    home.chmod(0o700)
+    keys(terminal, "revoke", "acme.realm", "--cluster", "shop", "--out", str(home / "revocations" / realm))
+    run = ("run", "app:store", "--credential", "store.iris", "--listen", url)
+    with terminal.started(*run, announces="serves store"), tempfile.TemporaryDirectory() as elsewhere:
+        terminal.environment["IRIS_HOME"] = elsewhere  # where the list is not
+        done = ask(terminal, "shop.iris", url)
+        said = done.stderr.decode()
+        assert done.returncode == 1, said
+        assert "generation 1 of cluster 'shop' is revoked, so nobody talks to this node: have a new credential" in said
+        assert said.count("\n") == 1, said

@@ -247,7 +247,7 @@ async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
         end.settle()
         return end
 
-    table.open = open_and_hear_the_end  # type: ignore[method-assign]
+    table.open = open_and_hear_the_end  # type: ignore[assignment,method-assign]
     for _ in range(3):
         with pytest.raises(iris.TunnelBroken, match=r"broke: the handler failed: KeyError$"):
             await only_open(shop.open_tunnel("store"))
