@@ -230,7 +230,7 @@ class Membership:
     def end_watches(self) -> None:
         """Nothing is followed any more: this node is closed."""
         for watch in self._watches:
-            watch.end()
+            watch._end()
 
     # -- this node's own record -----------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ class Membership:
         for change in changes:
             for watch in self._watches:
                 if watch.cluster == change.cluster:
-                    watch.add(change)
+                    watch._add(change)
 
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""

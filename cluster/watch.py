@@ -35,7 +35,7 @@ class Watch:
         self._news = Wakeup()
         self._ended = False
         for change in present:
-            self.add(change)
+            self._add(change)
 
     def __repr__(self) -> str:
         return f"<Watch of {self.cluster}: {len(self._changes)} changes waiting>"
@@ -52,13 +52,13 @@ class Watch:
             await self._news.wait()
         return self._changes.popleft()
 
-    def add(self, change: Change) -> None:
+    def _add(self, change: Change) -> None:
         """Queue a change."""
         self.missed += len(self._changes) == _MAX_WAITING
         self._changes.append(change)
         self._news.wake()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Let the reader take what waits, and end its iteration then."""
         self._ended = True
         self._news.wake()

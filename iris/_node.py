@@ -550,7 +550,7 @@ class Node:
         """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Take no more calls, and end what is iterated over; ``open_node`` does this when its block ends."""
         self._guard.close()
         self._pubsub.end_subscriptions()

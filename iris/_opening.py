@@ -258,7 +258,7 @@ async def open_node(
                 try:
                     yield node
                 finally:
-                    node.close()
+                    node._close()
                 discovery.note()
                 await discovery.save()
         finally:

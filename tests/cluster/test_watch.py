@@ -24,8 +24,8 @@ async def take(watch: Watch, number: int) -> list[Change]:
 
 async def test_those_present_come_first_and_changes_in_their_order() -> None:
     watch = Watch("a", [change(1), change(2)])
-    watch.add(change(3))
-    watch.add(change(1, "left"))
+    watch._add(change(3))
+    watch._add(change(1, "left"))
     assert await take(watch, 4) == [change(1), change(2), change(3), change(1, "left")]
     assert (watch.cluster, watch.missed) == ("a", 0)
 
@@ -42,7 +42,7 @@ async def test_a_reader_waits_for_the_next_change(autojump_clock: MockClock) -> 
         for number in (1, 2):
             await wait_all_tasks_blocked()
             assert taken == []
-            watch.add(change(number))
+            watch._add(change(number))
     assert taken == [change(1), change(2)]
 
 
@@ -52,7 +52,7 @@ async def test_a_cancelled_wait_takes_nothing(autojump_clock: MockClock) -> None
         with trio.move_on_after(1) as scope:
             await anext(watch)
         assert scope.cancelled_caught
-        watch.add(change(number))
+        watch._add(change(number))
         assert await anext(watch) == change(number)
 
 
@@ -63,7 +63,7 @@ async def test_a_change_that_comes_in_the_moment_of_cancelling_stays() -> None:
             nursery.start_soon(anext, watch)
             await wait_all_tasks_blocked()
             scope.cancel()
-            watch.add(change(1))
+            watch._add(change(1))
     assert [repr(watch), await anext(watch)] == ["<Watch of a: 1 changes waiting>", change(1)]
 
 
@@ -71,10 +71,10 @@ async def test_a_change_that_comes_in_the_moment_of_cancelling_stays() -> None:
 async def test_a_reader_that_is_too_slow_loses_the_oldest_and_is_told_how_many(beyond: int) -> None:
     watch = Watch("a", [change(0)])
     for number in range(1, LIMIT + beyond):
-        watch.add(change(number))
+        watch._add(change(number))
     assert watch.missed == beyond
     assert await anext(watch) == change(beyond)
-    watch.add(change(LIMIT + beyond))
+    watch._add(change(LIMIT + beyond))
     assert watch.missed == beyond
 
 
@@ -99,3 +99,11 @@ async def test_a_reader_that_always_finds_changes_lets_others_run_and_can_be_can
         nursery.start_soon(other)
         assert await take(watch, 3) == [change(number) for number in range(3)], "the cancelled wait took a change"
         assert ran == ["other"]
+
+
+async def test_it_ends_with_its_node_and_what_waits_comes_first() -> None:
+    watch = Watch("a", [change(1)])
+    watch._end()
+    assert [found.member.node async for found in watch] == [change(1).member.node]
+    watch._add(change(2))
+    assert [found.member.node async for found in watch] == [change(2).member.node]

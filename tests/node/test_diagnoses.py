@@ -72,14 +72,14 @@ async def test_a_node_of_another_realm_is_told_from_one_that_cannot_be_dialled_b
         await member_of(stack, network)
         stranger = await stack.enter_async_context(network.other_realm(5).open_node("shop", host="stranger", seeds=[]))
         with pytest.raises(TurnedAway, match="another realm"):
-            await stranger.parts.mesh.connect(["mem://store"])
+            await stranger._parts.mesh.connect(["mem://store"])
         network.memory.partition(["store"], ["shop"], one_way=True)
         shop = await stack.enter_async_context(network.open_node("shop", host="shop", seeds=[]))
         with pytest.raises(NoWayBack):
-            await shop.parts.mesh.connect(["mem://store"])
+            await shop._parts.mesh.connect(["mem://store"])
         network.memory.partition(["shop"], ["store"], one_way=True)
         with pytest.raises(iris.NotSent, match="nobody is there, or a firewall lets nothing through") as caught:
-            await shop.parts.mesh.connect(["mem://store"])
+            await shop._parts.mesh.connect(["mem://store"])
         assert type(caught.value) is iris.NotSent
 
 
@@ -129,7 +129,7 @@ async def test_revoked_nodes_are_told_so_only_so_often(autojump_clock: MockClock
         member = await member_of(stack, network)
         shop = await stack.enter_async_context(network.open_node("shop", seeds=[]))
         assert await member.revoke(revoked(network, "shop"))
-        thief, mesh = shop.parts.mesh.identity.public(), member.parts.mesh
+        thief, mesh = shop._parts.mesh.identity.public(), member._parts.mesh
         assert sum(len(mesh.last_words(thief)) for _ in range(100)) == 64
         await trio.sleep(10)
         assert sum(len(mesh.last_words(thief)) for _ in range(100)) == 10
