@@ -22,8 +22,9 @@ from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.values import dataclass
 from iris.kernel.wire import pack, unpack_untrusted
+from iris.patterns.interest import MAX_SHAPES
 from iris.patterns.shards import is_share
-from iris.patterns.topics import Matcher, is_pattern
+from iris.patterns.topics import Matcher, is_pattern, shape_of
 from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
 
 MAX_RECORD: Final = 32 * 1024
@@ -148,6 +149,8 @@ def read_record_untrusted(signed: object, realm: bytes) -> DurableRecord:
         identity.check_time(version / _MICROSECONDS)
     except AuthenticationError as error:
         raise RemoteProtocolError(f"the record of a durable subscriber: {error}") from None
+    if len(set(map(shape_of, record.patterns))) > MAX_SHAPES:
+        raise RemoteProtocolError(f"a durable subscriber has its wildcards at {MAX_SHAPES} different places at most")
     if not all(map(identity.certificate.rights.may_subscribe, record.patterns)):
         raise RemoteProtocolError(f"cluster {identity.cluster!r} may not subscribe to what its record names")
     return record

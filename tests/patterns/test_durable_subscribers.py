@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
@@ -524,6 +525,18 @@ async def test_a_record_that_was_changed_or_is_of_another_time_is_refused(autoju
         assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 2
         assert fleet["a"].mesh.refusals["durable subscriber of a time to come"] == 1
         assert len(fleet["a"].pubsub.durable.names) == 0
+
+
+async def test_a_record_cannot_make_every_match_dear(autojump_clock: MockClock) -> None:
+    """Its patterns over a star and one token would all match one topic."""
+    patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=7)]
+    async with open_meshes("a", "villain") as fleet:
+        for name, count in (("west", 65), ("east", 64)):
+            record = record_of(fleet, "villain", name, patterns[:count])
+            fleet["villain"].peer(fleet["a"]).link.post((kinds.DURABLE, (record.signed,)), 100)
+        await trio.sleep(0.1)
+        assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 1
+        assert [record.name for record in fleet["a"].pubsub.durable.names] == ["east"]
 
 
 async def test_what_a_revoked_node_has_signed_counts_no_more(autojump_clock: MockClock) -> None:
