@@ -46,7 +46,7 @@ _DRIP: Final = 0.5
 AGAIN: Final = 0.25
 """Seconds after which an honest node that was turned away comes again, as membership does."""
 
-_PATIENCE: Final = 15.0
+_PATIENCE: Final = 60.0
 
 SCHEMES: Final = {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/iris"}
 """Where the node may listen."""

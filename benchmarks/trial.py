@@ -19,7 +19,7 @@ from iris._bench_case import Case
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds that a process may be silent beyond the time of its work."""
 
 LINKING = 150.0

@@ -18,7 +18,7 @@ from typing import Any, final
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds that a process may say nothing where nothing else is said."""
 
 

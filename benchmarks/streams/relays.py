@@ -1,7 +1,7 @@
 """One publisher, and so many nodes that they hand its events on to each other; then a process full of them is killed.
 
-The process with the nodes that have handed on most is stopped first, for a moment: so it has events in hand when it is
-killed, which those behind it miss.
+The process with the nodes that have handed on most is stopped first, until others have had some events more: so it has
+events in hand when it is killed, which those behind it miss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 import iris
 from benchmarks.streams.fanout import NUMBER, Checked
 from benchmarks.streams.nodes import CLUSTER, LOOPBACK, tcp_address, wait_told
-from benchmarks.streams.processes import Part, open_run, say
+from benchmarks.streams.processes import PATIENCE, Part, open_run, say
 from benchmarks.streams.table import heading, row
 
 _TOPIC: Final = "streams.relayed"
@@ -27,8 +27,8 @@ _BURST: Final = 20
 _PAUSE: Final = 0.025
 """Seconds between two bursts: few enough signatures that two cores keep up with 49 nodes."""
 
-_STOPPED: Final = 0.1
-"""Seconds between stopping and killing.  Below the time after which a publisher leaves a tree that stands still."""
+_STOPPED: Final = 2 * _BURST
+"""Events between stopping and killing, of those who get most."""
 
 _SETTLED: Final = 400
 """Events after which the tree from before a kill has been left."""
@@ -74,7 +74,8 @@ async def _answer(nodes: list[iris.Node], checks: list[Checked]) -> None:
     while True:
         await wait_told()
         relayed = sum(node.statistics().relayed.sent for node in nodes)
-        say(relayed=relayed, received=min(one.received for one in checks))
+        received = [one.received for one in checks]
+        say(relayed=relayed, received=min(received), most=max(received))
 
 
 async def _publisher(task: Mapping[str, Any]) -> None:
@@ -134,8 +135,9 @@ def conduct(*, quick: bool) -> None:
         relayed = _wait_relayed(readers)
         victim = max(readers, key=lambda reader: relayed[reader])
         others = [reader for reader in readers if reader is not victim]
+        most = _most(others)
         victim.stop()
-        trio.run(trio.sleep, _STOPPED)
+        _wait_more(others, most + _STOPPED)
         victim.kill()
         after = _wait_relayed(others)
         publisher.tell()
@@ -154,11 +156,23 @@ def conduct(*, quick: bool) -> None:
         raise SystemExit(f"relays: events are not accounted for: {results}")
 
 
+def _most(readers: list[Part]) -> int:
+    for reader in readers:
+        reader.tell()
+    return max(int(reader.hear("most")) for reader in readers)
+
+
+def _wait_more(readers: list[Part], count: int) -> None:
+    """Wait until some of these have had so many events."""
+    while _most(readers) < count:
+        trio.run(trio.sleep, 0.02)
+
+
 def _wait_relayed(readers: list[Part]) -> dict[Part, int]:
     """Wait until there is a tree, of which these processes are a part; return how many messages each has handed on."""
     first: int | None = None
     settled: int | None = None
-    deadline = monotonic() + 60
+    deadline = monotonic() + PATIENCE
     while monotonic() < deadline:
         trio.run(trio.sleep, 0.1)
         for reader in readers:
@@ -172,4 +186,4 @@ def _wait_relayed(readers: list[Part]) -> dict[Part, int]:
             return {reader: answer["relayed"] for reader, answer in zip(readers, answers, strict=True)}
         elif settled is None and received >= first + _SETTLED:
             settled = relayed
-    raise SystemExit("relays: after a minute there is no tree")
+    raise SystemExit("relays: in all that time there is no tree")

@@ -56,7 +56,7 @@ def run(case: str) -> str:
         [sys.executable, "-m", "benchmarks.streams", "--quick", case],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
         cwd=_ROOT,
     )

@@ -163,7 +163,7 @@ def test_what_is_announced_names_no_cluster_no_host_and_no_loopback_address() ->
 
 async def test_nodes_on_one_network_find_each_other_and_notice_who_goes() -> None:
     here = partial(open_lan, interfaces=LOOPBACK)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with (
             here(REALM, "aaaa", ("tcp://127.0.0.1:7001",)) as one,
             here(OTHER, "cccc", ("tcp://127.0.0.1:7003",)) as stranger,

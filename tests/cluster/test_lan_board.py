@@ -230,7 +230,7 @@ def machinery(monkeypatch: pytest.MonkeyPatch) -> Machinery:
 async def test_a_node_announces_each_of_its_ports_and_takes_them_back(machinery: Machinery) -> None:
     urls = ("tcp://10.0.0.1:1", "tcp://10.0.0.2:1", "ws://10.0.0.1:80/x", "tcp://127.0.0.1:9")
     async with open_lan("1" * 32, OWN, urls):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(machinery.registered) < 2:  # noqa: ASYNC110 -- by the clock: it happens on a thread
                 await trio.sleep(0.001)
         closed_before = machinery.closed

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -87,17 +86,15 @@ def test_a_member_that_is_told_to_end_answers_what_it_has_begun(terminal: Termin
 
 def test_a_second_signal_ends_a_member_at_once(terminal: Terminal) -> None:
     with (
-        terminal.started("run", "app:store", announces="serves store") as member,
-        terminal.started("request", "store", "--operation", "stuck", "--timeout", "20"),
+        terminal.started("run", "app:store", "--drain-timeout", "600", announces="serves store") as member,
+        terminal.started("request", "store", "--operation", "stuck", "--timeout", "600"),
     ):
         assert member.stdout is not None
         assert member.stderr is not None
         assert member.stdout.readline() == b"begun\n"
         member.send_signal(signal.SIGTERM)
         assert member.stderr.readline().startswith(b"iris: 1 at work")
-        began = time.monotonic()
-        assert interrupt(member, signal.SIGTERM) == 143
-        assert time.monotonic() - began < 4, "it has waited for its handler"
+        assert interrupt(member, signal.SIGTERM) == 143, "its handler would take ten minutes"
 
 
 def test_what_does_not_end_within_the_drain_time_is_cut_off(terminal: Terminal) -> None:

@@ -133,7 +133,7 @@ class Ear:
         desk.company = self._listen
 
     async def _listen(self, node: iris.Node) -> None:
-        with trio.CancelScope(shield=True), trio.fail_after(5):
+        with trio.CancelScope(shield=True), trio.fail_after(60):
             async with node.subscribe(">") as events:
                 while len(self.events) < self._expected:
                     self.events.append(await anext(events))

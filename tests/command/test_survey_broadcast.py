@@ -128,7 +128,7 @@ def test_a_broadcast_reaches_every_member_with_its_headers_and_prints_nothing(de
 
     # The verb ends when the message is on its way, and the members with it: one of them keeps the network open.
     async def wait_told(node: iris.Node) -> None:
-        with trio.CancelScope(shield=True), trio.fail_after(5):
+        with trio.CancelScope(shield=True), trio.fail_after(60):
             await all_told.wait()
 
     desk.company = wait_told

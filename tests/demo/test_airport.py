@@ -58,7 +58,7 @@ def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=environment(scratch, tmp_path / "home"),
-        timeout=240,
+        timeout=900,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     result = json.loads(done.stdout)

@@ -30,7 +30,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this 
 
 @asynccontextmanager
 async def opened(directory: Path) -> AsyncGenerator[Processes]:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with open_processes(directory, {**os.environ, "PYTHONPATH": str(directory)}) as processes:
             yield processes
 

@@ -12,11 +12,11 @@ from tests.support.watching import Changes
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-DETECTED = 10.0
-"""Seconds in which a silent death must be known."""
+DETECTED = 60.0
+"""Seconds after which a silent death is taken never to be known: how soon it is depends on the machine's other work."""
 
-MENDED = 10.0
-"""Seconds after the cable is back in which the members must see each other again."""
+MENDED = 60.0
+"""The same after the cable is back, for members to see each other again."""
 
 
 @pytest.fixture

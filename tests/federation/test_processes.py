@@ -57,16 +57,16 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
             store.join("store", echo("store")),
             iris.open_node("shop", site="west") as shop,
         ):
-            await shop.wait_for("store", timeout=30)
-            assert await shop.request("store", b"over there", timeout=30) == b"over there"
+            await shop.wait_for("store", timeout=60)
+            assert await shop.request("store", b"over there", timeout=60) == b"over there"
             assert shop.members("store")[0].site == "east"
-            async with shop.open_tunnel("store", timeout=30) as tunnel:
+            async with shop.open_tunnel("store", timeout=60) as tunnel:
                 for number in range(100):
                     await tunnel.send(bytes([number]) * 10_000)
                 await tunnel.send_eof()
                 assert [len(payload) async for payload in tunnel] == [10_000] * 100
             async with store.subscribe("orders.*") as events:
-                with trio.fail_after(30):
+                with trio.fail_after(60):
                     assert shop._parts.sites is not None
                     while not shop._parts.sites.directory.subscribers():  # noqa: ASYNC110 -- told by other processes
                         await trio.sleep(0.05)

@@ -80,27 +80,27 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
             store.join("store", echo("store")),
             iris.open_node(credential="shop.iris", site="eu", lan=False) as shop,
         ):
-            await shop.wait_for("acme/store", timeout=30)
-            assert await shop.request("acme/store", b"over there", timeout=30) == b"over there"
+            await shop.wait_for("acme/store", timeout=60)
+            assert await shop.request("acme/store", b"over there", timeout=60) == b"over there"
             assert [member.site for member in shop.members("acme/store")] == ["acme/eu"]
-            async with shop.open_tunnel("acme/store", timeout=30) as tunnel:
+            async with shop.open_tunnel("acme/store", timeout=60) as tunnel:
                 await tunnel.send(b"x" * 100_000)
                 await tunnel.send_eof()
                 assert [len(payload) async for payload in tunnel] == [100_000]
             assert store.id in shop.statistics().links
             async with shop.subscribe("acme/orders.>") as events:
-                with trio.fail_after(30):
+                with trio.fail_after(60):
                     while store._parts.sites is not None and not store._parts.sites.directory.subscribers():  # noqa: ASYNC110
                         await trio.sleep(0.05)
                 await store.publish("orders.new", b"first")
-                with trio.fail_after(30):
+                with trio.fail_after(60):
                     event = await anext(aiter(events))
                 assert (event.topic, event.payload, event.sender.cluster) == ("acme/orders.new", b"first", "acme/store")
             # A credential that was refreshed is taken into use without a restart.
             await trio.to_thread.run_sync(keys, "distrust", "ours.key", "acme")
             await trio.to_thread.run_sync(keys, "refresh", "ours.key", "shop.iris", "ours-gate.iris")
             await wait_for_sites(status)
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 while store.id in shop.statistics().links:  # noqa: ASYNC110 -- the file is looked at once a second
                     await trio.sleep(0.1)
             with pytest.raises(NoSuchCluster, match="no realm is trusted here by the name of 'acme'"):

@@ -57,7 +57,7 @@ def test_a_process_ends_with_its_status(url: str, end: str) -> None:
         [sys.executable, "-c", TALK + end, url],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
@@ -68,7 +68,7 @@ def test_a_process_ends_with_its_status(url: str, end: str) -> None:
 def test_a_child_that_was_forked_before_closes_what_it_opens(end: str) -> None:
     code = FORKED_BEFORE + TALK + "pull.close()\n" + "assert not pull.listeners\n" + end
     command = [sys.executable, "-c", code, "tcp://127.0.0.1:0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (7, "")
 
 
@@ -76,4 +76,4 @@ def test_nng_is_not_ended_before_its_threads() -> None:
     """Where pynng's handler ran, one of 178 gateways died of it; no handler of pynng's is left to be run."""
     code = "import atexit, pynng, iris.kernel.nng as nng; before = atexit._ncallbacks(); "
     code += "atexit.unregister(pynng.nng._pynng_atexit); raise SystemExit(before - atexit._ncallbacks())"
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0

@@ -96,7 +96,7 @@ def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
     async def in_memory() -> AsyncIterator[Ends]:
         network = MemoryNetwork()
         office, home = network.transport("office"), network.transport("home")
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             (url,) = await office.listen(["mem://office"])
             yield Ends(office, home, url)
         home.close()

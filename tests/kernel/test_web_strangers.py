@@ -15,14 +15,14 @@ from iris.kernel.config import Config
 from iris.kernel.web import PULL, PUSH, Asking
 from tests.kernel.test_nng_connections import Log
 from tests.kernel.test_web import BINARY, CLOSE, CONT, PING, TEXT, frame
-from tests.support.transports import ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, is_closed, send, stranger, upgrade
 
 PLACES = Config().half_open_per_address * 3 // 4
 
 
 async def test_a_request_and_a_frame_may_come_byte_by_byte() -> None:
-    async with open_transports() as (far,):
+    async with open_transports(config=PATIENT) as (far,):
         log = Log()
         far.observe(log)
         (url,) = await far.listen([HERE])
@@ -45,12 +45,12 @@ async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted(
         log = Log()
         far.observe(log)
         (url,) = await far.listen([HERE])
+        began = time.monotonic()
         with stranger(url) as silent, stranger(url) as slow:
             slow.sendall(Asking(url, PULL, LARGEST).request[:-1])
-            began = time.monotonic()
             for one in (silent, slow):
-                assert await trio.to_thread.run_sync(is_closed, one, 10)
-            assert 0.2 < time.monotonic() - began < 5
+                assert await trio.to_thread.run_sync(is_closed, one)
+            assert time.monotonic() - began > 0.2
         while log.refused != 2:
             await trio.lowlevel.checkpoint()
         assert log.seen == []
@@ -71,24 +71,24 @@ async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted(
     ],
 )
 async def test_who_asks_for_something_else_is_sent_away_at_once(said: bytes) -> None:
-    async with open_transports() as (far,):
+    async with open_transports(config=PATIENT) as (far,):
         (url,) = await far.listen([HERE])
         with stranger(url) as one:
             one.sendall(said)
-            assert await trio.to_thread.run_sync(is_closed, one, 4)
+            assert await trio.to_thread.run_sync(is_closed, one)
 
 
 async def test_of_a_crowd_the_newest_stay_and_other_addresses_lose_nothing() -> None:
-    async with open_transports() as (far,), contextlib.AsyncExitStack() as stack:
+    async with open_transports(config=PATIENT) as (far,), contextlib.AsyncExitStack() as stack:
         log = Log()
         far.observe(log)
         (url,) = await far.listen([HERE])
         witness = stack.enter_context(stranger(url, "127.0.0.2"))
         crowd = [stack.enter_context(stranger(url)) for _ in range(PLACES + 20)]
-        assert all(is_closed(one, 5) for one in crowd[:20])
+        assert all(is_closed(one) for one in crowd[:20])
         assert not any(is_closed(one, 0.01) for one in crowd[20:])
         for one in (witness, crowd[-1]):
-            one.settimeout(5)
+            one.settimeout(60)
             messages = upgrade(one, url)
             one.sendall(messages.encode(b"here")[0])
             assert await receive(far) == b"here"
@@ -96,7 +96,7 @@ async def test_of_a_crowd_the_newest_stay_and_other_addresses_lose_nothing() -> 
 
 
 async def test_of_those_that_are_upgraded_before_anybody_looks_the_newest_stay() -> None:
-    async with open_transports() as (far,), contextlib.AsyncExitStack() as stack:
+    async with open_transports(config=PATIENT) as (far,), contextlib.AsyncExitStack() as stack:
         log = Log()
         far.observe(log)
         (url,) = await far.listen([HERE])
@@ -126,7 +126,7 @@ async def test_of_those_that_are_upgraded_before_anybody_looks_the_newest_stay()
     ids=range(13),
 )
 async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: bytes) -> None:
-    async with open_transports(2) as (near, far):
+    async with open_transports(2, PATIENT) as (near, far):
         (url,) = await far.listen([HERE])
         way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
         with stranger(url) as one:
@@ -136,7 +136,7 @@ async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: byt
             async with waiting(far), waiting(near):
                 with contextlib.suppress(ConnectionError):  # it may be closed by then
                     await trio.to_thread.run_sync(one.sendall, said)
-                assert await trio.to_thread.run_sync(is_closed, one, 5)
+                assert await trio.to_thread.run_sync(is_closed, one)
         await send(way, b"still here")
         assert await receive(far) == b"still here"
         way.close()
@@ -149,7 +149,7 @@ async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: byt
 )
 def test_no_bytes_harm_those_who_behave(pieces: list[bytes], after_upgrade: bool) -> None:
     async def main() -> None:
-        async with open_transports(2) as (near, far):
+        async with open_transports(2, PATIENT) as (near, far):
             (url,) = await far.listen([HERE])
             way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
             with stranger(url) as one:
@@ -167,7 +167,7 @@ def test_no_bytes_harm_those_who_behave(pieces: list[bytes], after_upgrade: bool
 
 
 async def test_a_flood_of_the_smallest_frames_and_pings_does_not_keep_others_waiting() -> None:
-    async with open_transports(2) as (near, far):
+    async with open_transports(2, PATIENT) as (near, far):
         (url,) = await far.listen([HERE])
         way = await near.dial(url, ignore)
         with stranger(url) as one:

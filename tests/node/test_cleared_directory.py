@@ -31,9 +31,9 @@ async def test_a_node_whose_directory_was_cleared_up_is_found_again(
             node.join("orders", iris.Service("orders")),
         ):
             shutil.rmtree(place)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not list(place.glob("*.node")):  # noqa: ASYNC110 -- a file tells nobody that it is there
                     await trio.sleep(0.01)
             async with iris.open_node("shop", environment=environment) as other:
-                await other.wait_for("orders", timeout=20)
+                await other.wait_for("orders", timeout=60)
         assert not place.exists(), "nothing is left behind"

@@ -280,12 +280,12 @@ async def test_the_file_of_a_further_credential_is_taken_when_it_is_replaced(
                 ),
                 replace=True,
             )
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while "a sealed one cannot speak for further nodes" not in caplog.text:  # noqa: ASYNC110 -- by the clock
                     await trio.sleep(0.01)
             save_credential(file, second, replace=True)
             place = member._joined._places["store"]
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while place.made_of is None or place.made_of.certificate != second.certificate:  # noqa: ASYNC110 -- likewise
                     await trio.sleep(0.01)
             await client.revoke(revoke(network, 1, store=2).signed)

@@ -227,7 +227,7 @@ async def test_a_thread_that_fails_when_nobody_waits_for_it_any_more_is_logged(
         log.addFilter(note := lambda _: written.set() or True)
         try:
             go_on.set()
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await written.wait()
         finally:
             log.removeFilter(note)

@@ -65,7 +65,7 @@ class Site:
         self.hand_out(*refreshed)
 
     async def until(self, what: str, agreed: Callable[[iris.Node], bool]) -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not all(agreed(node) for node in self.nodes):  # noqa: ASYNC110 -- credentials tell nobody
                 await trio.sleep(0.02)
         assert not self.failures, f"{what}: {self.failures[:3]}"
@@ -73,7 +73,7 @@ class Site:
     async def ask(self, client: iris.Node) -> None:
         while True:
             try:
-                await client.request("store", b"x", timeout=20.0)
+                await client.request("store", b"x", timeout=60)
                 self.answered += 1
             except iris.IrisError as error:
                 self.failures.append(error)
@@ -112,7 +112,7 @@ async def open_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site)
                 await trio.sleep(0.01)
             yield site
             before = site.answered
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 while site.answered < before + 50:  # noqa: ASYNC110 -- likewise
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()

@@ -222,7 +222,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
         network.open_node("publisher") as node,
     ):
         await tried.wait()
-        await node.publish("t", b"x", confirm=True, timeout=20)
+        await node.publish("t", b"x", confirm=True, timeout=60)
         assert stored(bridge.store) == [b"x"]
 
 
@@ -242,18 +242,18 @@ async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
         async def publish_until_refused() -> None:
             nonlocal told
             while True:
-                await node.publish("t", b"%d" % told + bytes(1000), confirm=True, timeout=2)
+                await node.publish("t", b"%d" % told + bytes(1000), confirm=True, timeout=5)
                 told += 1
 
-        with pytest.raises(RequestTimeout, match=f"within 2 s; node {member.id} says: its log has no room"):
+        with pytest.raises(RequestTimeout, match=f"within 5 s; node {member.id} says: its log has no room"):
             await publish_until_refused()
         assert told > 5
         assert len(stored(bridge.store)) == told
         assert bridge.statistics().refusals > 0
-        with pytest.raises(RequestTimeout, match=f"within 1 s; node {member.id} says: its log has no room"):
-            async with node.confirming(timeout=1) as events:
+        with pytest.raises(RequestTimeout, match=f"within 5 s; node {member.id} says: its log has no room"):
+            async with node.confirming(timeout=5) as events:
                 await events.publish("t", b"too late")
-        async with node.confirming(timeout=30) as events:
+        async with node.confirming(timeout=60) as events:
             await events.publish("t", b"last")
             await trio.to_thread.run_sync(bridge.store.trim, 0, told // 2 + 2)
         left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-2]]

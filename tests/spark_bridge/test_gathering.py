@@ -46,7 +46,7 @@ def headers(row: dict[str, Any]) -> dict[str, bytes]:
 async def test_a_broadcast_is_an_event(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, node):
         await node.broadcast("orders", b"closing", headers={"h": "x"})
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while not bridge.statistics().stored:  # noqa: ASYNC110 -- what is waited for has no event
                 await trio.sleep(0.001)
         (row,) = rows(bridge)
@@ -98,7 +98,7 @@ async def test_a_tunnel_that_breaks_is_stored_as_far_as_it_came(tmp_path: Path) 
         async def break_off() -> None:
             async with node.open_tunnel("orders") as tunnel:
                 await tunnel.send(b"one")
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     while not bridge.statistics().stored:  # noqa: ASYNC110 -- what is waited for has no event
                         await trio.sleep(0.001)
                 raise ZeroDivisionError

@@ -85,7 +85,7 @@ async def test_following_gives_what_arrives(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (node, client):
         await node.publish("t.x", b"zero", confirm=True)
         seen: list[str] = []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with aclosing(read_events(client, end=None)) as events:
                 async for event in events:
                     seen.append(event["value"])
@@ -98,7 +98,7 @@ async def test_following_gives_what_arrives(tmp_path: Path) -> None:
 async def test_following_goes_on_when_events_are_trimmed_before_they_were_shown(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path, reader="bridge") as (node, client):
         seen: list[str] = []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with aclosing(read_events(client, end=None)) as events:
                 await node.publish("t.x", b"0", confirm=True)
                 async for event in events:

@@ -36,7 +36,7 @@ async def open_reader(
         network.open_node("publisher") as publisher,
         network.open_node("reader") as node,
     ):
-        async with publisher.confirming(timeout=20) as events:
+        async with publisher.confirming(timeout=60) as events:
             for number in range(60):
                 topic = f"public.{number}" if number in PUBLIC else "secret.x"
                 await events.publish(topic, b"%s %d" % (topic.encode(), number))

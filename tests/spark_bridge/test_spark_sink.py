@@ -182,7 +182,7 @@ def test_whoever_listens_hears_what_is_committed(spark: SparkSession, bridge: Br
 
     async def listen() -> None:
         async with iris.open_node("listener") as node, node.subscribe("results.>") as events:
-            await node.wait_for("bridge", timeout=20)
+            await node.wait_for("bridge", timeout=60)
             listening.set()
             with trio.fail_after(60):
                 async for event in events:

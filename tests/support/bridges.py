@@ -47,7 +47,7 @@ class BridgeProcess:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(timeout=20)
+            process.wait(timeout=60)
             assert process.stderr is not None
             process.stderr.close()
 
@@ -66,11 +66,11 @@ def publish(payloads: Iterable[bytes], *, topic: str = "a.b", bridge: str = "bri
 
     async def run() -> None:
         async with iris.open_node("publisher") as node:
-            await node.wait_for(bridge, timeout=20)
+            await node.wait_for(bridge, timeout=60)
             waiting = list(payloads)
             for payload in waiting[:-1]:
                 await node.publish(topic, payload, key=key)
             # Links keep the order: when the last one is confirmed, all are stored.
-            await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=20)
+            await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=60)
 
     trio.run(run)

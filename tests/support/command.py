@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which a process that should be done is taken to hang."""
 
 COMMAND = (sys.executable, "-m", "iris")

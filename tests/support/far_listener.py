@@ -32,7 +32,7 @@ async def open_far_listener(url: str) -> AsyncIterator[tuple[trio.Process, str]]
         try:
             assert process.stdout is not None
             bound = b""
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not bound.endswith(b"\n"):
                     bound += await process.stdout.receive_some(1000)
             yield process, bound.decode().strip()

@@ -27,7 +27,7 @@ async def open_far_mesh() -> AsyncIterator[tuple[trio.Process, str]]:
     assert process.stdout is not None
     try:
         bound = b""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while not bound.endswith(b"\n"):
                 bound += await process.stdout.receive_some(1000)
         yield process, bound.decode().strip()

@@ -14,13 +14,16 @@ from iris.kernel.transport import Outgoing, Transport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
 
+PATIENT: Final = Config(handshake_timeout=100.0)
+"""With it nobody is sent away for being slow, which on a busy machine anybody may be."""
+
 
 @asynccontextmanager
 async def open_transports(count: int = 1, config: Config | None = None) -> AsyncIterator[list[NngTransport]]:
-    """So many transports, and ten seconds for all that is done with them."""
+    """So many transports, and a minute for all that is done with them."""
     transports = [NngTransport(config or Config()) for _ in range(count)]
     try:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             yield transports
     finally:
         for transport in transports:

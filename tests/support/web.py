@@ -28,7 +28,7 @@ async def send(way: Outgoing, data: bytes) -> None:
 
 @contextlib.contextmanager
 def stranger(url: str, source: str = "127.0.0.1") -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port_of(url)), timeout=5, source_address=(source, 0)) as one:
+    with socket.create_connection(("127.0.0.1", port_of(url)), timeout=60, source_address=(source, 0)) as one:
         yield one
 
 
@@ -42,7 +42,7 @@ def upgrade(one: socket.socket, url: str, kind: str = PULL) -> Messages:
     return messages
 
 
-def is_closed(one: socket.socket, within: float) -> bool:
+def is_closed(one: socket.socket, within: float = 50) -> bool:
     """Tell whether the other end closes a connection in time, whatever it says before."""
     deadline = time.monotonic() + within
     try:

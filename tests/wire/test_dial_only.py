@@ -40,7 +40,7 @@ class Realm:
 @asynccontextmanager
 async def open_realm() -> AsyncIterator[Realm]:
     async with iris.testing.open_network() as network:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             yield Realm(network)
 
 
