@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,13 +26,14 @@ def make_shim(cache: Path, program: str, script: str) -> Path:
     Several processes may do this at once: the shim is made aside and moved into its place in one step.
 
     Raises:
-        ConfigError: the cache directory cannot be written.
+        ConfigError: the cache directory cannot be written, or others can change what is in it.
     """
     shim = cache / f"{program}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    if _is_made(shim, program, script):
-        return shim
     try:
         make_directories(cache)
+        _check_own(cache)
+        if _is_made(shim, program, script):
+            return shim
         aside = Path(tempfile.mkdtemp(prefix=f"{program}-", dir=cache))
         try:
             (aside / "bin").mkdir(mode=0o755)
@@ -45,6 +47,17 @@ def make_shim(cache: Path, program: str, script: str) -> Path:
     except OSError as error:
         raise ConfigError(f"cannot write to the cache directory {cache}: {error.strerror}") from None
     return shim
+
+
+def _check_own(cache: Path) -> None:
+    """See that nobody else can change the programs that are started from there."""
+    status = cache.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()) or mode & 0o022:
+        raise ConfigError(
+            f"cache directory {cache}: others can change the programs in it (of user {status.st_uid}, mode "
+            f"{mode:04o}): set XDG_CACHE_HOME to a directory of this user with mode 0700"
+        )
 
 
 def _is_made(shim: Path, program: str, script: str) -> bool:

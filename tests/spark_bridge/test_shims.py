@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,27 @@ def test_many_processes_make_the_same_shim_at_once(tmp_path: Path) -> None:
         assert run.wait() == 0
     assert len(found) == 1
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_no_program_is_started_from_where_others_can_change_it(tmp_path: Path, mode: int) -> None:
+    cache = tmp_path / "cache"
+    make_shim(cache, "java", "text")
+    cache.chmod(mode)
+    with pytest.raises(ConfigError, match=r"others can change the programs in it .* set XDG_CACHE_HOME"):
+        make_shim(cache, "java", "text")
+    cache.chmod(0o755)
+    make_shim(cache, "java", "text")
+
+
+def test_no_program_is_started_from_the_cache_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "cache", 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(ConfigError, match=r"others can change the programs in it .* set XDG_CACHE_HOME"):
+        make_shim(tmp_path / "cache", "java", "text")
 
 
 def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
