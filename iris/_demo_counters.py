@@ -12,10 +12,11 @@ from iris.patterns.counters import PatternStatistics
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What became of the messages of a stage; after it, sent = delivered + expired + refused + lost."""
+    """What became of the messages of a stage; after it, sent = answered + handed over + expired + refused + lost."""
 
     sent: int
-    delivered: int
+    answered: int
+    handed_over: int
     expired: int
     refused: int
     lost: Mapping[str, int]
@@ -25,12 +26,13 @@ class Counters:
     @property
     def add_up(self) -> bool:
         """Whether the fate of every message is known."""
-        return self.waiting == 0 and self.sent == self.delivered + self.expired + self.refused + sum(self.lost.values())
+        ended = self.answered + self.handed_over + self.expired + self.refused + sum(self.lost.values())
+        return self.waiting == 0 and self.sent == ended
 
     @property
-    def all_delivered(self) -> bool:
-        """Whether everything arrived."""
-        return self.sent == self.delivered
+    def nothing_failed(self) -> bool:
+        """Whether everything was answered, or handed over where nobody answers."""
+        return self.sent == self.answered + self.handed_over
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Counters:
@@ -47,7 +49,8 @@ def count_since(before: PatternStatistics, after: PatternStatistics) -> Counters
     lost = {reason: number - before.lost.get(reason, 0) for reason, number in after.lost.items()}
     return Counters(
         sent=after.sent - before.sent,
-        delivered=after.delivered - before.delivered,
+        answered=after.answered - before.answered,
+        handed_over=after.handed_over - before.handed_over,
         expired=after.expired - before.expired,
         refused=after.refused - before.refused,
         lost={reason: number for reason, number in lost.items() if number},

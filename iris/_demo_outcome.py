@@ -154,8 +154,9 @@ def _check_counters(outcome: Outcome) -> Iterator[Check]:
         lost = sum(counters.lost.values())
         yield Check(
             f"{pattern} counters add up, nothing is lost",
-            counters.add_up and right_number and counters.all_delivered,
-            f"{counters.sent:,} = {counters.delivered:,} + {counters.expired:,} + {counters.refused:,} + {lost:,}"
+            counters.add_up and right_number and counters.nothing_failed,
+            f"{counters.sent:,} = {counters.answered:,} + {counters.handed_over:,} + {counters.expired:,} "
+            f"+ {counters.refused:,} + {lost:,}"
             + (f"; {counters.waiting:,} without a fate" if counters.waiting else "")
             + ("" if right_number else f"; {expected[pattern]:,} were to be sent"),
         )

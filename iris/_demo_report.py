@@ -87,13 +87,20 @@ def _delay(minutes: float | None) -> str:
 
 
 def _counters(outcome: Outcome) -> Table:
-    table = Table(title="Messages: sent = delivered + expired + refused + lost")
+    table = Table(title="Messages: sent = answered + handed over + expired + refused + lost")
     table.add_column("pattern")
-    for heading in ("sent", "delivered", "expired", "refused", "lost"):
+    for heading in ("sent", "answered", "handed over", "expired", "refused", "lost"):
         table.add_column(heading, justify="right")
     table.add_column("adds up")
     for pattern, counters in outcome.counters.items():
-        numbers = (counters.sent, counters.delivered, counters.expired, counters.refused, sum(counters.lost.values()))
+        numbers = (
+            counters.sent,
+            counters.answered,
+            counters.handed_over,
+            counters.expired,
+            counters.refused,
+            sum(counters.lost.values()),
+        )
         table.add_row(pattern, *(f"{number:,}" for number in numbers), _OK if counters.add_up else _WRONG)
     return table
 

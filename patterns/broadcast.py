@@ -198,9 +198,9 @@ class Broadcasts:
         lane = self._lanes.get(cluster)
         if lane is None:
             return  # nothing was sent there for long
-        refused = min(lane.flow.receive(peer.node, report), self.tally.delivered)
+        refused = min(lane.flow.receive(peer.node, report), self.tally.handed_over)
         if refused:
-            self.tally.delivered -= refused
+            self.tally.handed_over -= refused
             self.tally.refuse("refused by the member", refused)
         lane.news.unpark_all()
 
@@ -240,7 +240,7 @@ class Broadcasts:
             except NotSent:
                 self.tally.lost["no room on the link"] += 1
             else:
-                self.tally.delivered += 1
+                self.tally.handed_over += 1
                 links.append(peer.link)
         return links
 

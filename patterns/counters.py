@@ -1,4 +1,4 @@
-"""Counters that add up: sent = delivered + expired + refused + lost(reason) + waiting, in every pattern."""
+"""Counters that add up in every pattern: sent = answered + handed over + expired + refused + lost(reason) + waiting."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from iris.kernel.values import dataclass
 class PatternStatistics:
     """What became of the messages of one pattern, as this node knows it.
 
-    ``sent == delivered + expired + refused + sum(lost.values()) + waiting`` holds at any time.
+    ``sent == answered + handed_over + expired + refused + sum(lost.values()) + waiting`` holds at any time.
     """
 
     sent: int
     """Messages that a caller handed over."""
-    delivered: int
-    """Those that had their effect, as far as the pattern can know."""
+    answered: int
+    """Those that the receiver has, as it has said: requests that have a reply, messages of tunnels that the other end
+    has acknowledged.  0 for patterns in which nobody answers."""
+    handed_over: int
+    """Those that the link to the receiver has taken, in patterns in which nobody answers: broadcasts and events.
+    Whether they were received is not known: they may be lost with the connection, or dropped there."""
     expired: int
     """Those whose time ran out, or whose caller stopped waiting."""
     refused: int
@@ -37,10 +41,10 @@ class PatternStatistics:
 class Tally:
     """Counts the fate of messages; ``waiting`` is what is left."""
 
-    __slots__ = ("delivered", "expired", "lost", "refused", "refused_because", "sent")
+    __slots__ = ("answered", "expired", "handed_over", "lost", "refused", "refused_because", "sent")
 
     def __init__(self) -> None:
-        self.sent = self.delivered = self.expired = self.refused = 0
+        self.sent = self.answered = self.handed_over = self.expired = self.refused = 0
         self.lost: Counter[str] = Counter()
         self.refused_because: Counter[str] = Counter()
 
@@ -51,10 +55,11 @@ class Tally:
 
     def statistics(self) -> PatternStatistics:
         """Return a snapshot."""
-        ended = self.delivered + self.expired + self.refused + sum(self.lost.values())
+        ended = self.answered + self.handed_over + self.expired + self.refused + sum(self.lost.values())
         return PatternStatistics(
             sent=self.sent,
-            delivered=self.delivered,
+            answered=self.answered,
+            handed_over=self.handed_over,
             expired=self.expired,
             refused=self.refused,
             refused_because=dict(self.refused_because),

@@ -153,7 +153,7 @@ class EventRelays:
                 except NotSent:
                     pass
                 else:
-                    self._tally.delivered += copies
+                    self._tally.handed_over += copies
                     if not peer.link.has_room():
                         self._hold_up((relayed.publisher, relayed.tree), peer.link)
                     continue

@@ -143,7 +143,7 @@ class Inquiry:
                     self._end(member, error)
                 else:
                     del self._waiting[member]
-                    self._requests.tally.delivered += 1
+                    self._requests.tally.answered += 1
                     self._answered(member, value)
                     self._look()
             case (kinds.FAILURE, _, str() as code, str(), int()) if code == NOT_HERE:

@@ -339,7 +339,7 @@ class Publishing:
         self._published += more
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
-        self._tally.delivered += more * run.taken
+        self._tally.handed_over += more * run.taken
         if run.skipped:
             run.state.lost += more * run.skipped
             self._tally.lost["subscriber stalled"] += more * run.skipped
@@ -373,13 +373,13 @@ class Publishing:
             self.count_lost(message[1], count)
             self._tally.lost["link full"] += count
             return False
-        self._tally.delivered += count
+        self._tally.handed_over += count
         return True
 
     def _count_lost(self, topic: str, copies: int) -> None:
         """Count copies that a tree had taken, and that one of its first links did not."""
         self.count_lost(topic, copies)
-        self._tally.delivered -= copies
+        self._tally.handed_over -= copies
         self._tally.lost["link full"] += copies
 
     async def _wait_room(self, state: Topic) -> None:

@@ -159,7 +159,7 @@ class PubSub:
             published=self.publishing.published,
             unheard=self.publishing.unheard,
             sent=sent.sent,
-            handed_over=sent.delivered,
+            handed_over=sent.handed_over,
             lost=sent.lost,
             dropped=self.losses.dropped,
             refused=self.losses.refused,

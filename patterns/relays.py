@@ -94,7 +94,7 @@ class Relays:
     def send(self, tree: Tree, message: wire.Message, tally: Tally) -> list[Link]:
         """Send one message to every receiver of a tree; plain calls, no waiting.
 
-        Counted in ``tally``, one for each receiver: ``sent``, then ``delivered`` when it is on the way to it, or
+        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is on the way to it, or
         ``lost`` by reason.  What hangs on a report of another node is neither for a moment.
 
         Returns:
@@ -125,7 +125,7 @@ class Relays:
                     pass
                 else:
                     taken.append(peer.link)
-                    tally.delivered += 1
+                    tally.handed_over += 1
                     if chosen.behind:
                         self._book(chosen.head, (relayed.origin, relayed.number), tally, len(chosen.behind))
                     continue
@@ -226,7 +226,7 @@ class Relays:
             if entry is not None:
                 tally, count = entry
                 lost = min(missed, count)
-                tally.delivered += count - lost
+                tally.handed_over += count - lost
                 if lost:
                     tally.lost["not reached by a relay"] += lost
 

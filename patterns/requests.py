@@ -168,7 +168,7 @@ class Requests:
         except BaseException as error:
             self.count(error)
             raise
-        self.tally.delivered += 1
+        self.tally.answered += 1
         return reply
 
     def number(self) -> int:
@@ -181,7 +181,7 @@ class Requests:
             case RequestTimeout() | trio.Cancelled():
                 self.tally.expired += 1
             case RemoteError():
-                self.tally.delivered += 1  # the handler ran
+                self.tally.answered += 1  # the handler ran
             case Unknown() | MemberLost():
                 self.tally.lost[type(error).__name__] += 1
             case DeliveryError():

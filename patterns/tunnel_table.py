@@ -68,7 +68,7 @@ class TunnelsStatistics:
     ended: Mapping[str, int]
     """Ends that are no more, by reason."""
     messages: PatternStatistics
-    """Messages sent from here; delivered are those that the other end has."""
+    """Messages sent from here; answered are those that the other end has."""
 
 
 @final
@@ -326,7 +326,8 @@ class TunnelTable:
             ended=dict(self._ended),
             messages=PatternStatistics(
                 sent=sent,
-                delivered=delivered,
+                answered=delivered,
+                handed_over=0,
                 expired=0,
                 refused=0,
                 refused_because={},

@@ -207,7 +207,7 @@ async def _run(requests: int, members: int, kills: int, seed: int) -> KillRun:
                 statistics.moved,
             )
             asked = statistics.requests
-            ended = asked.delivered + asked.expired + asked.refused + sum(asked.lost.values())
+            ended = asked.answered + asked.expired + asked.refused + sum(asked.lost.values())
             assert asked.sent == ended == requests + requests // _PLAIN_SHARE, asked
     return KillRun(
         verdict=verdict,

@@ -194,7 +194,7 @@ def test_verbose_tells_what_goes_on_and_standard_output_stays_clean(terminal: Te
     assert re.fullmatch(r"iris: node [0-9a-f]{32} of cluster local at ipc://.+", node)
     assert re.fullmatch(r"iris: realm [0-9a-f]{32}; nodes linked: 1; clusters: store", realm)
     counters = two[2:]
-    assert [line for line in counters if line.startswith("iris: requests: ") and "sent=1, delivered=1" in line]
+    assert [line for line in counters if line.startswith("iris: requests: ") and "sent=1, answered=1" in line]
     assert all(line.startswith("iris: ") for line in counters)
 
 

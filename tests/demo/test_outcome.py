@@ -127,7 +127,7 @@ PATTERNS = [
 @pytest.mark.parametrize(("part", "field", "pattern"), PATTERNS)
 @pytest.mark.parametrize(
     "change",
-    [{"delivered": 1}, {"waiting": 1}, {"lost": {"link full": 1}}, {"expired": 1}, {"refused": 1}],
+    [{"answered": 1}, {"waiting": 1}, {"lost": {"link full": 1}}, {"expired": 1}, {"refused": 1}],
 )
 def test_counters_that_do_not_add_up_are_noticed(part: str, field: str, pattern: str, change: dict[str, Any]) -> None:
     sent = getattr(right_outcome(), part)[field]["sent"]
@@ -142,7 +142,7 @@ def test_too_few_messages_are_noticed_although_they_add_up(part: str, field: str
 
 
 def test_a_loss_that_is_accounted_for_adds_up_and_is_no_success() -> None:
-    lossy = counters(5, delivered=4, lost={"link full": 1})
+    lossy = counters(5, answered=4, lost={"link full": 1})
     assert Counters.from_fields(lossy).add_up
     assert failed(spoil("published", counters=lossy)) == ["publish counters add up, nothing is lost"]
 

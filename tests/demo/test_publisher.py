@@ -101,7 +101,7 @@ async def test_every_flight_is_on_the_bridge_once_and_confirmed(
     result: dict[str, Any] = said[-1].value
     assert result["confirmed"] == rows
     counters = result["counters"]
-    assert counters["sent"] == counters["delivered"] == rows
+    assert counters["sent"] == counters["handed_over"] == rows
 
 
 async def test_without_the_order_nothing_is_published(

@@ -74,11 +74,12 @@ def test_a_board_shows_the_last_gate() -> None:
     assert board.summary()["changes"] == 2
 
 
-def statistics(sent: int, delivered: int, **lost: int) -> PatternStatistics:
-    waiting = sent - delivered - sum(lost.values())
+def statistics(sent: int, handed_over: int, **lost: int) -> PatternStatistics:
+    waiting = sent - handed_over - sum(lost.values())
     return PatternStatistics(
         sent=sent,
-        delivered=delivered,
+        answered=0,
+        handed_over=handed_over,
         expired=0,
         refused=0,
         refused_because=MappingProxyType({}),
@@ -89,7 +90,7 @@ def statistics(sent: int, delivered: int, **lost: int) -> PatternStatistics:
 
 def test_the_counters_of_a_stage_are_the_difference_of_two_snapshots() -> None:
     stage = count_since(statistics(10, 8, a=1, b=1), statistics(110, 106, a=1, b=2))
-    assert stage == Counters(sent=100, delivered=98, expired=0, refused=0, lost={"b": 1}, waiting=1)
+    assert stage == Counters(sent=100, answered=0, handed_over=98, expired=0, refused=0, lost={"b": 1}, waiting=1)
     assert Counters.from_fields(stage.as_fields()) == stage
     assert not stage.add_up
-    assert not stage.all_delivered
+    assert not stage.nothing_failed

@@ -58,7 +58,7 @@ async def test_an_idle_member_hears_every_one_of_many_broadcasts_in_a_row(autoju
         await trio.sleep(IN_FLIGHT)
         assert cache.heard["cache-0"] == list(range(20_000))
         broadcasts = shop.statistics().broadcasts
-        assert (broadcasts.sent, broadcasts.delivered) == (20_000, 20_000)
+        assert (broadcasts.sent, broadcasts.handed_over) == (20_000, 20_000)
         assert members["cache-0"].statistics().services["cache"].broadcasts == 20_000
         reports = members["cache-0"].statistics().links[shop.id].posted
         assert reports < 20_000 / 256, "a report for each half window, and no other messages"
@@ -83,7 +83,7 @@ async def test_the_slowest_member_sets_the_pace_and_everybody_hears_everything(
         await trio.sleep(11)
         assert cache.heard == {host: list(range(1500)) for host in members}
         broadcasts = shop.statistics().broadcasts
-        assert (broadcasts.delivered, broadcasts.refused) == (10_500, 0)
+        assert (broadcasts.handed_over, broadcasts.refused) == (10_500, 0)
 
 
 @pytest.mark.parametrize("config", [iris.Config(), NARROW], ids=["told by the sender", "over a relay tree"])
@@ -153,7 +153,7 @@ async def test_a_hundred_senders_to_one_slow_member_all_get_through(autojump_clo
             await trio.sleep(20)
             assert sorted(map(str, cache.heard["member"])) == sorted(map(str, list(range(150)) * 100))
             assert membership.statistics().broadcasts_refused == 0
-            assert all(fleet[name].broadcasts.tally.delivered == 150 for name in senders)
+            assert all(fleet[name].broadcasts.tally.handed_over == 150 for name in senders)
 
 
 async def test_what_one_sender_has_waiting_delays_another_by_one_broadcast_for_each_of_its_own(
@@ -209,7 +209,7 @@ async def test_a_broadcast_that_is_cancelled_while_it_waits_was_told_to_nobody(a
                 sent += 1
         assert 0 < sent < 1100
         broadcasts = shop.statistics().broadcasts
-        assert (broadcasts.sent, broadcasts.delivered, broadcasts.expired) == (2 * sent + 2, 2 * sent, 2)
+        assert (broadcasts.sent, broadcasts.handed_over, broadcasts.expired) == (2 * sent + 2, 2 * sent, 2)
         with trio.move_on_after(1):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(shop.broadcast, "cache", "never")
@@ -257,7 +257,7 @@ async def test_a_member_that_dies_is_waited_for_no_more(autojump_clock: MockCloc
         assert cache.heard["cache-0"] == list(range(1500))
         broadcasts = shop.statistics().broadcasts
         assert broadcasts.refused == 0
-        assert broadcasts.sent == broadcasts.delivered + sum(broadcasts.lost.values())
+        assert broadcasts.sent == broadcasts.handed_over + sum(broadcasts.lost.values())
 
 
 async def test_a_member_that_leaves_tells_the_sender_what_its_handlers_did_not_hear(autojump_clock: MockClock) -> None:
@@ -274,7 +274,7 @@ async def test_a_member_that_leaves_tells_the_sender_what_its_handlers_did_not_h
         await trio.sleep(IN_FLIGHT)
         assert membership.statistics().broadcasts_cancelled == 10
         broadcasts = shop.statistics().broadcasts
-        assert (broadcasts.delivered, broadcasts.refused) == (0, 10)
+        assert (broadcasts.handed_over, broadcasts.refused) == (0, 10)
         assert broadcasts.refused_because == {"refused by the member": 10}
 
 
@@ -413,4 +413,4 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
         assert cache.heard["cache-1"] == list(range(2000))
         broadcasts = shop.statistics().broadcasts
         assert broadcasts.sent == 4000
-        assert broadcasts.delivered >= 2000 or granted, "what was not refused"
+        assert broadcasts.handed_over >= 2000 or granted, "what was not refused"

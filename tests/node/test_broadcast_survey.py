@@ -80,7 +80,7 @@ async def test_every_member_gets_each_broadcast_once_and_in_order(autojump_clock
                 assert [dict(message.headers) for message in told] == [{"n": str(number)} for number in range(30)]
             assert member.statistics().services["cache"].broadcasts == 60
         for sender in senders:
-            assert sender.statistics().broadcasts.delivered == 150
+            assert sender.statistics().broadcasts.handed_over == 150
 
 
 async def test_a_member_that_broadcasts_to_its_cluster_is_told_as_well(autojump_clock: MockClock) -> None:

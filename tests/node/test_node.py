@@ -101,7 +101,7 @@ async def test_a_member_that_crashes_fails_no_idempotent_request(network: Networ
             network.memory.crash("echo-1")
         assert done == 320
         statistics = caller.statistics().requests
-        assert (statistics.sent, statistics.delivered) == (320, 320)
+        assert (statistics.sent, statistics.answered) == (320, 320)
 
 
 async def test_a_crash_is_seen_as_suspected_then_lost_within_a_second(
@@ -204,4 +204,4 @@ async def test_sessions_are_renewed_and_nothing_notices(network: Network, autoju
             assert await caller.request("echo", minute) == [minute, "shop"]
             await trio.sleep(60)
         assert not caller.statistics().refusals
-        assert caller.statistics().requests.delivered == 10
+        assert caller.statistics().requests.answered == 10

@@ -121,7 +121,7 @@ async def test_no_idempotent_request_fails_when_a_member_is_killed(
                 since_dead = begun
             assert set(answered) == {process.pid for process in processes}
             statistics = node.statistics().requests
-            assert statistics.sent == statistics.delivered == sum(answered.values())
+            assert statistics.sent == statistics.answered == sum(answered.values())
 
 
 async def test_a_node_of_another_realm_is_not_let_in(

@@ -55,10 +55,10 @@ async def test_every_member_of_a_large_cluster_is_told_once_in_order_and_by_whom
         await trio.sleep(IN_FLIGHT)
         assert dict(crowd.told) == {host: list(range(50)) for host in members}
         assert crowd.senders == {"shop": 600}
-        assert shop.statistics().broadcasts.delivered == 600
+        assert shop.statistics().broadcasts.handed_over == 600
         links = shop.statistics().links
         assert sum(links[member.id].sent > 50 for member in members.values()) == 2, "the sender told others itself"
-        relayed = sum(member.statistics().relayed.delivered for member in members.values())
+        relayed = sum(member.statistics().relayed.handed_over for member in members.values())
         assert relayed == 50 * (10 + 6), "ten are behind the first two, six behind the next four"
 
 
@@ -204,7 +204,7 @@ async def test_a_survey_of_a_large_cluster_goes_over_the_tree_and_gathers_every_
         now = shop.statistics().links
         told = [host for host, member in members.items() if now[member.id].posted > posted[member.id]]
         assert len(told) <= 3, "the asker told more than those at the top of the tree"
-        assert shop.statistics().requests.delivered == 12
+        assert shop.statistics().requests.answered == 12
 
 
 async def test_a_survey_over_the_tree_tells_who_is_missing_and_why_and_stops_them(autojump_clock: MockClock) -> None:

@@ -83,7 +83,7 @@ async def test_a_payload_of_every_type_arrives_as_itself(autojump_clock: MockClo
         for payload in payloads:
             reply = await shop.request("store", payload)
             assert (type(reply), reply) == (type(payload), payload)
-        assert shop.statistics().requests.delivered == len(payloads)
+        assert shop.statistics().requests.answered == len(payloads)
 
 
 async def test_a_handler_sees_who_asks_what_and_how_long(autojump_clock: MockClock) -> None:

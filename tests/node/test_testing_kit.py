@@ -280,7 +280,7 @@ async def test_lost_frames_cost_time_and_no_idempotent_request(autojump_clock: M
         network.memory.loss = 0.0
         assert len(replies) == 100
         statistics = shop.statistics().requests
-        assert (statistics.sent, statistics.delivered) == (100, 100)
+        assert (statistics.sent, statistics.answered) == (100, 100)
 
 
 # -- realm, sites, files -------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ async def test_a_tunnel_leads_to_a_handler_that_knows_who_opened_it(autojump_clo
     for node in (shop, member):
         statistics = node.statistics().tunnels
         assert statistics.open == 0
-        assert statistics.messages.sent == statistics.messages.delivered
+        assert statistics.messages.sent == statistics.messages.answered
     assert member.statistics().services["store"].tunnels_served == 1
 
 

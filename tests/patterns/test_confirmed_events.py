@@ -72,7 +72,7 @@ async def test_all_are_stored_when_the_block_ends_and_travel_together(autojump_c
         assert log.payloads == [b"%d" % number for number in range(5000)]
         assert events.confirmed == events.published == 5000
         assert len(log.runs) < 10
-        assert check_tally(fleet["a"].pubsub.publishing.tally).delivered == 5000
+        assert check_tally(fleet["a"].pubsub.publishing.tally).handed_over == 5000
         assert not fleet["a"].pubsub.confirming._waiting
 
 

@@ -77,7 +77,7 @@ async def test_it_returns_when_the_event_is_stored_and_not_before(autojump_clock
         assert store.payloads == [{"n": 1}]
         assert trio.current_time() - began == pytest.approx(0.5, abs=0.01)
         assert store.events[0].sequence == 1
-        assert check_tally(fleet["a"].pubsub.publishing.tally).delivered == 1
+        assert check_tally(fleet["a"].pubsub.publishing.tally).handed_over == 1
 
 
 async def test_it_waits_for_every_durable_subscriber_and_for_no_other(autojump_clock: MockClock) -> None:

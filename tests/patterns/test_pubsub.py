@@ -34,7 +34,7 @@ async def test_an_event_reaches_every_subscriber_as_it_was_published(autojump_cl
                 assert (event.topic, event.payload, event.key) == ("orders.created", {"id": 7}, "k")
                 assert (event.headers, event.missed, event.sequence) == (headers, 0, 0)
                 assert (event.sender.cluster, event.sender.node) == ("a", a.id)
-        assert check_tally(a.pubsub.publishing.tally).delivered == 2
+        assert check_tally(a.pubsub.publishing.tally).handed_over == 2
         assert a.pubsub.publishing.unheard == 0
 
 

@@ -43,8 +43,8 @@ class Books:
         await trio.sleep(0.1)
 
     @property
-    def delivered(self) -> int:
-        return self.tally.delivered
+    def handed_over(self) -> int:
+        return self.tally.handed_over
 
     @property
     def lost(self) -> dict[str, int]:
@@ -53,7 +53,13 @@ class Books:
     @property
     def waiting(self) -> int:
         statistics = self.tally.statistics()
-        ended = statistics.delivered + statistics.expired + statistics.refused + sum(statistics.lost.values())
+        ended = (
+            statistics.answered
+            + statistics.handed_over
+            + statistics.expired
+            + statistics.refused
+            + sum(statistics.lost.values())
+        )
         assert 0 <= ended <= statistics.sent, statistics
         assert statistics.waiting == statistics.sent - ended
         return statistics.waiting
@@ -66,7 +72,7 @@ async def open_books() -> AsyncIterator[Books]:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "delivered", "lost"),
+    ("numbers", "handed_over", "lost"),
     [
         ((1, 0), 3, {}),
         ((1, 1), 2, {"not reached by a relay": 1}),
@@ -78,13 +84,13 @@ async def open_books() -> AsyncIterator[Books]:
     ],
 )
 async def test_a_report_settles_what_the_relay_was_given_once_and_within_its_bounds(
-    autojump_clock: MockClock, numbers: tuple[int, ...], delivered: int, lost: dict[str, int]
+    autojump_clock: MockClock, numbers: tuple[int, ...], handed_over: int, lost: dict[str, int]
 ) -> None:
     async with open_books() as books:
         await books.send()
-        assert (books.delivered, books.waiting) == (1, BEHIND), "the relay itself has it, those behind are in its hand"
+        assert (books.handed_over, books.waiting) == (1, BEHIND), "the relay has it, those behind are in its hand"
         await books.report(*numbers)
-        assert (books.delivered, books.lost, books.waiting) == (delivered, lost, 0)
+        assert (books.handed_over, books.lost, books.waiting) == (handed_over, lost, 0)
 
 
 @pytest.mark.parametrize("numbers", [(7, 0), (0, 0), (2**62, 1), ()])
@@ -94,7 +100,7 @@ async def test_a_report_of_what_it_was_not_given_settles_nothing(
     async with open_books() as books:
         await books.send()
         await books.report(*numbers)
-        assert (books.delivered, books.waiting) == (1, BEHIND)
+        assert (books.handed_over, books.waiting) == (1, BEHIND)
         assert not books.sender.mesh.refusals
 
 
@@ -104,9 +110,9 @@ async def test_nobody_settles_what_another_one_has_in_hand(autojump_clock: MockC
         await books.report(1, 0, reporter=books.other)
         await books.report(1, 2, origin=bytes.fromhex(books.other.id))
         await books.report(1, 2, origin=b"")
-        assert (books.delivered, books.waiting) == (1, BEHIND)
+        assert (books.handed_over, books.waiting) == (1, BEHIND)
         await books.report(1, 0)
-        assert (books.delivered, books.waiting) == (3, 0)
+        assert (books.handed_over, books.waiting) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ async def test_a_malformed_report_is_refused_counted_and_settles_nothing(
         await books.send()
         await books.report(*numbers, origin=origin)
         assert books.sender.mesh.refusals == {f"message of kind {kinds.RELAYED:#x}": 1}
-        assert (books.delivered, books.waiting) == (1, BEHIND)
+        assert (books.handed_over, books.waiting) == (1, BEHIND)
         await books.report(1, 0)
         assert books.waiting == 0, "the link goes on"
 
@@ -146,7 +152,7 @@ async def test_what_a_relay_has_in_hand_when_it_ends_is_lost_with_it(autojump_cl
         await trio.sleep(1)
         lost = BEHIND * (10 - reported)
         assert books.lost == ({"relay lost": lost} if lost else {})
-        assert (books.delivered, books.waiting) == (30 - lost, 0)
+        assert (books.handed_over, books.waiting) == (30 - lost, 0)
 
 
 async def test_a_relay_that_is_not_linked_is_passed_over_and_if_nobody_is_everything_is_counted_as_lost(
@@ -187,6 +193,6 @@ def test_no_sequence_of_reports_unbalances_the_books(reports: list[tuple[int, ..
                         settled.setdefault(number, min(missed, BEHIND))
                 assert sum(books.lost.values()) == sum(settled.values())
                 assert books.waiting == BEHIND * (10 - len(settled))
-                assert books.delivered == 10 + BEHIND * len(settled) - sum(settled.values())
+                assert books.handed_over == 10 + BEHIND * len(settled) - sum(settled.values())
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

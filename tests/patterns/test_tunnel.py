@@ -424,7 +424,7 @@ async def test_no_tunnel_is_left_behind(autojump_clock: MockClock) -> None:
         assert len(near.table) == len(far.table) == 0
         for node in (near, far):
             messages = node.table.statistics().messages
-            assert (messages.sent, messages.delivered, dict(messages.lost)) == (20, 20, {})
+            assert (messages.sent, messages.answered, dict(messages.lost)) == (20, 20, {})
 
 
 async def test_its_repr_tells_where_it_leads_and_how_it_is(autojump_clock: MockClock) -> None:

@@ -18,8 +18,8 @@ from iris.patterns.subscription import Subscription
 
 
 def check_pattern(pattern: PatternStatistics) -> None:
-    """sent = delivered + expired + refused + lost, and nothing is under way."""
-    ended = pattern.delivered + pattern.expired + pattern.refused + sum(pattern.lost.values())
+    """sent = answered + handed over + expired + refused + lost, and nothing is under way."""
+    ended = pattern.answered + pattern.handed_over + pattern.expired + pattern.refused + sum(pattern.lost.values())
     assert pattern.sent == ended, pattern
     assert pattern.waiting == 0, pattern
 

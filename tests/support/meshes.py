@@ -244,9 +244,15 @@ def check_node(node: MeshNode) -> None:
 
 
 def check_tally(tally: Tally, waiting: int = 0) -> PatternStatistics:
-    """sent = delivered + expired + refused + lost, and ``waiting`` are still under way."""
+    """sent = answered + handed over + expired + refused + lost, and ``waiting`` are still under way."""
     statistics = tally.statistics()
-    ended = statistics.delivered + statistics.expired + statistics.refused + sum(statistics.lost.values())
+    ended = (
+        statistics.answered
+        + statistics.handed_over
+        + statistics.expired
+        + statistics.refused
+        + sum(statistics.lost.values())
+    )
     assert statistics.sent == ended + waiting, statistics
     assert statistics.waiting == waiting
     return statistics

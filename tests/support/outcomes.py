@@ -12,8 +12,16 @@ SHA = "ab" * 32
 
 
 def counters(sent: int, **others: Any) -> dict[str, Any]:
-    """Return counters of a stage in which everything arrived, except for ``others``."""
-    right: dict[str, Any] = {"sent": sent, "delivered": sent, "expired": 0, "refused": 0, "lost": {}, "waiting": 0}
+    """Return counters of a stage in which everything was answered, except for ``others``."""
+    right: dict[str, Any] = {
+        "sent": sent,
+        "answered": sent,
+        "handed_over": 0,
+        "expired": 0,
+        "refused": 0,
+        "lost": {},
+        "waiting": 0,
+    }
     return right | others
 
 

@@ -68,7 +68,7 @@ def check_accounts(node: iris.Node, *harmless: str) -> None:
     """
     statistics = node.statistics()
     for pattern in (statistics.requests, statistics.broadcasts, statistics.relayed, statistics.events):
-        ended = pattern.delivered + pattern.expired + pattern.refused + sum(pattern.lost.values())
+        ended = pattern.answered + pattern.handed_over + pattern.expired + pattern.refused + sum(pattern.lost.values())
         assert pattern.sent == ended, pattern
         assert pattern.waiting == 0, pattern
     for service in statistics.services.values():
