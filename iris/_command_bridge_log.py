@@ -276,21 +276,32 @@ def _named(group: str | None, query: str | None) -> tuple[Literal["group", "quer
 @named
 @patient
 @_group_or_query
+@click.option("--shard", type=click.IntRange(0), help="Number of a shard whose log is gone for good.")
 @connected
-def drop(connection: Connection, name: str, timeout: float, group: str | None, query: str | None) -> int:
-    """Forget a group of readers, or a query that writes, which does not come back.
+def drop(
+    connection: Connection, name: str, timeout: float, group: str | None, query: str | None, shard: int | None
+) -> int:
+    """Forget a group of readers, a query that writes, or a shard, which does not come back.
 
     For a group --keep-unread would keep events. A query that comes back all the same is a new one: the batch that it
-    repeats is stored once more. The node must speak for the bridge's own cluster.
+    repeats is stored once more. For a shard readers would wait. The node must speak for the bridge's own cluster.
     """
-    kind, what = _named(group, query)
+    if [group, query, shard].count(None) != 2:
+        raise click.UsageError("say which: --group NAME, --query NAME or --shard N")
 
     async def forget() -> None:
         with needing_spark():
-            from iris.spark_bridge.inspection import drop_group, drop_query
+            from iris.spark_bridge.inspection import drop_group, drop_query, drop_shard
         async with _client(connection, name, timeout, speaking_for=name) as client:
-            await (drop_group if kind == "group" else drop_query)(client, what)
-            note(f"{kind} {what} is forgotten")
+            if group is not None:
+                await drop_group(client, group)
+                note(f"group {group} is forgotten")
+            elif query is not None:
+                await drop_query(client, query)
+                note(f"query {query} is forgotten")
+            elif shard is not None:
+                await drop_shard(client, shard)
+                note(f"shard {shard} is forgotten")
 
     return run_until_done(forget)
 

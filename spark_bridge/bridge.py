@@ -116,7 +116,7 @@ async def open_bridge(
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
     place = Place(node=node, bridge=name, address=address, shards=shards, of=of)
-    await place.check()
+    others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     config = node._parts.mesh.config
     usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
@@ -133,6 +133,7 @@ async def open_bridge(
             retention=retention or Retention(),
             clock=clock,
         )
+        await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
         intake = Intake(
             store,
             staging,
@@ -180,7 +181,7 @@ async def open_bridge(
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
             await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
-        nursery.start_soon(place.keep)
+        nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
         yield bridge

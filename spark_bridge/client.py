@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import IO, Any, Final, TypeVar, cast, final
@@ -69,6 +69,17 @@ class RemoteShard:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemberShards:
+    """What members of a bridge say of its shards."""
+
+    shards: Sequence[RemoteShard]
+    """Those that they have."""
+    known: Mapping[int, str]
+    """Numbers of all that the bridge is known to have, with the cluster at which each was found last."""
+
+
+@final
 class BridgeClient:
     """Asks a bridge.
 
@@ -124,18 +135,22 @@ class BridgeClient:
         """The bridge's cluster."""
         return self._bridge
 
-    async def shards(self) -> list[RemoteShard]:
+    async def shards(self, expected: Collection[int] = ()) -> list[RemoteShard]:
         """Return every shard of every member, by number.
 
+        All those have to be there which the members that are there know, each from its log.
+
+        Args:
+            expected: numbers of shards that have to be there besides: those that a checkpoint names.
+
         Raises:
-            BridgeUnreachable: not every member answered in time, or there is none, or none has one of the shards that
-                members divide.
+            BridgeUnreachable: not every member answered in time, or there is none, or none has one of the shards.
             RemoteError: two members have a shard of the same number.
         """
-        return (await self._all_shards())[1]
+        return (await self._all_shards(expected))[1]
 
-    async def _all_shards(self) -> tuple[frozenset[NodeId], list[RemoteShard]]:
-        asked, found = await self._retry(self._survey)
+    async def _all_shards(self, expected: Collection[int] = ()) -> tuple[frozenset[NodeId], list[RemoteShard]]:
+        asked, found = await self._retry(partial(self._ask_for_shards, expected))
         shards = sorted(found, key=lambda shard: shard.number)
         for one, other in itertools.pairwise(shards):
             if one.number == other.number:
@@ -146,19 +161,40 @@ class BridgeClient:
                 )
         return asked, shards
 
-    async def _survey(self) -> tuple[frozenset[NodeId], list[RemoteShard]]:
+    async def _ask_for_shards(self, expected: Collection[int]) -> tuple[frozenset[NodeId], Sequence[RemoteShard]]:
+        asked, found = await self._survey()
+        present = {shard.number for shard in found.shards}
+        missing = {*range(max((shard.of for shard in found.shards), default=0)), *found.known} - present
+        if missing:
+            raise trio.TooSlowError(_without_member(min(missing), found.known))
+        if unknown := set(expected) - present:
+            raise trio.TooSlowError(
+                f"shard {min(unknown)}, from which this query has read, has no member: start the one that has its log, "
+                "or set failOnDataLoss to false to go on without it"
+            )
+        return asked, found.shards
+
+    async def present(self) -> MemberShards:
+        """Return what the members that are there have and know, whoever is missing.
+
+        Raises:
+            BridgeUnreachable: not every one of them answered in time, or there is none.
+        """
+        return (await self._retry(self._survey))[1]
+
+    async def _survey(self) -> tuple[frozenset[NodeId], MemberShards]:
         shards: list[RemoteShard] = []
+        known: dict[int, str] = {}
         async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
             async for answer in answers:
-                shards += shards_untrusted(answer.payload)
+                found = shards_untrusted(answer.payload)
+                shards += found.shards
+                known |= found.known
         for error in answers.errors.values():
             raise error
         if answers.missing:
             raise trio.TooSlowError
-        missing = set(range(max((shard.of for shard in shards), default=0))) - {shard.number for shard in shards}
-        if missing:
-            raise trio.TooSlowError(f"shard {min(missing)} has no member: start the one that has its log")
-        return frozenset(answers.asked), shards
+        return frozenset(answers.asked), MemberShards(shards=shards, known=known)
 
     async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, tuple[int, int]]:
         """Return the earliest and the next offset of a member's shards.
@@ -435,6 +471,15 @@ def one_error() -> Generator[None]:
         raise error from None
 
 
+def _without_member(number: int, known: Mapping[int, str]) -> str:
+    if number in known:
+        return (
+            f"shard {number} has no member, and was at {known[number]!r} last: start the one that has its log; if that "
+            f"is gone for good, 'iris bridge drop --shard {number}' forgets it"
+        )
+    return f"shard {number} has no member: start the one that has its log"
+
+
 def _told(answer: object) -> RemoteError:
     """Return the error that a member tells through a tunnel."""
     fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
@@ -446,15 +491,30 @@ def _translate(code: str, message: str) -> IrisError:
     return RemoteError(code, message) if error is None else error(message)
 
 
-def shards_untrusted(payload: object) -> list[RemoteShard]:
+def shards_untrusted(payload: object) -> MemberShards:
     """Read what a member says of its shards.
 
     Raises:
         RemoteProtocolError: it is something else.
     """
-    if not isinstance(payload, list):
+    if not isinstance(payload, dict):
         raise _not_understood()
-    return [shard_untrusted(fields) for fields in cast("list[object]", payload)]
+    fields = cast("dict[str, object]", payload)
+    listed, pairs = fields.get("shards"), fields.get("known")
+    if not isinstance(listed, list) or not isinstance(pairs, list):
+        raise _not_understood()
+    return MemberShards(
+        shards=[shard_untrusted(shard) for shard in cast("list[object]", listed)],
+        known=dict(_known_untrusted(pair) for pair in cast("list[object]", pairs)),
+    )
+
+
+def _known_untrusted(pair: object) -> tuple[int, str]:
+    match pair:
+        case [int(number), str(address)] if 0 <= number < 2**63 and is_name(address):
+            return number, address
+        case _:
+            raise _not_understood()
 
 
 def shard_untrusted(fields: Any) -> RemoteShard:

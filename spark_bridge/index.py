@@ -34,7 +34,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 3"
+_FORMAT: Final = b"iris log 4"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -48,8 +48,9 @@ _TABLES: Final = (
     *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks"),
     "owners",
     *("numberings", "gaps", "subscribers"),
+    "members",
 )
-_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7, b"iris log 2": 8}
+_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7, b"iris log 2": 8, b"iris log 3": 11}
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
 
@@ -124,6 +125,8 @@ class IndexView:
             self._owners = tables["owners"]
         if "subscribers" in tables:
             self._subscribers = tables["subscribers"]
+        if "members" in tables:
+            self._members = tables["members"]
 
     # -- shards ---------------------------------------------------------------------------------------------
 
@@ -315,6 +318,20 @@ class IndexView:
         ]
         for name in found:
             self._owners.delete(name)
+
+    # -- members --------------------------------------------------------------------------------------------
+
+    def members(self) -> dict[int, str]:
+        """Return every shard that the bridge is known to have, with the cluster at which it was found last."""
+        return {_NUMBER.unpack(key)[0]: value.decode() for key, value in self._members.records()}
+
+    def put_member(self, shard: int, address: str) -> None:
+        """Write where a shard of the bridge is found."""
+        self._members.put(_NUMBER.pack(shard), address.encode())
+
+    def delete_member(self, shard: int) -> bool:
+        """Delete what is known of a shard of the bridge; tell whether something was."""
+        return self._members.delete(_NUMBER.pack(shard))
 
     # -- durable subscribers --------------------------------------------------------------------------------
 

@@ -244,6 +244,24 @@ async def drop_query(client: BridgeClient, query: str) -> None:
         raise ConfigError(f"the bridge has no query {query!r}")
 
 
+async def drop_shard(client: BridgeClient, number: int) -> None:
+    """Forget a shard whose log is gone for good: nobody waits for its member any more.
+
+    Only for nodes of the bridge's own cluster.
+
+    Raises:
+        NotAllowed: this node speaks for another cluster.
+        ConfigError: no member knows it, or one has it.
+    """
+    found = await client.present()
+    for shard in found.shards:
+        if shard.number == number:
+            raise ConfigError(f"shard {number} is at {shard.address!r}, and is not forgotten as long as it is there")
+    addresses = dict.fromkeys(shard.address for shard in found.shards)
+    if not any([await client.ask(address, "drop", {"shard": number}) for address in addresses]):
+        raise ConfigError(f"the bridge knows of no shard {number}")
+
+
 async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: str, to: str) -> None:
     """Let a group or query belong to another cluster, whose nodes go on with it.  Only for the bridge's own cluster.
 

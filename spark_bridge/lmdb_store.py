@@ -294,6 +294,29 @@ class LmdbStore:
             owned = view.delete_owner(_owned("group", group))
             return view.delete_cursor(group.encode()) or owned
 
+    # -- members --------------------------------------------------------------------------------------------
+
+    def members(self) -> dict[int, str]:
+        """See ``Store``."""
+        with self._index.read() as view:
+            return view.members()
+
+    def note_members(self, found: Mapping[int, str]) -> None:
+        """See ``Store``."""
+        with self._writing:
+            with self._index.read() as view:
+                known = view.members()
+            if found.items() <= known.items():
+                return
+            with self._index.write() as view:
+                for shard, address in found.items():
+                    view.put_member(shard, address)
+
+    def forget_member(self, shard: int) -> bool:
+        """See ``Store``."""
+        with self._writing, self._index.write() as view:
+            return view.delete_member(shard)
+
     # -- owners ---------------------------------------------------------------------------------------------
 
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:

@@ -110,6 +110,7 @@ class BridgeMember:
         self._room = trio.lowlevel.ParkingLot()
         self._news = trio.Event()
         self._states: dict[str, ShardState] = {}
+        self._known: Mapping[int, str] = store.members()
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self.refresh()
@@ -136,6 +137,30 @@ class BridgeMember:
     def states(self) -> Mapping[str, ShardState]:
         """The shards by id, as they are now."""
         return self._states
+
+    @property
+    def known(self) -> Mapping[int, str]:
+        """The shards that the bridge is known to have, by number, with the cluster at which each was found last."""
+        return self._known
+
+    async def note_shards(self, found: Mapping[int, str]) -> None:
+        """Keep in the log which shards the bridge has: who reads while one is away has to be told.
+
+        Args:
+            found: numbers of shards, with the cluster at which each is found.
+
+        Raises:
+            StoreFull: there is no room for that.
+        """
+        await trio.to_thread.run_sync(self.store.note_members, found)
+        self._known = {**self._known, **found}
+
+    async def forget_shard(self, number: int) -> bool:
+        """Forget a shard whose log is gone; tell whether it was known, and not this member's own."""
+        if number in self._own or not await trio.to_thread.run_sync(self.store.forget_member, number):
+            return False
+        self._known = {shard: address for shard, address in self._known.items() if shard != number}
+        return True
 
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""

@@ -3,8 +3,10 @@
 ========= ================================== =========================================================
 operation payload                            reply
 ========= ================================== =========================================================
-shards    None                               a list of shards: id, number, epoch, address, earliest, next, size,
-                                             timestamp; of: number of all shards, 0 if members do not share
+shards    None                               {shards: a list of id, number, epoch, address, earliest, next, size,
+                                             timestamp, of: number of all shards, 0 if members do not share;
+                                             known: pairs of the number of a shard that the bridge is known to have,
+                                             and the cluster at which it was found last}
 offsets   {known: {id: next}, timeout: s}    {id: [earliest, next]}, when it differs from ``known`` or time is over
 times     {timestamp: microseconds}          {id: first offset that is not older}
 locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the range begins; None if
@@ -12,8 +14,10 @@ locate    {shard: id, start: offset,         the fields of ``FileRange``: the fi
 pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
 move      {group: name, offsets: {...}}      None
 cursors   None                               a list of cursors: group, owner ("" if none), start, offsets, timestamp
-drop      {group: name} or {query: name}     whether there was such a group or query
-transfer  the same, and {to: cluster}        the same; it belongs to that cluster from now on
+drop      {group: name}, {query: name}       whether that was known
+          or {shard: number}
+transfer  {group: name} or {query: name},    the same; it belongs to that cluster from now on
+          and {to: cluster}
 trim      {shard: id, before: offset}        number of events removed
 status    None                               the counters of ``BridgeStatistics``
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
@@ -182,11 +186,12 @@ class Operations:
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    async def _shards(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
-        return [
+    async def _shards(self, _sender: Sender, _payload: object) -> dict[str, Any]:
+        shards = [
             {**dataclasses.asdict(state), "id": state.id, "address": self._address, "of": self._member.of or 0}
             for state in self._member.states.values()
         ]
+        return {"shards": shards, "known": [list(known) for known in self._member.known.items()]}
 
     async def _offsets(self, sender: Sender, payload: object) -> dict[str, list[int]]:
         fields = _fields(payload)
@@ -245,7 +250,10 @@ class Operations:
         ]
 
     async def _drop(self, _sender: Sender, payload: object) -> bool:
-        kind, name = _kind_and_name(_fields(payload))
+        fields = _fields(payload)
+        if "shard" in fields:
+            return await self._member.forget_shard(_number(fields, "shard"))
+        kind, name = _kind_and_name(fields)
         if kind == "group":
             return await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
         await self._intake.discard(name)

@@ -62,7 +62,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         owns="query",
     ),
     "abort": Permission(purpose="give a batch up", caller="writer", owns="query"),
-    "drop": Permission(purpose="forget a group or a query", caller="bridge"),
+    "drop": Permission(purpose="forget a group, a query, or a shard whose log is gone", caller="bridge"),
     "transfer": Permission(purpose="give a group or a query to another cluster", caller="bridge"),
     "trim": Permission(purpose="remove events", caller="bridge"),
 }

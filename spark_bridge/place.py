@@ -4,15 +4,21 @@ Two logs that both begin with shard 0 would each be whole in itself, and readers
 would be the second is refused.  It looks before it joins, so that it disturbs nobody.  Members that start at the same
 moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id gives
 way.  A member that was killed and is still listed does not answer, and so is not in the way of who takes its place.
+
+Whom it meets, a member remembers: a reader that comes while one is away is told so by the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, final
 
+import trio
+
 from iris._node import Node
+from iris.cluster.roster import Change
 from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, NotAllowed, RemoteError
 from iris.kernel.ids import NodeId
 from iris.spark_bridge.client import RemoteShard, shards_untrusted
@@ -21,8 +27,25 @@ from iris.spark_bridge.errors import BridgeUnreachable
 _PATIENCE: Final = 2.0
 """Seconds that a member may take to answer; one that was killed costs so much."""
 
+_AGAIN: Final = 1.0
+"""Seconds between questions to a member that has turned up and does not answer."""
+
 _ALIVE: Final = (NotAllowed, RemoteError)
 """What only a member that is there answers."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Others:
+    """What some members have answered.
+
+    Attributes:
+        shards: numbers of their shards, with the cluster at which each is found.
+        members: those that have answered.
+    """
+
+    shards: Mapping[int, str]
+    members: frozenset[NodeId]
 
 
 @final
@@ -36,37 +59,77 @@ class Place:
     shards: Sequence[int]
     of: int | None
 
-    async def keep(self) -> None:
+    async def keep(self, note: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
         """Give way, by an error, when a member turns up that has it too and comes first; until cancelled.
+
+        Args:
+            note: called with the shards of members that turn up, and where they are found.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.
         """
+        unmet: set[NodeId] = set()
         async with self.node.watch(self.bridge) as changes:
-            async for change in changes:
-                if change.kind == "joined" and change.member.node < self.node.id:
-                    await self.check(change.member.node)
+            while True:
+                with trio.move_on_after(_AGAIN if unmet else math.inf):
+                    change = await anext(changes)
+                    unmet = self._update(unmet, change)
+                if unmet:
+                    found = await self._ask(unmet)
+                    await note(found.shards)
+                    unmet -= found.members
 
-    async def check(self, against: NodeId | None = None) -> None:
-        """Make sure that nobody else has it.
+    def _update(self, unmet: set[NodeId], change: Change) -> set[NodeId]:
+        match change.kind:
+            case "joined" if change.member.node != self.node.id:
+                return unmet | {change.member.node}
+            case "left" | "lost":
+                return unmet - {change.member.node}
+            case _:
+                return unmet
 
-        Args:
-            against: the only member that matters; None: all of them.
+    async def check(self) -> Mapping[int, str]:
+        """Make sure that nobody else has it; return the shards of the others, and where they are found.
 
         Raises:
             ConfigError: somebody does; the message says who, and what to do.
             BridgeUnreachable: a member refuses to say what it has.
         """
+        return (await self._ask(None)).shards
+
+    async def _ask(self, members: Collection[NodeId] | None) -> _Others:
+        """Ask members what they have; compare all of them, or those that come before this one.
+
+        Args:
+            members: that matter, beside which this one has its place already; None: all, and it has none yet.
+
+        Raises:
+            ConfigError, BridgeUnreachable: see ``check``.
+        """
+        shards: dict[int, str] = {}
+        heard: set[NodeId] = set()
+
+        def matters(member: NodeId) -> bool:
+            return member != self.node.id and (members is None or member in members)
+
+        def comes_first(member: NodeId) -> bool:
+            return members is None or member < self.node.id
+
         try:
             async with self.node.survey(self.bridge, None, operation="shards", timeout=_PATIENCE) as answers:
                 async for answer in answers:
-                    if answer.member != self.node.id and against in (None, answer.member):
-                        self._compare(shards_untrusted(answer.payload), answer.member)
+                    if matters(answer.member):
+                        others = shards_untrusted(answer.payload).shards
+                        if comes_first(answer.member):
+                            self._compare(others, answer.member)
+                        shards |= {shard.number: shard.address for shard in others if shard.number not in self.shards}
+                        heard.add(answer.member)
         except NoSuchCluster:
-            return
+            return _Others(shards=shards, members=frozenset(heard))
         for member, error in answers.errors.items():
-            if member != self.node.id and against in (None, member) and isinstance(error, _ALIVE):
+            if matters(member) and comes_first(member) and isinstance(error, _ALIVE):
                 raise self._refused(member, error)
+        return _Others(shards=shards, members=frozenset(heard))
 
     def _refused(self, member: str, error: IrisError) -> BridgeUnreachable:
         return BridgeUnreachable(f"node {member} of bridge {self.bridge!r} does not say which shards it has: {error}")

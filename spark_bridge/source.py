@@ -163,7 +163,7 @@ def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Ran
             partitions.append(BridgePartition(address=address, found=found))
         elif options.fail_on_data_loss:
             raise DataLost(
-                f"shard {found.shard} is not there: the log was wiped, or the member that has it is not running. Set "
+                f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "
                 "failOnDataLoss to false to go on without it"
             )
     return partitions
@@ -249,6 +249,11 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._portal.call(self._watch.look)
         self._known = True
 
+    def _expect(self, position: Offsets) -> None:
+        """Let no shard be passed over that the checkpoint names."""
+        if self._options.fail_on_data_loss:
+            self._watch.expect(position.next)
+
     def _pin(self, group: str, start: dict[str, int]) -> dict[str, int]:
         pinned: dict[str, int] = {}
         for address in self._watch.addresses:
@@ -268,11 +273,14 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         position = parse_offsets(start)
+        self._expect(position)
         poll = self._poll if self._target is None else 0.0
         self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
         self._known = True
         extents = self._watch.extents
         if self._target is not None:
+            # A shard that nobody knew but the checkpoint has come since.
+            self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
                 shard: Extent(earliest=extents[shard].earliest, next=min(extents[shard].next, target.next))
                 for shard, target in self._target.items()
@@ -290,9 +298,11 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
+        begin, stop = parse_offsets(start), parse_offsets(end)
+        self._expect(stop)
         if not self._known:
             self._look()  # after a restart the first batch is repeated, and nobody has looked yet
-        ranges = ranges_between(parse_offsets(start), parse_offsets(end))
+        ranges = ranges_between(begin, stop)
         return _partitions(self._options, self._watch, ranges)
 
     def commit(self, end: dict[str, Any]) -> None:

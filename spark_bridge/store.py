@@ -139,6 +139,22 @@ class Store(Protocol):
         """Forget a query, its last batch and whose it was; tell whether it was known."""
         ...
 
+    def members(self) -> dict[int, str]:
+        """Return every shard that the bridge is known to have, with the cluster at which it was found last."""
+        ...
+
+    def note_members(self, found: Mapping[int, str]) -> None:
+        """Write down which shards the bridge has, and the cluster at which each is found.
+
+        Raises:
+            StoreFull: there is no room for that.
+        """
+        ...
+
+    def forget_member(self, shard: int) -> bool:
+        """Forget that the bridge has a shard; tell whether that was known."""
+        ...
+
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
         """Return the cluster to which a name belongs: ``owner`` from now on, if it belonged to nobody.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, final
 
 import trio
@@ -24,6 +25,7 @@ class BridgeWatch:
 
     def __init__(self, numbers: Collection[int] | None) -> None:
         self._numbers = numbers
+        self._expected: set[int] = set()
         self._extents: dict[str, dict[str, Extent]] = {}
         self._surveyed = -float("inf")
 
@@ -36,6 +38,13 @@ class BridgeWatch:
             for shard, extent in extents.items()
             if self._numbers is None or number_of(shard) in self._numbers
         }
+
+    def expect(self, shards: Iterable[str]) -> None:
+        """Let ``look`` fail as long as one of these is not there: somebody has read from it."""
+        new = {number_of(shard) for shard in shards} - self._expected
+        self._expected |= new
+        if new - {number_of(shard) for shard in self.extents}:
+            self._surveyed = -math.inf
 
     def address(self, shard: str) -> str | None:
         """Return the cluster at which a shard is found; None if it is not known."""
@@ -50,9 +59,10 @@ class BridgeWatch:
         """Ask who is there and what they hold.
 
         Raises:
-            BridgeUnreachable: see ``BridgeClient``.
+            BridgeUnreachable: see ``BridgeClient``; also if a shard is not there that the bridge is known to have, or
+                that is expected.
         """
-        shards = await client.shards()
+        shards = await client.shards(self._expected)
         self._extents = {}
         for shard in shards:
             extent = Extent(earliest=shard.earliest, next=shard.next)

@@ -56,16 +56,28 @@ ASKED: dict[str, Callable[[BridgeClient], Any]] = {
     "times": lambda client: client.offsets_at(["bridge"], 0),
     "pin": lambda client: client.pin("bridge", "g", {}),
 }
+
+
+def say(shard: object) -> dict[str, object]:
+    return {"shards": [shard], "known": []}
+
+
 WRONG: tuple[object, ...] = (None, -1, "no name", 2**63, [], 1.5)
 NONSENSE: dict[str, tuple[object, ...]] = {
     "shards": (
         None,
         5,
         {"a": 1},
-        [None],
-        [[]],
-        [{}],
-        *([SHARD | {name: wrong}] for name in SHARD for wrong in WRONG),
+        [SHARD],
+        {"shards": [SHARD]},
+        {"shards": [SHARD], "known": {}},
+        {"shards": [SHARD], "known": [[1]]},
+        {"shards": [SHARD], "known": [[-1, "bridge"]]},
+        {"shards": [SHARD], "known": [[1, "no name"]]},
+        say(None),
+        say([]),
+        say({}),
+        *(say(SHARD | {name: wrong}) for name in SHARD for wrong in WRONG),
     ),
     "offsets": (None, [], {"x": [0, 1]}, {"0@a": None}, {"0@a": [0]}, {"0@a": [1, 0]}, {"0@a": ["0", 1]}),
     "times": (None, [], {"x": 1}, {"0@a": None}, {"0@a": -1}, {"0@a": 2**63}, {"0@a": True}),
@@ -82,7 +94,7 @@ async def test_an_answer_that_makes_no_sense_is_one_error(operation: str) -> Non
 
 
 async def test_the_answer_of_a_bridge_is_understood() -> None:
-    async with open_network() as network, open_liar(network, [SHARD]) as client:
+    async with open_network() as network, open_liar(network, say(SHARD)) as client:
         assert [shard.id for shard in await client.shards()] == ["0@0000000000000000"]
 
 

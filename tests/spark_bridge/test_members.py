@@ -110,8 +110,11 @@ async def test_members_are_asked_for_their_address_when_others_are_there_than_be
                 assert await client.addresses() == ("bridge.first", "bridge.second")
                 assert asked() == before + 2
         # The same log in another process is another member.
-        async with open_member(network, tmp_path / "0", topics=["t"], shards=[0], member="third"):
-            assert await client.addresses() == ("bridge.third",)
+        async with (
+            open_member(network, tmp_path / "0", topics=["t"], shards=[0], member="third"),
+            open_member(network, tmp_path / "1", topics=["t"], shards=[1], member="second"),
+        ):
+            assert await client.addresses() == ("bridge.second", "bridge.third")
 
 
 async def test_broadcasts_are_stored_by_one_member_and_tunnels_where_they_end(tmp_path: Path) -> None:

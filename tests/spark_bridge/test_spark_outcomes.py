@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import iris
 from iris._command import run_command
+from tests.support.arrivals import FakeEvent, make_store
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [
@@ -69,6 +70,35 @@ def test_a_bridge_that_stays_away_ends_the_query_which_goes_on_later(
             read_all(frame, tmp_path / "checkpoint")
         bridge.start()
         assert read_all(frame, tmp_path / "checkpoint") == [(0, b"two")]
+
+
+def store_event(directory: Path, shard: int, payload: bytes) -> None:
+    """Put an event into the log of a member that is not running."""
+    store = make_store(directory, shards=[shard])
+    store.append({shard: [FakeEvent(payload)]}, now=0)
+    store.close()
+
+
+def test_a_member_that_is_away_is_missed_though_lost_data_is_no_error(
+    spark: SparkSession, realm: Path, tmp_path: Path
+) -> None:
+    options = {"bridgeTimeout": "2", "failOnDataLoss": "false"}
+    for shard, name in enumerate("ab"):
+        store_event(tmp_path / name, shard, b"one")
+    with (
+        BridgeProcess(tmp_path / "a", "--member", "a"),
+        BridgeProcess(tmp_path / "b", "--member", "b", "--shard", "1") as second,
+    ):
+        frame = spark.readStream.format("iris").options(**options).load()
+        assert sorted(read_all(frame, tmp_path / "checkpoint")) == [(0, b"one"), (1, b"one")]
+        second.kill()
+        store_event(tmp_path / "b", 1, b"two")
+        with pytest.raises(StreamingQueryException, match=r"shard 1 has no member, and was at 'bridge\.b' last"):
+            read_all(frame, tmp_path / "checkpoint")
+        with pytest.raises(AnalysisException, match=r"shard 1 has no member, and was at 'bridge\.b' last"):
+            spark.read.format("iris").options(**options).load()
+        second.start()
+        assert read_all(frame, tmp_path / "checkpoint") == [(1, b"two")]
 
 
 # -- who may read ---------------------------------------------------------------------------------------------
