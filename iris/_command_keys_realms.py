@@ -10,7 +10,7 @@ import click
 
 from iris._command_keys_shown import date
 from iris._command_number import Finite
-from iris._command_output import note, write_object
+from iris._command_output import note, write_line, write_object
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
 from iris.security.bundle_file import load_bundle, prepared_bundle
 from iris.security.keyring import DAY
@@ -150,7 +150,7 @@ def realms(realm_file: Path, as_json: bool, asks: bool) -> None:
                 }
             )
         else:
-            click.echo(f"{realm.alias}: realm {realm.id}, bundle {realm.bundle.serial}, until {date(realm.ends)}")
+            write_line(f"{realm.alias}: realm {realm.id}, bundle {realm.bundle.serial}, until {date(realm.ends)}")
             for what, patterns in (
                 ("exports", realm.bundle.exports),
                 ("used here", realm.imports),
@@ -158,7 +158,7 @@ def realms(realm_file: Path, as_json: bool, asks: bool) -> None:
                 ("heard here", realm.import_topics),
                 ("may call", realm.callers),
             ):
-                click.echo(f"  {what:<10} {', '.join(patterns) or 'nothing'}")
+                write_line(f"  {what:<10} {', '.join(patterns) or 'nothing'}")
 
 
 def _refresh(realm_file: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from iris._command_output import write_object
+from iris._command_output import write_line, write_object
 from iris._command_passphrase import asks_passphrase, load_wrapped, read_passphrase
 from iris.kernel.errors import ConfigError
 from iris.kernel.nng import check_url
@@ -30,7 +30,7 @@ def show(file: Path, as_json: bool, asks: bool) -> None:
         write_object(dataclasses.asdict(summary))
     else:
         for name, value in _described(summary):
-            click.echo(f"{name:<12} {value}")
+            write_line(f"{name:<12} {value}")
 
 
 @click.command()
@@ -42,7 +42,7 @@ def check(files: tuple[Path, ...], revocations: Path | None, asks: bool) -> int:
     passphrase = read_passphrase(asks)
     findings = [(file, finding) for file in files for finding in _findings(file, revocations, passphrase)]
     for file, finding in findings:
-        click.echo(f"{file}: {finding}")
+        write_line(f"{file}: {finding}")
     return 1 if findings else 0
 
 

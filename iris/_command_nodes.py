@@ -12,6 +12,7 @@ import trio
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_output import Lines, open_lines, write_line, write_object
+from iris._command_printable import printable_line
 from iris.kernel.ids import check_address, check_name
 
 
@@ -70,8 +71,9 @@ def _show_table(members: Sequence[tuple[str | None, iris.Member | iris.NodeInfo]
 
     table = Table("cluster", "node", "site", "status", "addresses", box=None)
     for name, member in members:
-        table.add_row(name or "-", member.node, member.site or "-", member.status, "\n".join(member.addresses))
-    Console().print(table)
+        addresses = "\n".join(map(printable_line, member.addresses))
+        table.add_row(name or "-", member.node, member.site or "-", member.status, addresses)
+    Console(markup=False, emoji=False).print(table)  # [fd00::1] is an address and no style
 
 
 def _line(name: str | None, member: iris.Member | iris.NodeInfo) -> str:

@@ -122,6 +122,17 @@ def test_a_person_gets_a_table_with_an_address_in_each_line(crowd: Desk, monkeyp
     ]
 
 
+def test_addresses_are_shown_as_they_are_and_command_no_terminal(crowd: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in brackets is no style, and a word between colons no picture."""
+    odd = ("tcp://[fd00::1]:7000", "ws://here:smile:/iris", "ipc:///a\x1b]0;b\x07\x9b2J\u202e")
+    monkeypatch.setattr(iris.Node, "members", lambda *_: (dataclasses.replace(ONE, addresses=odd),))
+    for name, text in (("TERM", "dumb"), ("COLUMNS", "160"), ("LINES", "50")):
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, *rows = crowd.run("nodes", "store").out.decode().splitlines()
+    assert [row.split()[-1] for row in rows] == [*odd[:2], r"ipc:///a\x1b]0;b\x07\x9b2J\u202e"]
+
+
 def test_with_a_real_cluster_every_member_is_listed(desk: Desk) -> None:
     desk.service, desk.members = iris.Service("store"), 3
     members = [json.loads(line) for line in desk.run("nodes", "--json").out.splitlines()]
