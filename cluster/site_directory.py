@@ -31,7 +31,7 @@ from iris.cluster.site_messages import (
     route_untrusted,
     wanted,
 )
-from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, UPDATES, Teller, Unfitting
+from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, UPDATES, Owner, Teller, Unfitting
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
@@ -85,6 +85,7 @@ class SiteDirectory:
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
         self._teller = partial(Teller, max_origins=max_origins, max_weight=max_weight)
         self._neighbours: dict[NodeId, Teller] = {}
+        self._owners: dict[str, Owner] = {}
         self._contents: dict[Hop, Contents] = {}
         """What is believed.  Their versions are counted here: no neighbour can get ahead of what others will tell."""
         self._sources: dict[Hop, NodeId] = {}
@@ -101,14 +102,25 @@ class SiteDirectory:
 
     # -- neighbours -----------------------------------------------------------------------------------------
 
-    def add(self, neighbour: NodeId, now: float, *, local: bool) -> None:
-        """Listen to a neighbour from now on.  A local one is a gateway of this very site."""
+    def add(self, neighbour: NodeId, now: float, *, local: bool, owner: str = "") -> None:
+        """Listen to a neighbour from now on.  A local one is a gateway of this very site.
+
+        Args:
+            neighbour: its id.
+            now: this moment.
+            local: see above.
+            owner: names who vouches for it; those of one owner have ``SHARES`` together.  Empty: nobody else has it.
+        """
         if neighbour not in self._neighbours:
-            self._neighbours[neighbour] = self._teller(now, local=local)
+            shared = self._owners.setdefault(owner, Owner()) if owner else Owner()
+            self._neighbours[neighbour] = self._teller(now, local=local, owner=shared)
 
     def forget(self, neighbour: NodeId) -> None:
         """A neighbour cannot be reached: nothing leads through it any more."""
         known = self._neighbours.pop(neighbour, None)
+        if known is not None:
+            known.forget()
+            self._owners = {name: owner for name, owner in self._owners.items() if owner.neighbours}
         for origin in () if known is None else known.told:
             self._follow(origin)
 

@@ -24,6 +24,12 @@ MAX_EXPORTS: Final = 65_536
 MAX_WEIGHT: Final = 128 * MIB
 """Bytes of memory that the exports which one neighbour tells of may take, by ``Export.weight``."""
 
+SHARES: Final = 8
+ORIGIN_SHARES: Final = 64
+"""So many of these shares of memory, and of these gateways, all the neighbours of one owner have together: a cluster of
+this realm, or another realm.  Whoever has a cluster's key can come as any number of gateways.  Each honest one tells half
+of a share at most; in a full mesh of 200 sites all of them tell of 40,000."""
+
 UPDATES: Final = 2_000
 UPDATE_RATE: Final = 200.0
 """Messages that one neighbour may send at once, and for each second in the long run.  Honest ones gather changes."""
@@ -66,19 +72,38 @@ class Told:
 
 
 @final
+class Owner:
+    """Who vouches for some neighbours with one key, and what they tell together."""
+
+    __slots__ = ("neighbours", "origins", "weight")
+
+    def __init__(self) -> None:
+        self.neighbours = self.origins = self.weight = 0
+
+
+@final
 class Teller:
     """One neighbour.
 
     Args:
         local: it is a gateway of this very site.
+        owner: who vouches for it; by default nobody else has the same one.
         max_origins: gateways of all sites together that it may tell of.
         max_weight: what the exports that it tells of may weigh.
     """
 
     def __init__(
-        self, now: float, *, local: bool, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT
+        self,
+        now: float,
+        *,
+        local: bool,
+        owner: Owner | None = None,
+        max_origins: int = MAX_ORIGINS,
+        max_weight: int = MAX_WEIGHT,
     ) -> None:
         self.local: Final = local
+        self.owner: Final = owner or Owner()
+        self.owner.neighbours += 1
         self.told: Final[dict[Hop, Told]] = {}
         self.tokens: Final = Tokens(UPDATES, UPDATE_RATE, now)
         self.weight = 0
@@ -92,13 +117,17 @@ class Teller:
         """Take a route to an origin; tell whether it is another one than before.
 
         Raises:
-            RemoteProtocolError: there are too many; nothing has changed.
+            RemoteProtocolError: there are too many, of this one or of all of its owner; nothing has changed.
         """
         known = self.told.get(origin)
         if known is None:
             if len(self.told) >= self._max_origins:
                 raise RemoteProtocolError(f"a neighbour tells of more than {self._max_origins} gateways")
+            if self.owner.origins >= ORIGIN_SHARES * self._max_origins:
+                most = ORIGIN_SHARES * self._max_origins
+                raise RemoteProtocolError(f"the {self.owner.neighbours} of its owner tell of more than {most} gateways")
             self.told[origin] = Told(path)
+            self.owner.origins += 1
             return True
         changed = known.path != path
         known.path = path
@@ -109,8 +138,19 @@ class Teller:
         known = self.told.pop(origin, None)
         if known is None:
             return False
-        self.weight -= known.weight + (known.parts.weight if known.parts else 0)
+        self.owner.origins -= 1
+        self._grow(-known.weight - (known.parts.weight if known.parts else 0))
         return True
+
+    def forget(self) -> None:
+        """It is not listened to any more: what it told takes no room of others of its owner."""
+        self.owner.neighbours -= 1
+        self.owner.origins -= len(self.told)
+        self.owner.weight -= self.weight
+
+    def _grow(self, weight: int) -> None:
+        self.weight += weight
+        self.owner.weight += weight
 
     def take(self, news: Exports, permits: Callable[[Export], bool], same: Callable[[Export], Export]) -> Change | None:
         """Take exports of an origin that it has told a route to; return the change when the last part is there.
@@ -121,8 +161,8 @@ class Teller:
 
         Raises:
             Unfitting: the change is one of something that was not told.
-            RemoteProtocolError: it is beyond this neighbour's share.  The origin is forgotten as if it had been
-                withdrawn, and what else is told of it passed over until there is a route again.
+            RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
+                had been withdrawn, and what else is told of it passed over until there is a route again.
         """
         known = self.told[news.origin]
         parts = known.parts
@@ -141,11 +181,13 @@ class Teller:
         for export in news.removed:
             if news.base and export in known.entries and export not in parts.removed:
                 parts.removed[same(export)] = None
-        self.weight += parts.weight - before
-        if self.weight > self._max_weight:
+        self._grow(parts.weight - before)
+        if self.weight > self._max_weight or self.owner.weight > SHARES * self._max_weight:
+            alone = self.weight > self._max_weight
+            who, most = ("it tells", 1) if alone else (f"the {self.owner.neighbours} of its owner tell", SHARES)
             self.withdraw(news.origin)
             raise RemoteProtocolError(
-                f"with what site {news.origin.site} exports it tells of more than {self._max_weight} bytes"
+                f"with what site {news.origin.site} exports {who} of more than {most * self._max_weight} bytes"
             )
         return None if news.more else self._apply(news.origin, known, parts)
 
@@ -162,12 +204,12 @@ class Teller:
         known.entries.update(added)
         change = sum(export.weight for export in added) - sum(export.weight for export in removed)
         known.weight += change
-        self.weight += change
+        self._grow(change)
         return Change(added, removed)
 
     def _drop_parts(self, known: Told) -> None:
         if known.parts is not None:
-            self.weight -= known.parts.weight
+            self._grow(-known.parts.weight)
             known.parts = None
 
 

@@ -408,7 +408,7 @@ class Sites:
         if peer.foreign or peer is self._mesh.own:
             raise RemoteProtocolError("only a gateway of this site tells of others")
         peer.check_gateway()
-        self.directory.add(peer.node, trio.current_time(), local=True)
+        self.directory.add(peer.node, trio.current_time(), local=True, owner=peer.identity.owner)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 

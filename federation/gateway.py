@@ -380,7 +380,7 @@ class Gateway:
     def _listen_to(self, peer: Peer) -> None:
         """Listen to a neighbour; one that floods the directory is not heard earlier for having said RESET."""
         if peer.node not in self._flooded:
-            self._directory.add(peer.node, trio.current_time(), local=False)
+            self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
 
     def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
         """Nothing leads through it for now."""

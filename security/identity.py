@@ -116,6 +116,11 @@ class PeerIdentity:
         return "" if self.foreign is None else self.realm_id
 
     @property
+    def owner(self) -> str:
+        """Who can make any number of nodes like it: whoever has its cluster's key; of another realm, the realm's."""
+        return self.foreign_id or self.cluster
+
+    @property
     def signing_key(self) -> bytes:
         """The public key of its claims."""
         return self.delegation.signing_key

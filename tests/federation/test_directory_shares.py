@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from iris.cluster.site_directory import SiteDirectory
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
-from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT
+from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, SHARES
 from iris.federation.advertising import Advertising
 from iris.federation.fair_share import fair_share
 from iris.kernel import kinds
@@ -144,6 +144,57 @@ def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int)
         tracemalloc.stop()
     weights = [0 if contents is None else contents.weight for contents in map(directory.contents, directory.origins())]
     assert sum(weights) > share / 2, "the share was needed"
+
+
+def test_neighbours_of_one_owner_have_so_many_shares_together_and_harm_nobody_else() -> None:
+    """Whoever has the credential of a gateway can come as any number of them."""
+    directory = SiteDirectory(Hop("home", A), max_origins=4, max_weight=20 * KIB)
+    directory.add(C, 0.0, local=False, owner="honest")
+    lead(directory, C, "other", Hop("other", C))
+    many = [node(1000 + number) for number in range(20)]
+    refused = []
+    for number, neighbour in enumerate(many):
+        directory.add(neighbour, 0.0, local=False, owner="greedy")
+        origin = Hop(f"x{number}", neighbour)
+        lead(directory, neighbour, origin.site, origin)
+        try:
+            tell(directory, neighbour, origin, members(f"false{number}", range(20)))
+        except RemoteProtocolError as error:
+            refused.append(str(error))
+    weighs = sum(export.weight for export in members("false0", range(20)))
+    fitting = SHARES * 20 * KIB // weighs
+    assert 8 <= fitting <= 15
+    assert len(refused) == 20 - fitting
+    assert refused[0] == (
+        f"with what site x{fitting} exports the {fitting + 1} of its owner tell of more than {SHARES * 20 * KIB} bytes"
+    )
+    tell(directory, C, Hop("other", C), members("store", range(20)))
+    assert len(directory.members("store")) == 20
+    directory.forget(many[0])
+    late = Hop("late", node(5000))
+    directory.add(late.gateway, 1.0, local=False, owner="greedy")
+    lead(directory, late.gateway, "late", late, 1.0)
+    tell(directory, late.gateway, late, members("late", range(20)))
+    assert len(directory.members("late")) == 20, "who is gone takes no room"
+    for neighbour in (*many, late.gateway, C):
+        directory.forget(neighbour)
+    assert directory._owners == {}
+
+
+def test_neighbours_of_one_owner_tell_of_so_many_gateways_together() -> None:
+    directory = SiteDirectory(Hop("home", A), max_origins=2)
+    refused: list[str] = []
+    for number in range(ORIGIN_SHARES + 3):
+        neighbour = node(1000 + number)
+        directory.add(neighbour, 0.0, local=False, owner="greedy")
+        for other in range(2):
+            try:
+                lead(directory, neighbour, "far", Hop(f"x{number}-{other}", node(5000 + 2 * number + other)))
+            except RemoteProtocolError as error:
+                refused.append(str(error))
+    assert len(directory.origins()) == 2 * ORIGIN_SHARES
+    assert len(refused) == 6
+    assert refused[0] == "the 65 of its owner tell of more than 128 gateways"
 
 
 # -- what is passed on --------------------------------------------------------------------------------------
