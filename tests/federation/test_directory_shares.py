@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from iris.cluster.site_directory import SiteDirectory
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
-from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, SHARES
+from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, ORIGIN_SHARES, SHARES
 from iris.federation.advertising import Advertising
 from iris.federation.fair_share import fair_share
 from iris.kernel import kinds
