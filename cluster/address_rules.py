@@ -111,11 +111,6 @@ class AddressRules:
             raise NotSent(f"{host} is in none of the networks that this node may dial (dial_networks)")
 
 
-def is_plain(url: str) -> bool:
-    """Tell whether an address, of whatever form, has printable ASCII characters without blanks only."""
-    return url.isascii() and url.isprintable() and " " not in url
-
-
 def is_told_form(url: str) -> bool:
     """Tell whether a tcp or ws address is of the form that nodes give their own: host, port, and one of few paths."""
     parts = _URL.fullmatch(url)

@@ -19,9 +19,10 @@ from typing import Final, Protocol, cast, final
 
 import trio
 
-from iris.cluster.address_rules import Told, is_plain
+from iris.cluster.address_rules import Told
 from iris.cluster.inbound import Inbound
 from iris.cluster.peer import Peer
+from iris.cluster.records import is_plain
 from iris.cluster.reverse_ways import is_reverse_url
 from iris.cluster.site_tags import SiteTag, is_tag, site_of
 from iris.cluster.site_ways import is_site_url, realm_of_url

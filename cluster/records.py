@@ -13,7 +13,6 @@ from __future__ import annotations
 import enum
 from typing import Final, cast, final
 
-from iris.cluster.address_rules import is_plain
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.values import dataclass
@@ -194,6 +193,11 @@ def _flag_untrusted(value: object) -> bool:
     if not isinstance(value, bool):
         raise RemoteProtocolError("a flag is true or false")
     return value
+
+
+def is_plain(url: str) -> bool:
+    """Tell whether an address, of whatever form, has printable ASCII characters without blanks only."""
+    return url.isascii() and url.isprintable() and " " not in url
 
 
 def _address_untrusted(value: object) -> str:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.address_rules import AddressRules, NotDialled, Told, check_listening, is_plain, is_told_form
+from iris.cluster.address_rules import AddressRules, NotDialled, Told, check_listening, is_told_form
 from iris.cluster.mesh import open_mesh
+from iris.cluster.records import is_plain
 from iris.cluster.ways import worst
 from iris.kernel import wire
 from iris.kernel.config import Config
