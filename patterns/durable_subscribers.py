@@ -204,6 +204,7 @@ class DurableSubscribers:
             NotAllowed: it belongs to another cluster.
             ConfigError: it is not known, or it is there.
         """
+        check_name(name, "durable subscriber")
         cluster = self._mesh.identity.cluster
         record = self.names.get((cluster, name))
         if record is None or record.is_forgotten:

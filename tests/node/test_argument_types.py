@@ -97,6 +97,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "members": (iris.Node.members, at_once(iris.Node.members), STORE),
     "forget_retained": (iris.Node.forget_retained, at_once(iris.Node.forget_retained), {"topic": "kept.a"}),
     "revoke": (iris.Node.revoke, iris.Node.revoke, {}),
+    "forget_subscriber": (iris.Node.forget_subscriber, iris.Node.forget_subscriber, {}),
 }  # fmt: skip
 """What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
 
