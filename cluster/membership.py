@@ -9,6 +9,7 @@ A member can be asked when it is seen alive *and* linked: every balancer holds t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -39,6 +40,9 @@ from iris.kernel.ids import NodeId, qualified
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 from iris.security.identity import PeerIdentity
+
+_MAX_EMPTIED: Final = 1024
+"""Clusters without members that are remembered: their names come from others."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -82,6 +86,8 @@ class Membership:
         self._processor_time = processor_time
         self._roster = Roster()
         self._balancers: dict[str, Balancer] = {}
+        self._emptied: dict[str, float] = {}
+        """When clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
@@ -125,6 +131,11 @@ class Membership:
         """See ``Directory.member_ids``."""
         balancer = self.picker(cluster)
         return () if balancer is None else tuple(balancer.nodes)
+
+    def had_members(self, cluster: str) -> bool:
+        """See ``Directory.had_members``."""
+        emptied = self._emptied.get(cluster, -math.inf)
+        return cluster in self._balancers or emptied + self._config.absence_patience > trio.current_time()
 
     def knows(self, node: NodeId) -> bool:
         """Tell whether a node is held alive, so that it is dialled until it is linked."""
@@ -463,6 +474,13 @@ class Membership:
                 balancer.remove(node)
                 if not balancer.nodes:
                     del self._balancers[name]
+                    self._note_empty(name)
+
+    def _note_empty(self, cluster: str) -> None:
+        self._emptied.pop(cluster, None)
+        self._emptied[cluster] = trio.current_time()
+        if len(self._emptied) > _MAX_EMPTIED:
+            del self._emptied[next(iter(self._emptied))]
 
     def _route(self, route: Route) -> None:
         if route.open:

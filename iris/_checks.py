@@ -70,6 +70,20 @@ def check_request(
         check_timeout(hedge, "hedge")
 
 
+def check_wait(wait: float) -> float:
+    """Return how many seconds somebody waits for a first member; 0 for not at all.
+
+    Raises:
+        ConfigError: it is none that can be waited for.
+    """
+    if wait == 0 and isinstance(wait, int | float) and not isinstance(wait, bool):
+        return 0.0
+    try:
+        return check_timeout(wait, "wait")
+    except ConfigError:
+        raise ConfigError(f"wait is {wait!r}: use a number of seconds, 0 for not at all") from None
+
+
 def check_timeout(timeout: float, name: str = "timeout") -> float:
     """Return a time in seconds.
 

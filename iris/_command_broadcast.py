@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from iris._command_connection import Connection, connected, run_until_done
+from iris._command_number import takes_wait
 from iris._command_payload import read_headers, read_payload, takes_headers, takes_payload
 
 
@@ -12,6 +13,7 @@ from iris._command_payload import read_headers, read_payload, takes_headers, tak
 @click.argument("cluster")
 @takes_payload
 @takes_headers
+@takes_wait
 @connected
 def broadcast(
     connection: Connection,
@@ -19,6 +21,7 @@ def broadcast(
     payload: str,
     json_payload: bool,
     headers: tuple[str, ...],
+    wait: float,
 ) -> int:
     """Tell every member of CLUSTER.
 
@@ -29,6 +32,6 @@ def broadcast(
 
     async def tell() -> None:
         async with connection.open() as node:
-            await node.broadcast(cluster, value, headers=given_headers)
+            await node.broadcast(cluster, value, headers=given_headers, wait=wait)
 
     return run_until_done(tell)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, TypeVar, final
 
 import click
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 @final
@@ -22,3 +25,16 @@ class Finite(click.FloatRange):
 
 POSITIVE = Finite(0, min_open=True)
 """More than nothing."""
+
+
+def takes_wait(verb: Verb) -> Verb:
+    """Give ``verb`` the option ``--wait``."""
+    option = click.option(
+        "--wait",
+        type=Finite(0),
+        default=0.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a first member of CLUSTER.",
+    )
+    return option(verb)

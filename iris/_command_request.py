@@ -6,7 +6,7 @@ import click
 import trio
 
 from iris._command_connection import Connection, connected, run_until_done
-from iris._command_number import POSITIVE
+from iris._command_number import POSITIVE, takes_wait
 from iris._command_output import write_object, write_payload
 from iris._command_payload import as_fields, read_headers, read_payload, takes_headers, takes_payload
 
@@ -19,6 +19,7 @@ from iris._command_payload import as_fields, read_headers, read_payload, takes_h
 @click.option("--key", metavar="TEXT", help="Requests with the same key go to the same member.")
 @click.option("--idempotent", is_flag=True, help="Try again within the time: the service does not mind repetition.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
+@takes_wait
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @connected
 def request(
@@ -31,6 +32,7 @@ def request(
     key: str | None,
     idempotent: bool,
     timeout: float,
+    wait: float,
     as_json: bool,
 ) -> int:
     """Ask one member of CLUSTER and print its reply.
@@ -51,6 +53,7 @@ def request(
                 operation=operation,
                 key=key,
                 headers=given_headers,
+                wait=wait,
             )
             elapsed = trio.current_time() - before
         if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from iris._command_connection import Connection, connected, run_until_done
-from iris._command_number import POSITIVE
+from iris._command_number import POSITIVE, takes_wait
 from iris._command_output import note, write_line, write_object
 from iris._command_payload import as_fields, as_text, read_headers, read_payload, takes_headers, takes_payload
 
@@ -16,6 +16,7 @@ from iris._command_payload import as_fields, as_text, read_headers, read_payload
 @takes_headers
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--timeout", type=POSITIVE, default=1.0, show_default=True, help="Seconds.")
+@takes_wait
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for who is missing.")
 @connected
 def survey(
@@ -26,6 +27,7 @@ def survey(
     headers: tuple[str, ...],
     operation: str | None,
     timeout: float,
+    wait: float,
     as_json: bool,
 ) -> int:
     """Ask every member of CLUSTER and print each answer with the id of its member.
@@ -40,7 +42,9 @@ def survey(
         count = 0
         async with (
             connection.open() as node,
-            node.survey(cluster, value, timeout=timeout, operation=operation, headers=given_headers) as answers,
+            node.survey(
+                cluster, value, timeout=timeout, operation=operation, headers=given_headers, wait=wait
+            ) as answers,
         ):
             async for answer in answers:
                 count += 1

@@ -10,7 +10,7 @@ import trio
 import iris
 from iris._command_connection import Connection, connected, run_until_done
 from iris._command_input import input_size, read_chunks
-from iris._command_number import POSITIVE
+from iris._command_number import POSITIVE, takes_wait
 from iris._command_output import write_chunk
 from iris._command_payload import as_text
 from iris._command_progress import counting
@@ -20,8 +20,9 @@ from iris._command_progress import counting
 @click.argument("cluster")
 @click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
+@takes_wait
 @connected
-def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float) -> int:
+def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
     """Connect standard input and output to one member of CLUSTER.
 
     Ends when both sides have ended: end of input here, and there the end of the handler.
@@ -38,7 +39,7 @@ def tunnel(connection: Connection, cluster: str, operation: str | None, timeout:
     async def connect() -> None:
         async with (
             connection.open() as node,
-            node.open_tunnel(cluster, timeout=timeout, operation=operation) as channel,
+            node.open_tunnel(cluster, timeout=timeout, operation=operation, wait=wait) as channel,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(send_input, channel)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import trio
 
-from iris._checks import check_count, check_flags, check_is, check_preference, check_request, check_timeout, check_whom
+from iris._checks import (
+    check_count,
+    check_flags,
+    check_is,
+    check_preference,
+    check_request,
+    check_timeout,
+    check_wait,
+    check_whom,
+)
 from iris._environment import Environment
 from iris._joining import ClusterMembership, Joined
 from iris._node_parts import NodeParts
@@ -45,6 +54,8 @@ from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnels import Tunnels
 from iris.security.credential import Credential
 from iris.security.credential_watch import CredentialWatch
+
+T = TypeVar("T")
 
 
 @final
@@ -98,6 +109,8 @@ class Node:
         self._serving = Serving(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
+        if sites is not None:
+            self._requests.reach = lambda cluster, timeout: reach_one(sites, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_refused)
         membership.proofs.on_lost(self._tunnels.member_expelled)
 
@@ -120,12 +133,13 @@ class Node:
         priority: PriorityName | None = None,
         hedge: float | None = None,
         prefer_site: str | None = None,
+        wait: float = 0.0,
     ) -> Any:
         """Ask one member of a cluster and return its reply.
 
         The member is chosen by load.  At most once: the handler runs never or once.  With ``idempotent=True`` the
-        request is repeated within the timeout when a member is lost, and members recognise repeats: effectively once
-        while the member that ran it lives.
+        request is repeated until the timeout when members are lost or leave, or there is none for a moment, and members
+        recognise repeats: effectively once while the member that ran it lives.
 
         Args:
             cluster: name of the cluster.
@@ -143,14 +157,15 @@ class Node:
                 few per cent of the replies.  For idempotent requests only, and 5 % of those at most.
             prefer_site: members at this site are asked as long as one can be reached and work does not wait for 0.25 s
                 there; then others, in the order of ``open_node``.  Not together with ``prefer``.
+            wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
 
         Raises:
-            NoSuchCluster: nobody serves it; known at once.
+            NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
+                another member within its timeout if there was one in the last ``Config.absence_patience`` seconds.
             Overloaded: the members that were asked are at their limits; the handler did not run.
-            RequestTimeout: the time is over; the handler ran never or once.
+            RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
             NotSent: the request certainly did not run.
             Unknown: the member was lost while it had the request; only if not idempotent.
-            MemberLost: several members were lost while they had it; only if idempotent.
             RemoteError: the handler raised; it holds the code and text.
             NotAllowed: the member refuses this caller.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
@@ -160,6 +175,8 @@ class Node:
         self._guard.check()
         check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
+        if wait != 0:
+            await self._wait_first(cluster, check_wait(wait))
         wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
         if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
             timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
@@ -178,13 +195,21 @@ class Node:
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
-    async def broadcast(self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None) -> None:
+    async def broadcast(
+        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+    ) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
         Waits until every member has room for it, and returns when the message is on its way.  A member that grants no
         credit for ``Config.broadcast_patience`` seconds is passed over, and so are its copies of what follows, until it
         does: they are counted as refused (``statistics().broadcasts.refused_because``).  Members that join later do not
         get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
+
+        Args:
+            cluster: name of the cluster; those who are its members now are told.
+            payload: as for ``request``.
+            headers: as for ``request``.
+            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -195,6 +220,8 @@ class Node:
         """
         self._guard.check()
         check_address(cluster)
+        if wait != 0:
+            await self._wait_first(cluster, check_wait(wait))
         if self._sites is not None and self._sites.foreigners.ids(cluster):
             await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
         await self._broadcasts.broadcast(cluster, payload, headers=headers)
@@ -210,6 +237,7 @@ class Node:
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
         priority: PriorityName | None = None,
+        wait: float = 0.0,
     ) -> AbstractAsyncContextManager[Answers]:
         """Ask every member of a cluster and gather the replies; at most once per member.
 
@@ -233,6 +261,7 @@ class Node:
             operation: as for ``request``.
             headers: as for ``request``.
             priority: as for ``request``.
+            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -244,7 +273,8 @@ class Node:
         check_whom(cluster, operation)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
         survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, check_priority(priority))
-        return open_with_all(self._sites, cluster, survey, rules.timeout)
+        opening = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
+        return opening() if wait == 0 else self._open_later(cluster, check_wait(wait), opening)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
 
@@ -400,6 +430,7 @@ class Node:
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
         prefer_site: str | None = None,
+        wait: float = 0.0,
     ) -> AbstractAsyncContextManager[Tunnel]:
         """Open an ordered, throttled, two-way channel to one member of a cluster.
 
@@ -412,6 +443,7 @@ class Node:
             operation: name of the tunnel handler within the service.
             headers: str to str, for the handler.
             prefer_site: as for ``request``.
+            wait: as for ``request``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -430,7 +462,9 @@ class Node:
         check_whom(cluster, operation)
         wanted = check_preference(None, prefer_site)
         opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
-        return open_with_one(self._sites, cluster, prefer_site, opening, check_timeout(timeout))
+        timeout = check_timeout(timeout)
+        with_one = partial(open_with_one, self._sites, cluster, prefer_site, opening, timeout)
+        return with_one() if wait == 0 else self._open_later(cluster, check_wait(wait), with_one)
 
     # -- clusters -------------------------------------------------------------------------------------------
 
@@ -485,6 +519,20 @@ class Node:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
+
+    async def _wait_first(self, cluster: str, wait: float) -> None:
+        """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
+        check_address(cluster)
+        with trio.move_on_after(wait):
+            await self._membership.wait_for(cluster, 1)
+
+    @asynccontextmanager
+    async def _open_later(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> AsyncIterator[T]:
+        await self._wait_first(cluster, wait)
+        async with opening() as opened:
+            yield opened
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until a cluster has at least so many members that are linked, of which one or more can be asked now.

@@ -51,6 +51,14 @@ class Directory(Protocol):
         """Return the picker of a cluster, or None if nobody serves it."""
         ...
 
+    def had_members(self, cluster: str) -> bool:
+        """Tell whether a cluster had members a moment ago, see ``Config.absence_patience``, if it has none now."""
+        ...
+
+    async def wait_news(self) -> None:
+        """Wait until something may have changed in who serves what."""
+        ...
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """Return every member of a cluster that is not known to be dead, in no particular order."""
         ...

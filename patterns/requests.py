@@ -14,14 +14,17 @@ connection to the member broke          another member             wait; ``Unkno
 frames may be lost                      sent once more             ``Unknown`` if it is not there
 member given up                         another member             ``Unknown``
 deadline                                ``RequestTimeout``         ``RequestTimeout``
+no other member, or four were asked     a pause, then all again    what the last one came to
 ======================================  =========================  ================================
+
+Where load was the only reason, an idempotent request ends as well: it is ``Overloaded`` and says when to come again.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -76,6 +79,15 @@ _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Failures after which the handler certainly did not run, so that another member may be asked."""
 
 _MAX_ATTEMPTS: Final = 4
+"""Members that are asked without a pause."""
+
+_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds until an idempotent request that found nobody is tried again, give or take a half: at first, doubling up to
+this.  A member that appears ends the pause."""
+
+_SPREAD: Final = (math.sqrt(5) - 1) / 2
+"""Multiples of it lie evenly between whole numbers: requests that were lost together do not come again together."""
 
 _AT_ONCE: Final = 0.001
 """Who asks again so many seconds after the last reply, and has nothing else under way, reads the next one by itself."""
@@ -107,6 +119,10 @@ class Requests:
         self._ended = -math.inf
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
+        self._left: dict[int, set[NodeId]] = {}
+        """Members that have not answered a request, by its number: they may be asked again, until it ends."""
+        self.reach: Callable[[str, float], Awaitable[object]] | None = None
+        """Links to members of a cluster at other sites, within a time; set by a node that is at a site."""
         self.gathering: Final[dict[int, Callable[[NodeId, wire.Message | None], None]]] = {}
         """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
         mesh.on(kinds.REPLY, 2, self._receive_reply)
@@ -139,7 +155,7 @@ class Requests:
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         picker = self._directory.picker(cluster)
-        if picker is None and member is None:
+        if picker is None and member is None and not (idempotent and self._directory.had_members(cluster)):
             check_address(cluster)
             raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
@@ -222,76 +238,128 @@ class Requests:
         failure: DeliveryError | None = None
         lost: MemberLost | None = None
         """Of the last member that may have run it."""
-        for attempt in range(_MAX_ATTEMPTS):
-            if len(tried) >= _MAX_ATTEMPTS:  # a hedged request is asked from two tasks
-                break
-            if now is None or attempt:  # a look takes 1 us
-                now = trio.current_time()
-            if now >= deadline:
-                break
-            member = only
-            if member is None and picker is not None:
-                member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
-            if member is None or (only is not None and tried):
-                break
-            # What did not run because of the load is repeated only as far as the load allows; what was lost always.
-            if failure is not None and picker is not None:
-                if not picker.may_repeat(now, forced=not isinstance(failure, Overloaded)):
-                    self.not_repeated += 1
+        rounds = 0
+        """Pauses so far."""
+        mine: set[NodeId] = set()
+        """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
+        try:
+            while True:
+                if now is None:  # a look takes 1 us
+                    now = trio.current_time()
+                if now >= deadline:
                     break
-                self.repeated += 1
-                self.moved += isinstance(failure, MemberLost)
-            tried.add(member)
-            budget = budget_of(deadline - now)
-            message = (
-                kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
-            )  # fmt: skip
-            size = wire.payload_size(payload)
-            if headers is not None:
-                size += wire.headers_size(headers)
-            waiter = Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
-            try:
-                self._mesh.post(member, message, waiter.size, eager=True)
-            except NotSent as error:
-                failure = error
-                continue
-            outcome = await self._wait(identifier, waiter, now, deadline, picker)
-            if outcome is None:
-                break
-            match outcome:
-                case (kinds.REPLY, _, reply):
-                    return wire.decode_payload_untrusted(reply)
-                case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
-                    failure = failure_of(cluster, member, code, text, retry_after)
-                    if retry_after < 0:
-                        raise failure
-                    if code == MEMBER_LEFT and idempotent:
-                        failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
-                    elif code not in _ELSEWHERE:
-                        raise failure
-                case _:
-                    failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
-                    if not idempotent:
-                        raise Unknown(
-                            f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never or "
-                            "once; use idempotent=True to have such requests repeated"
-                        )
-        if trio.current_time() >= deadline:
-            # It may be the end of the caller's own scope: then that ends the caller, and not an error.
-            await trio.lowlevel.checkpoint()
-            raise RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
-        if failure is None:
+                member = None
+                if only is not None:
+                    member = None if tried else only
+                elif picker is not None and len(tried) < _MAX_ATTEMPTS:
+                    member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
+                if member is not None and failure is not None and picker is not None:
+                    # What did not run because of the load is repeated only as far as the load allows; what was lost
+                    # always, at first.
+                    if picker.may_repeat(now, forced=not (rounds or isinstance(failure, Overloaded))):
+                        self.repeated += 1
+                        self.moved += isinstance(failure, MemberLost)
+                    elif rounds or lost is not None:
+                        member = None
+                    else:
+                        self.not_repeated += 1
+                        break
+                if member is None:
+                    if only is not None or not idempotent or (lost is None and isinstance(failure, Overloaded)):
+                        break
+                    if failure is None and not self._directory.had_members(cluster):
+                        break
+                    pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
+                    rounds += 1
+                    picker = await self._pause(cluster, tried, min(deadline, now + pause))
+                    tried.difference_update(mine)
+                    mine.clear()
+                    now = None
+                    continue
+                tried.add(member)
+                mine.add(member)
+                budget = budget_of(deadline - now)
+                message = (
+                    kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
+                )  # fmt: skip
+                size = wire.payload_size(payload)
+                if headers is not None:
+                    size += wire.headers_size(headers)
+                waiter = Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
+                try:
+                    self._mesh.post(member, message, waiter.size, eager=True)
+                except NotSent as error:
+                    failure, now = error, None
+                    continue
+                outcome = await self._wait(identifier, waiter, now, deadline, picker)
+                now = None
+                if outcome is None:
+                    raise await self._timed_out(cluster, timeout, lost or failure)
+                match outcome:
+                    case (kinds.REPLY, _, reply):
+                        return wire.decode_payload_untrusted(reply)
+                    case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                        failure = failure_of(cluster, member, code, text, retry_after)
+                        if retry_after < 0:
+                            raise failure
+                        if code == MEMBER_LEFT and idempotent:
+                            failure = lost = MemberLost(
+                                f"node {member} left the cluster {cluster!r} while the request ran"
+                            )
+                        elif code not in _ELSEWHERE:
+                            raise failure
+                    case _:
+                        failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
+                        if not idempotent:
+                            raise Unknown(
+                                f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
+                                "or once; use idempotent=True to have such requests repeated"
+                            )
+        finally:
+            for left in self._left.pop(identifier, ()):
+                self._cancel(identifier, left)
+        if failure is None and (rounds or now < deadline):
+            await trio.lowlevel.checkpoint()  # it may be the end of the caller's own scope
             raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+        if now >= deadline:
+            raise await self._timed_out(cluster, timeout, lost or failure)
+        assert failure is not None
         if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
             raise lost from failure
         raise failure
+
+    async def _timed_out(self, cluster: str, timeout: float, failure: DeliveryError | None) -> RequestTimeout:
+        """Return the error of a request whose time is over.
+
+        It may be the end of the caller's own scope: then that ends the caller, and not an error.
+        """
+        await trio.lowlevel.checkpoint()
+        error = RequestTimeout(
+            f"no reply from cluster {cluster!r} within {timeout:g} s" + ("" if failure is None else f"; {failure}")
+        )
+        error.__cause__ = failure
+        return error
+
+    async def _pause(self, cluster: str, tried: set[NodeId], until: float) -> Picker | None:
+        """Wait for a member that was not asked yet, until a time, and return whoever picks then."""
+        directory = self._directory
+        with trio.move_on_at(until):
+            while True:
+                await directory.wait_news()
+                picker = directory.picker(cluster)
+                if picker is not None and picker.has_other(tried):
+                    break
+        if self.reach is not None:
+            await self.reach(cluster, max(until - trio.current_time(), _PAUSE))
+        return directory.picker(cluster)
 
     async def _wait(
         self, identifier: int, waiter: Waiter, started: float, deadline: float, picker: Picker | None
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
-        However it ends, the member is told to stop unless it has answered, and nothing stays registered.
+        However it ends, the member is told to stop when the request ends, unless it has answered, and nothing stays
+        registered.  It is not told before: asked once more, it has the request running, or its outcome.
         """
         self._waiting[identifier] = waiter
         if picker is not None:
@@ -312,7 +380,7 @@ class Requests:
                     waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
                 )
             if not answered:
-                self._cancel(identifier, waiter.member)
+                self._left.setdefault(identifier, set()).add(waiter.member)
         return waiter.outcome
 
     def _expire(self, identifier: int) -> None:
@@ -344,7 +412,9 @@ class Requests:
     def _receive_running(self, peer: Peer, message: wire.Message) -> None:
         identifier = wire.number_untrusted(message[1], "the id of a request")
         waiter = self._waiting.get(identifier)
-        if (waiter is None or waiter.member != peer.node) and identifier not in self.gathering:
+        if waiter is not None and waiter.member == peer.node:
+            return
+        if identifier not in self.gathering and peer.node not in self._left.get(identifier, ()):
             self._cancel(identifier, peer.node)
 
     def _end(self, peer: Peer, message: wire.Message) -> None:

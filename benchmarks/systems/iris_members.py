@@ -67,6 +67,12 @@ class _Members:
     def picker(self, cluster: str) -> Balancer | None:
         return self._balancer if cluster == CLUSTER else None
 
+    def had_members(self, cluster: str) -> bool:
+        return cluster == CLUSTER
+
+    async def wait_news(self) -> None:
+        await trio.sleep_forever()
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
 

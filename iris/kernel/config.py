@@ -261,6 +261,11 @@ class Config:
     """Questions of one cluster that wait at a member for news, of which each idle query has one and takes one of the
     places for handlers (``service_concurrency``).  One more is answered at once."""
 
+    # -- requests ----------------------------------------------------------------------------------------
+    absence_patience: float = 10.0
+    """An idempotent request to a cluster whose last member has gone waits for another one as long as that is not longer
+    ago: a process that is restarted is back within seconds.  Later it is ``NoSuchCluster`` at once."""
+
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0
     """Closing a node lets running handlers finish for at most this long."""

@@ -44,7 +44,11 @@ class DeliveryError(IrisError):
 
 
 class NoSuchCluster(DeliveryError):
-    """No reachable member serves the cluster.  Known at once, without waiting; nothing was sent."""
+    """No reachable member serves the cluster.  Nothing was sent.
+
+    Known at once, without waiting, unless the caller has said ``wait=``, or an idempotent request waited because there
+    was a member a moment ago.
+    """
 
 
 class NotSent(DeliveryError):
@@ -59,7 +63,10 @@ class Unknown(DeliveryError):
 
 
 class MemberLost(DeliveryError):
-    """The member that had accepted the work died before it finished."""
+    """The member that had accepted the work died before it finished; its handler may have run.
+
+    Of an idempotent request it is the cause (``__cause__``) of the ``RequestTimeout``: others were tried until then.
+    """
 
 
 class Overloaded(DeliveryError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
 
@@ -120,6 +121,21 @@ def test_a_broadcast_arrives_and_an_interrupted_member_leaves_with_status_0(term
         assert member.stdout.readline() == b"flushed now\n"
         assert interrupt(member) == 0
         assert terminal.run("request", "others").returncode == 1
+
+
+def test_who_comes_before_the_first_member_waits_for_it(terminal: Terminal) -> None:
+    asked = [
+        ("request", "databases", "hello"),
+        ("survey", "databases", "hello"),
+        ("broadcast", "databases", "now"),
+        ("tunnel", "databases"),
+    ]
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(terminal.started(*verb, "--wait", "60")) for verb in asked]
+        stack.enter_context(terminal.started("run", "app:databases", announces="serves databases"))
+        for process, verb in zip(waiting, asked, strict=True):
+            _, said = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, said) == (0, b""), verb
 
 
 def test_an_interrupted_request_has_status_130_and_stops_its_handler(terminal: Terminal) -> None:

@@ -32,6 +32,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "payload": lambda value: value is not int and type(value) is not object and value not in ("\ud800", {1: "x"}),
     "timeout": is_number,
     "hedge": is_number,
+    "wait": lambda value: is_number(value) or value == 0,
     "quiet": is_number,
     "count": lambda value: value == 5,
     "members": lambda value: type(value) is int and value >= 0,

@@ -90,6 +90,12 @@ class StaticDirectory:
         members = self.members.get(cluster)
         return self.pickers.setdefault(cluster, StaticPicker(members)) if members else None
 
+    def had_members(self, cluster: str) -> bool:
+        return cluster in self.members
+
+    async def wait_news(self) -> None:
+        await trio.sleep_forever()
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self.members.get(cluster, ()))
 
