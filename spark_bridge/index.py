@@ -262,13 +262,18 @@ class IndexView:
 
     # -- sinks ----------------------------------------------------------------------------------------------
 
-    def sink(self, query: bytes) -> int | None:
-        """Return the last batch of a query that was committed."""
+    def sink(self, query: bytes, *, complete: bool = False) -> int | None:
+        """Return the last batch of a query that was committed.
+
+        Args:
+            query: its name.
+            complete: whether the table has been read in full already; else it is, before a query is taken for new.
+        """
         value = self._sinks.get(query)
         if value is None:
-            # Before a query is taken for new, the table is read in full: damage could hide it.
-            for _ in self._sinks.records():
-                pass
+            if not complete:
+                for _ in self._sinks.records():
+                    pass
             return None
         batch: int = _SINK.unpack(value)[0]
         return batch
@@ -309,8 +314,8 @@ class IndexView:
         """Let a name belong to nobody; tell whether it belonged to somebody."""
         return self._owners.delete(name)
 
-    def delete_owners(self, prefix: bytes, before: int) -> None:
-        """Let the names that begin with ``prefix`` and were taken before ``before`` belong to nobody."""
+    def delete_owners(self, prefix: bytes, before: int) -> int:
+        """Let names that begin with ``prefix`` and were taken before ``before`` belong to nobody; return how many."""
         found = [
             name
             for name, value in self._owners.records()
@@ -318,6 +323,7 @@ class IndexView:
         ]
         for name in found:
             self._owners.delete(name)
+        return len(found)
 
     # -- members --------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,10 @@ class LmdbStore:
         self._lock = lock
         self._windows: OrderedDict[str, PublisherWindow] = OrderedDict()
         self._writing = threading.Lock()
+        self._owned: Counter[tuple[str, str]] | None = None
+        """How many names of each kind belong to each cluster; None: they are not counted."""
+        self._sinks_complete = False
+        """Whether the table of queries has been read in full since the log was opened."""
 
     def __repr__(self) -> str:
         return f"<LmdbStore {self._directory}>"
@@ -138,7 +142,9 @@ class LmdbStore:
             finished: list[FinishedSegment] = []
             count = 0
             with self._index.write() as view:
-                last = view.sink(query.encode())
+                last = view.sink(query.encode(), complete=self._sinks_complete)
+                # Read in full, once, before a query is taken for new: damage could hide its record.
+                self._sinks_complete = self._sinks_complete or last is None
                 if last == batch:
                     return None
                 if last is not None and batch < last:
@@ -292,6 +298,7 @@ class LmdbStore:
         """See ``Store``."""
         with self._writing, self._index.write() as view:
             owned = view.delete_owner(_owned("group", group))
+            self._owned = None
             return view.delete_cursor(group.encode()) or owned
 
     # -- members --------------------------------------------------------------------------------------------
@@ -326,17 +333,21 @@ class LmdbStore:
             known = view.owner(key)
         if known is not None:
             return known
-        with self._writing, self._index.write() as view:
-            # Read in full before a name is taken for free: damage could hide its record.
-            owners = dict(view.owners())
-            if key in owners:
-                return owners[key]
-            alike = [cluster for other, cluster in owners.items() if other.startswith(_owned(kind, ""))]
-            if alike.count(owner) >= most_of_owner:
+        with self._writing:
+            with self._index.read() as view:
+                if self._owned is None:
+                    # Read in full, once, before a name is taken for free: damage could hide its record.
+                    self._owned = Counter((_kind(other), cluster) for other, cluster in view.owners())
+                known = view.owner(key)
+            if known is not None:
+                return known
+            if self._owned[kind, owner] >= most_of_owner:
                 raise _too_many(kind, name, f"cluster {owner!r}", most_of_owner)
-            if len(alike) >= most:
+            if sum(count for (alike, _), count in self._owned.items() if alike == kind) >= most:
                 raise _too_many(kind, name, "all clusters together", most)
-            view.put_owner(key, owner, now)
+            with self._index.write() as view:
+                view.put_owner(key, owner, now)
+            self._owned[kind, owner] += 1
         return owner
 
     def owners(self, kind: str) -> dict[str, str]:
@@ -355,12 +366,14 @@ class LmdbStore:
                 known = known or view.sink(name.encode()) is not None
             if known:
                 view.put_owner(_owned(kind, name), owner, now)
+                self._owned = None
             return known
 
     def drop_query(self, query: str) -> bool:
         """See ``Store``."""
         with self._writing, self._index.write() as view:
             owned = view.delete_owner(_owned("query", query))
+            self._owned = None
             return view.delete_sink(query.encode()) or owned
 
     # -- durable subscribers --------------------------------------------------------------------------------
@@ -440,7 +453,8 @@ class LmdbStore:
         """See ``Store``."""
         with self._writing, self._index.write() as view:
             view.delete_sinks(JOB_PREFIX.encode(), before)
-            view.delete_owners(_owned("query", JOB_PREFIX), before)
+            if view.delete_owners(_owned("query", JOB_PREFIX), before):
+                self._owned = None
             publishers = view.publishers_seen_before(before)
             for publisher in publishers:
                 view.delete_publisher(publisher)
@@ -458,6 +472,10 @@ class LmdbStore:
 def _owned(kind: str, name: str) -> bytes:
     """Return the key of a name among those that belong to somebody."""
     return f"{kind}/{name}".encode()
+
+
+def _kind(owned: bytes) -> str:
+    return owned.partition(b"/")[0].decode()
 
 
 def _too_many(kind: str, name: str, whose: str, most: int) -> QuotaExceeded:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+import iris
 from iris._node import Node
 from iris.kernel.config import MIB, Config
 from iris.patterns.tunnel import Tunnel
@@ -20,6 +21,7 @@ from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.staging import StagedPart
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridges import BridgeProcess
 from tests.support.staged import part, staged_files, written
 
 
@@ -54,6 +56,19 @@ async def test_who_stages_too_much_is_told_at_once_and_others_go_on(tmp_path: Pa
             await second.stage(
                 "bridge", StagedPart(query="r", batch=0, partition=0, attempt=0), io.BytesIO(bytes(3 * MIB))
             )
+
+
+def test_the_command_says_how_much_may_be_staged(realm: Path, tmp_path: Path) -> None:
+    async def stage() -> None:
+        async with iris.open_node("a") as node:
+            await node.wait_for("bridge", timeout=20)
+            client = BridgeClient(node, "bridge", patience=20)
+            await client.stage("bridge", part(0), written(["a"]))
+            with pytest.raises(QuotaExceeded, match="cluster 'a' may have 1 MiB staged at this member"):
+                await client.stage("bridge", part(1), io.BytesIO(bytes(MIB)))
+
+    with BridgeProcess(tmp_path / "log", "--staged-mib", "1"):
+        trio.run(stage)
 
 
 async def test_a_cluster_reads_so_many_ranges_at_a_time_and_others_do_not_wait(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def make_log(directory: Path) -> None:
     store.pin_cursor("group", {"0@x": 7}, now=1)
     store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
     store.claim("query", "query", "s", most=9, most_of_owner=9, now=1)
+    store.note_members({0: "bridge.a", 7: "bridge.b"})
     store.close()
 
 
@@ -48,6 +49,7 @@ def _look(directory: Path) -> list[object]:
             store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=9),
             store.claim("query", "query", "other", most=9, most_of_owner=9, now=9),
             store.owners("query"),
+            store.members(),
             store.append({0: numbered(1, 600)}, now=99).repeats,
         ]
     finally:
