@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from iris.kernel.ids import Entropy, check_name
 from iris.patterns.shards import Share, check_share
 from iris.patterns.topics import check_pattern
 from iris.spark_bridge.clock import MemberClock
+from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.gathering import gathering_service
 from iris.spark_bridge.group import GroupLimits
 from iris.spark_bridge.intake import Intake
@@ -133,7 +134,8 @@ async def open_bridge(
             retention=retention or Retention(),
             clock=clock,
         )
-        await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
+        with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
+            await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
         intake = Intake(
             store,
             staging,

@@ -150,10 +150,10 @@ class BridgeMember:
             found: numbers of shards, with the cluster at which each is found.
 
         Raises:
-            StoreFull: there is no room for that.
+            StoreFull: there is no room for that; readers are told all the same, until this member ends.
         """
-        await trio.to_thread.run_sync(self.store.note_members, found)
         self._known = {**self._known, **found}
+        await trio.to_thread.run_sync(self.store.note_members, found)
 
     async def forget_shard(self, number: int) -> bool:
         """Forget a shard whose log is gone; tell whether it was known, and not this member's own."""

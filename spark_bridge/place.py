@@ -13,16 +13,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, final
 
 import trio
 
 from iris._node import Node
 from iris.cluster.roster import Change
-from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, NotAllowed, RemoteError
+from iris.kernel.errors import (
+    ConfigError,
+    IrisError,
+    NoSuchCluster,
+    NotAllowed,
+    RemoteError,
+    RemoteProtocolError,
+)
 from iris.kernel.ids import NodeId
 from iris.spark_bridge.client import RemoteShard, shards_untrusted
-from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
 
 _PATIENCE: Final = 2.0
 """Seconds that a member may take to answer; one that was killed costs so much."""
@@ -63,7 +71,7 @@ class Place:
         """Give way, by an error, when a member turns up that has it too and comes first; until cancelled.
 
         Args:
-            note: called with the shards of members that turn up, and where they are found.
+            note: called with the shards of members that turn up, and where they are found; again after StoreFull.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.
@@ -76,8 +84,9 @@ class Place:
                     unmet = self._update(unmet, change)
                 if unmet:
                     found = await self._ask(unmet)
-                    await note(found.shards)
-                    unmet -= found.members
+                    with suppress(StoreFull):  # they are met again in a second
+                        await note(found.shards)
+                        unmet -= found.members
 
     def _update(self, unmet: set[NodeId], change: Change) -> set[NodeId]:
         match change.kind:
@@ -119,7 +128,12 @@ class Place:
             async with self.node.survey(self.bridge, None, operation="shards", timeout=_PATIENCE) as answers:
                 async for answer in answers:
                     if matters(answer.member):
-                        others = shards_untrusted(answer.payload).shards
+                        try:
+                            others = shards_untrusted(answer.payload).shards
+                        except RemoteProtocolError as nonsense:
+                            if comes_first(answer.member):
+                                raise self._refused(answer.member, nonsense) from None
+                            continue
                         if comes_first(answer.member):
                             self._compare(others, answer.member)
                         shards |= {shard.number: shard.address for shard in others if shard.number not in self.shards}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,9 @@ import trio
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
 from iris.spark_bridge.inspection import drop_shard, read_events
+from iris.spark_bridge.lmdb_store import LmdbStore
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.watch import BridgeWatch
 from iris.testing import Network, open_network
@@ -141,6 +142,32 @@ async def test_a_shard_that_only_a_checkpoint_names_is_waited_for(tmp_path: Path
             await until_known(first, second, shards={0, 1})
             await watch.wait(client, checkpoint, 0)
             assert len(watch.extents) == 2
+
+
+async def test_a_member_whose_disk_is_full_goes_on_and_remembers_later_whom_it_has_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    note = LmdbStore.note_members
+
+    def refuse(self: LmdbStore, found: Mapping[int, str]) -> None:
+        if full:
+            raise StoreFull("no room")
+        note(self, found)
+
+    monkeypatch.setattr(LmdbStore, "note_members", refuse)
+    monkeypatch.setattr("iris.spark_bridge.place._AGAIN", 0.01)
+    async with (
+        open_network() as network,
+        open_member(network, tmp_path, 0) as first,
+        open_member(network, tmp_path, 1) as second,
+    ):
+        await until_known(first, second, shards={0, 1})
+        assert first.store.members() == {}
+        full = False
+        with trio.fail_after(20):
+            while 1 not in first.store.members():  # noqa: ASYNC110 -- no event says so
+                await trio.sleep(0.001)
 
 
 def test_which_shards_there_are_is_in_the_log(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import iris
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.frame import frame_header
@@ -91,6 +94,28 @@ async def test_an_answer_that_makes_no_sense_is_one_error(operation: str) -> Non
         async with open_network() as network, open_liar(network, reply) as client:
             with pytest.raises(RemoteProtocolError, match="in a form that is not understood"):
                 await ASKED[operation](client)
+
+
+async def test_a_bridge_is_not_ended_by_who_comes_later_and_answers_nonsense(tmp_path: Path) -> None:
+    service = iris.Service("bridge")
+    asked = trio.Event()
+
+    @service.request("shards")
+    async def answer(_: iris.Request) -> object:  # pyright: ignore[reportUnusedFunction]
+        asked.set()
+        return {"shards": [None], "known": []}
+
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as one,
+        network.open_node("bridge") as other,
+    ):
+        first, later = sorted((one, other), key=lambda node: node.id)
+        async with open_bridge(first, topics=["t"], directory=tmp_path) as bridge, later.join("bridge", service):
+            with trio.fail_after(20):
+                await asked.wait()
+            await later.publish("t", b"x", confirm=True, timeout=20)
+            assert bridge.statistics().stored == 1
 
 
 async def test_the_answer_of_a_bridge_is_understood() -> None:
