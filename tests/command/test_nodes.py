@@ -125,7 +125,11 @@ def test_a_person_gets_a_table_with_an_address_in_each_line(crowd: Desk, monkeyp
 def test_addresses_are_shown_as_they_are_and_command_no_terminal(crowd: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in brackets is no style, and a word between colons no picture."""
     odd = ("tcp://[fd00::1]:7000", "ws://here:smile:/iris", "ipc:///a\x1b]0;b\x07\x9b2J\u202e")
-    monkeypatch.setattr(iris.Node, "members", lambda *_: (dataclasses.replace(ONE, addresses=odd),))
+
+    def members(node: iris.Node, cluster: str) -> tuple[Member, ...]:
+        return (dataclasses.replace(ONE, addresses=odd),)
+
+    monkeypatch.setattr(iris.Node, "members", members)
     for name, text in (("TERM", "dumb"), ("COLUMNS", "160"), ("LINES", "50")):
         monkeypatch.setenv(name, text)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -152,7 +152,7 @@ def test_neighbours_of_one_owner_have_so_many_shares_together_and_harm_nobody_el
     directory.add(C, 0.0, local=False, owner="honest")
     lead(directory, C, "other", Hop("other", C))
     many = [node(1000 + number) for number in range(20)]
-    refused = []
+    refused: list[str] = []
     for number, neighbour in enumerate(many):
         directory.add(neighbour, 0.0, local=False, owner="greedy")
         origin = Hop(f"x{number}", neighbour)

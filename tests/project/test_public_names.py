@@ -111,7 +111,7 @@ MEMBERS = {
         "send_eof", "send_file", "statistics", "was_finished_by_peer",
     },
     iris.Answers: {"close", "missing"},
-    iris.Watch: set(),
+    iris.Watch: set[str](),
     iris.Service: {"allows", "broadcast", "request", "tunnel"},
 }  # fmt: skip
 
