@@ -341,7 +341,8 @@ async def test_headers_count_where_messages_wait_for_a_link(autojump_clock: Mock
                 nursery.start_soon(partial(shop.broadcasts.broadcast, "store", b"", headers=headers))
             await trio.lowlevel.checkpoint()
             await trio.testing.wait_all_tasks_blocked()
-            assert shop.peer(member).link.statistics().bytes_waiting > 1000 * 8000
+            # Requests wait for the link; broadcasts for credit of the member, but for the first ones.
+            assert shop.peer(member).link.statistics().bytes_waiting > 500 * 8000
             await trio.sleep(10)
             statistics = membership.statistics()
             assert (len(store.ran), statistics.broadcasts_received) == (500, 500)
