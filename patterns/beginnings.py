@@ -9,6 +9,9 @@ receivers last came to the topic, with the topic's last number then.  What follo
 confirmation was published for the subscription, whether it has come or not.
 
 Never too much is called missed: where a milestone is gone, counting begins with the first event that arrives.
+
+While a publisher waits for confirmations on the topic, a last milestone says which is the first event that it may still
+send again.  What is missing below it, or anywhere if there is none, does not come any more.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from iris.kernel.ids import NodeId
 from iris.kernel.wire import MAX_NUMBER
 
 Milestones = tuple[int, ...]
-"""Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number.
-Empty: not told."""
+"""Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
+then perhaps the number of the first event that is not confirmed yet.  Empty: not told."""
 
 _CONFIRMATIONS: Final = 64
 """Confirmations remembered of one publisher; when there are more, every other one is forgotten."""
@@ -39,13 +42,15 @@ def milestones_untrusted(field: object, sequence: int) -> Milestones:
         RemoteProtocolError: they are none.
     """
     numbers = cast("Milestones", field)
-    if type(field) is not tuple or len(numbers) not in (0, 1, 3):
-        raise RemoteProtocolError("milestones are none, one number, or three")
+    if type(field) is not tuple or len(numbers) not in (0, 1, 3, 4):
+        raise RemoteProtocolError("milestones are none, one number, three or four")
     for number in numbers:
         if type(number) is not int or not 0 <= number <= MAX_NUMBER:
             raise RemoteProtocolError("milestones are numbers")
     if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
         raise RemoteProtocolError("a milestone lies before the events that follow it")
+    if len(numbers) > 3 and not numbers[0] < numbers[3] <= sequence:
+        raise RemoteProtocolError("the first event that is not confirmed is none that follows")
     return numbers
 
 

@@ -29,7 +29,7 @@ from iris.patterns.durable_names import DurableRecord
 from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
-from iris.patterns.publishing import STALLED, Publishing, envelope_size
+from iris.patterns.publishing import STALLED, Publishing, Topic, envelope_size
 from iris.patterns.shards import stable_hash
 
 REPEATED: Final = ""
@@ -82,6 +82,7 @@ class Unconfirmed:
         "pending",
         "sequence",
         "size",
+        "state",
         "topic",
     )
 
@@ -95,6 +96,7 @@ class Unconfirmed:
         self.size = size + envelope_size(topic, headers, key)
         self.first = self.sequence = 0
         self.milestones: Milestones = ()
+        self.state: Topic | None = None
         self.everything = (1 << len(payloads)) - 1
         self.pending: dict[NodeId, int] = {}
         self.done: set[NodeId] = set()
@@ -105,9 +107,9 @@ class Unconfirmed:
 
     def message(self, group: str | None) -> wire.Message:
         """Return the events as they travel."""
+        since = self.milestones if self.state is None else self.state.tell(self.milestones)
         return (
-            kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads,
-            self.milestones,
+            kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since,
         )  # fmt: skip
 
     def confirm(self, node: NodeId, first: int, last: int) -> None:
@@ -203,7 +205,8 @@ class Confirming:
         count = len(run.payloads)
         state = publishing.look_up(run.topic)
         run.first, run.sequence = self._number + 1, publishing.number(state, count)
-        run.milestones = state.milestones
+        run.state, run.milestones = state, state.milestones
+        state.hold(run.sequence)
         self._number += count
         self._waiting[run.first] = run
         self._firsts.append(run.first)
@@ -226,6 +229,8 @@ class Confirming:
         """Wait for these events no more."""
         if self._waiting.pop(run.first, None) is not None:
             del self._firsts[bisect.bisect_left(self._firsts, run.first)]
+            if run.state is not None:
+                run.state.release(run.sequence)
 
     async def wait(self, run: Unconfirmed, deadline: float, timeout: float) -> None:
         """Wait until every durable subscriber has confirmed events that were posted; send them again where needed.

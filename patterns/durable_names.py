@@ -21,7 +21,7 @@ from iris.cluster.papers import proof_of
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name
 from iris.kernel.values import dataclass
-from iris.kernel.wire import pack, unpack_untrusted
+from iris.kernel.wire import MAX_NUMBER, pack, unpack_untrusted
 from iris.patterns.interest import MAX_SHAPES
 from iris.patterns.shards import is_share
 from iris.patterns.topics import Matcher, is_pattern, shape_of
@@ -34,7 +34,6 @@ MAX_PATTERNS: Final = 256
 """Patterns of one durable subscriber."""
 
 _DOMAIN: Final = b"iris durable subscriber 1\0"
-_MOST: Final = 2**62
 _MICROSECONDS: Final = 1_000_000
 
 NameId = tuple[str, str]
@@ -127,7 +126,7 @@ def read_record_untrusted(signed: object, realm: bytes) -> DurableRecord:
             case (str() as name, int() as version, str() as site, tuple() as patterns, group, tuple() as share) if (
                 is_name(name)
                 and type(version) is int
-                and 0 < version < _MOST
+                and 0 < version <= MAX_NUMBER
                 and (site == "" or is_name(site))
                 and len(cast("tuple[object, ...]", patterns)) <= MAX_PATTERNS
                 and all(map(is_pattern, cast("tuple[object, ...]", patterns)))
@@ -184,6 +183,7 @@ class DurableNames:
         self._max_bytes = max_bytes
         self._records: dict[NameId, DurableRecord] = {}
         self._matcher: Matcher[DurableRecord] = Matcher()
+        self._of_nodes: dict[NodeId, set[NameId]] = {}
         self._bytes = 0
         self._bytes_of: dict[str, int] = {}
         self.refused = 0
@@ -201,6 +201,10 @@ class DurableNames:
     def get(self, name: NameId) -> DurableRecord | None:
         """Return the record of a name, also if it is forgotten."""
         return self._records.get(name)
+
+    def of_node(self, node: NodeId) -> Collection[DurableRecord]:
+        """Return the records that a node has signed."""
+        return [self._records[name] for name in self._of_nodes.get(node, ())]
 
     def match(self, topic: str) -> tuple[DurableRecord, ...]:
         """Return the records of those who are owed the events of a topic."""
@@ -231,6 +235,7 @@ class DurableNames:
         self._records[record.id] = record
         for pattern in record.patterns:
             self._matcher.add(pattern, record)
+        self._of_nodes.setdefault(record.node, set()).add(record.id)
         self._count(record, len(record.signed))
         return True
 
@@ -261,6 +266,10 @@ class DurableNames:
         del self._records[record.id]
         for pattern in record.patterns:
             self._matcher.remove(pattern, record)
+        names = self._of_nodes[record.node]
+        names.discard(record.id)
+        if not names:
+            del self._of_nodes[record.node]
         self._count(record, -len(record.signed))
 
     def _count(self, record: DurableRecord, size: int) -> None:

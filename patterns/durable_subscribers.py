@@ -21,7 +21,7 @@ from iris.cluster.peer import Peer
 from iris.kernel import kinds, wire
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.ids import check_name
+from iris.kernel.ids import NodeId, check_name
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.values import dataclass
 from iris.patterns.durable_names import (
@@ -29,6 +29,7 @@ from iris.patterns.durable_names import (
     MAX_RECORD,
     DurableNames,
     DurableRecord,
+    NameId,
     read_record_untrusted,
     sign_record,
 )
@@ -84,6 +85,7 @@ class DurableSubscribers:
     Args:
         mesh: whose links it uses.
         interest: tells who is there and subscribes.
+        published: returns how many events this node has published in all.
         untold: called with a peer that could not be told, and why; ``tell_everything`` is to be called again for it.
         changed: called when publishers may have to wait for somebody else.
     """
@@ -94,20 +96,27 @@ class DurableSubscribers:
         interest: InterestTable,
         config: Config,
         *,
+        published: Callable[[], int],
         untold: Callable[[Peer, str], None],
         changed: Callable[[], None],
     ) -> None:
         self._mesh = mesh
         self._interest = interest
+        self._published = published
         self._untold = untold
         self._changed = changed
         self._listeners: list[Callable[[], None]] = []
         self._claims: dict[str, _Claim] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._left: dict[NameId, int] = {}
+        """Those who are away: how many events had been published when they left, or were first heard of."""
+        self._away_since: dict[tuple[NodeId, str], int] = {}
+        """The same as publishers say it of this node's own names."""
         self.names: Final = DurableNames(config.durable_bytes)
         self.border: Border | None = None
         """What may leave the site of this node, if it is at one."""
         mesh.on(kinds.DURABLE, 1, self._receive)
+        mesh.on(kinds.DURABLE_AWAY, 2, self._receive_away)
 
     def __repr__(self) -> str:
         return f"<DurableSubscribers: {self.names!r}>"
@@ -142,6 +151,37 @@ class DurableSubscribers:
             if peer.identity.cluster == record.id[0]
             for terms in self._interest.terms_of(peer.node)
         )
+
+    def left(self, topic: str) -> dict[NameId, int]:
+        """Return those who are owed a topic and are away, with how many events had been published when they left."""
+        if not self._left:
+            return {}
+        return {record.id: self._left[record.id] for record in self.owed(topic) if record.id in self._left}
+
+    def interest_changed(self, node: NodeId) -> None:
+        """A node subscribes to something else now, or is gone: see whether a durable subscriber has come or left."""
+        for record in self.names.of_node(node):
+            if record.is_forgotten or not self.is_present(record):
+                self._note_left(record)
+            elif record.id in self._left:
+                self._tell_away(record, self._left.pop(record.id))
+        if self._mesh.peer(node) is None:
+            for name in self._claims:
+                self._away_since.pop((node, name), None)
+
+    def _note_left(self, record: DurableRecord) -> None:
+        if record.is_forgotten:
+            self._left.pop(record.id, None)
+        elif not self.is_present(record):
+            self._left.setdefault(record.id, self._published())
+
+    def _tell_away(self, record: DurableRecord, published: int) -> None:
+        try:
+            self._mesh.post(
+                record.node, (kinds.DURABLE_AWAY, record.name, published), len(record.name), CONTROL_RESERVE
+            )
+        except NotSent:
+            self._mesh.refusals["durable subscribers without room on the link"] += 1
 
     def known(self) -> tuple[DurableSubscriber, ...]:
         """Return those who are not forgotten, by name."""
@@ -220,8 +260,20 @@ class DurableSubscribers:
             raise ConfigError(f"durable subscriber {name!r} is there, at node {record.node}: stop it, then forget it")
         forgotten = self._sign(name, _Claim((), None, ()))
         self.names.take(forgotten)
+        self._note_left(forgotten)
         self._tell_all(forgotten)
         self._tell_listeners()
+
+    def owed_since(self, node: NodeId, name: str, published: int | None) -> int | None:
+        """Return how many events a publisher had published when it began to owe a name of this node what follows.
+
+        Args:
+            node: the publisher.
+            name: of this node.
+            published: how many when it knew of the present subscription; None: it never said.
+        """
+        away = self._away_since.get((node, name))
+        return published if away is None or published is None else min(away, published)
 
     def _sign(self, name: str, claim: _Claim) -> DurableRecord:
         identity = self._mesh.identity
@@ -261,6 +313,7 @@ class DurableSubscribers:
     def recheck(self) -> None:
         """Somebody was revoked: what they have signed counts no more."""
         if self.names.drop(self._is_believed):
+            self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
             self._tell_listeners()
 
     def _is_believed(self, identity: PeerIdentity) -> bool:
@@ -321,6 +374,13 @@ class DurableSubscribers:
                 if len(self._seen) > _SEEN:
                     self._seen.popitem(last=False)
 
+    def _receive_away(self, peer: Peer, message: wire.Message) -> None:
+        _, name, published = message
+        if type(name) is not str or type(published) is not int or not 0 <= published <= wire.MAX_NUMBER:
+            raise RemoteProtocolError("a publisher says since when it has missed a name")
+        if name in self._claims:
+            self._away_since[peer.node, name] = published
+
     def _take(self, record: DurableRecord, teller: Peer | None) -> bool:
         """Take a record that was verified; tell whether it need not be looked at again."""
         if not self.names.is_news(record):
@@ -339,6 +399,7 @@ class DurableSubscribers:
             for peer in list(self._mesh.peers.values()):
                 if peer.foreign != teller.foreign:
                     self._tell(peer, [record])
+        self._note_left(record)
         self._insist(record)
         self._tell_listeners()
         return True

@@ -29,6 +29,7 @@ class Run:
         missed: how many events were lost just before the first one.
         retained: whether it is the last value of its topic, for one who came later.
         milestones: from where on events of the topic are owed to whom; see ``iris.patterns.beginnings``.
+        owed: of the first run of a numbering, the number from which on its events are owed to the subscription; else 0.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Run:
         "milestones",
         "missed",
         "next",
+        "owed",
         "payloads",
         "plain",
         "retained",
@@ -74,6 +76,7 @@ class Run:
         self.missed = 0
         self.retained = False
         self.milestones = milestones
+        self.owed = 0
 
     @property
     def publisher(self) -> NodeId:

@@ -30,6 +30,7 @@ from iris.kernel.link import Link
 from iris.patterns.beginnings import Milestones
 from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
+from iris.patterns.durable_names import NameId
 from iris.patterns.event_feed import Outlet
 from iris.patterns.event_trees import EventTrees
 from iris.patterns.handlers import encoded
@@ -47,12 +48,18 @@ may hold on the wire."""
 _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
 """How much a run may grow."""
 
+_TRIED: Final = 64
+"""Topics that are looked at for one to forget."""
+
 _YIELD_BYTES: Final = 256 * KIB
 """A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
 
 _NOBODY: Final[frozenset[Outlet]] = frozenset()
 _UNSHARED: Final[Mapping[str, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
 """Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
+
+
+_NOBODY: Final[frozenset[NameId]] = frozenset()
 
 
 @final
@@ -70,6 +77,8 @@ class Topic:
         shared: for each group that divides events by shard, the number of shards and the node of each.
         every: all of these links.
         held: nodes that have asked for a pause.
+        unconfirmed: the numbers with which runs of events begin that wait to be confirmed, in order; None: none did.
+        away: durable subscribers that were away when this was last looked up.
         patient: links to nodes that want publishers to wait, however slow they are.
         lost: events that links did not take, or that subscribers have reported as dropped or refused.
         raised: how many of these a strict publisher was told of.
@@ -78,6 +87,7 @@ class Topic:
     """
 
     __slots__ = (
+        "away",
         "every",
         "grouped",
         "had_durable",
@@ -89,6 +99,7 @@ class Topic:
         "raised",
         "sequence",
         "shared",
+        "unconfirmed",
         "version",
     )
 
@@ -104,6 +115,44 @@ class Topic:
         self.patient: frozenset[Outlet] = _NOBODY
         self.lost = self.raised = 0
         self.had_durable = False
+        self.unconfirmed: OrderedDict[int, None] | None = None
+        self.away: frozenset[NameId] = _NOBODY
+
+    def hold(self, sequence: int) -> None:
+        """Note that events from this number on wait to be confirmed, and may be sent again."""
+        if self.unconfirmed is None:
+            self.unconfirmed = OrderedDict()
+        self.unconfirmed[sequence] = None
+
+    def release(self, sequence: int) -> None:
+        """These events wait no longer."""
+        if self.unconfirmed is not None:
+            self.unconfirmed.pop(sequence, None)
+
+    def tell(self, milestones: Milestones) -> Milestones:
+        """Return the milestones of an event, with what is not confirmed when it is sent."""
+        if not self.unconfirmed:
+            return milestones
+        began, *came = milestones
+        return (began, *(came or (began, began)), next(iter(self.unconfirmed)))
+
+    def note_receivers(self, before: tuple[Outlet, ...], published: int, left: Mapping[NameId, int]) -> None:
+        """Set a milestone where receivers have come, or a durable subscriber has left.
+
+        One that comes back is no new receiver: its milestone is where it left.
+
+        Args:
+            before: the links so far.
+            published: how many events this node has published in all.
+            left: the durable subscribers of the topic that are away, and how many it had published when they left.
+        """
+        if self.sequence > self.milestones[0]:
+            gone = [count for name, count in left.items() if name not in self.away]
+            if gone:
+                self.milestones = (self.milestones[0], min(gone), self.sequence)
+            elif self.away <= left.keys() and not set(before).issuperset(self.links):
+                self.milestones = (self.milestones[0], published, self.sequence)
+        self.away = frozenset(left) if left else _NOBODY
 
     def choose(self, key: str | None, turn: int, fit: Callable[[NodeId], bool]) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
@@ -195,6 +244,8 @@ class Publishing:
         )
         self.abroad: Copies | None = None
         """Takes events for nodes of other sites, if this node is at a site."""
+        self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
+        """Returns the durable subscribers of a topic that are away, with ``published`` when they left."""
         mesh.on(kinds.HOLD, 2, self._receive_hold)
 
     @property
@@ -288,7 +339,7 @@ class Publishing:
         sequence = self.number(state)
         payloads = [payload]
         size += envelope_size(topic, headers, key)
-        since = state.milestones
+        since = state.tell(state.milestones) if state.unconfirmed else state.milestones
         message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads, since)
         run: _Run | None = None
         if headers is None and key is None and not state.grouped and not state.shared:
@@ -415,7 +466,7 @@ class Publishing:
                     f"the certificate of cluster {certificate.name!r} does not permit to publish on {topic!r}"
                 )
             if len(self._topics) >= self._config.published_topics:
-                self._topics.popitem(last=False)
+                self._forget_one()
             state = self._topics[topic] = Topic(self.published)
         links: dict[NodeId, Link] = {}
         every: dict[Outlet, None] = {}
@@ -449,8 +500,7 @@ class Publishing:
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
-        if state.sequence > state.milestones[0] and not set(before).issuperset(state.links):
-            state.milestones = (state.milestones[0], self.published, state.sequence)
+        state.note_receivers(before, self.published, self.left(topic))
         state.grouped = tuple(grouped.values())
         state.shared = shared or _UNSHARED
         state.every = tuple({**dict.fromkeys(state.links), **every})
@@ -458,6 +508,15 @@ class Publishing:
         state.held = tuple(node for node, _ in self._holds.match(topic))
         state.version = self._ways_version
         return state
+
+    def _forget_one(self) -> None:
+        """Forget the topic that was not published on for longest, but for those with unconfirmed events."""
+        for _ in range(_TRIED):
+            topic, state = next(iter(self._topics.items()))
+            if not state.unconfirmed:
+                break
+            self._topics.move_to_end(topic)
+        self._topics.popitem(last=False)
 
     def shard_of(self, of: int, key: str | None, topic: str, publisher: NodeId | None = None) -> int:
         """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards.

@@ -78,9 +78,11 @@ class PubSub:
             mesh,
             self._table,
             config,
+            published=lambda: self.publishing.published,
             untold=self._untold.note,
             changed=self._durable_changed,
         )
+        self.publishing.left = self.durable.left
         self.confirming: Final = Confirming(mesh, self._table, self.durable, self.publishing, config)
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = Losses(mesh, self.publishing)
@@ -178,12 +180,17 @@ class PubSub:
         overflow: Overflow = "drop_oldest",
         durable: bool = False,
         name: str | None = None,
+        claimed: str | None = None,
         allow: Iterable[str] | None = None,
         share: Share | None = None,
         max_events: int | None = None,
         max_bytes: int | None = None,
     ) -> AsyncIterator[Subscription]:
-        """See ``Node.subscribe``."""
+        """See ``Node.subscribe``.
+
+        Args:
+            claimed: instead of a name, one that this node holds by ``DurableSubscribers.claim`` for several patterns.
+        """
         realm = foreign_realm(pattern, self._mesh.identity) if isinstance(pattern, str) else None
         if realm is None:
             check_pattern(pattern)
@@ -203,6 +210,7 @@ class PubSub:
             raise NotAllowed(
                 f"the certificate of cluster {certificate.name!r} does not permit to subscribe to {pattern!r}"
             )
+        owner = name or claimed
         subscription = Subscription(
             pattern,
             group=group,
@@ -215,7 +223,7 @@ class PubSub:
             delay=self._send_delay,
             hold=partial(self._send_hold, pattern),
             report=self._reports.note,
-            published=self._beginnings.published,
+            published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
@@ -252,7 +260,12 @@ class PubSub:
         for subscription in self._every:
             subscription.close()
 
+    def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
+        """As ``Beginnings.published``, for a durable subscriber of this node that may have been away."""
+        return self.durable.owed_since(node, name, self._beginnings.published(node, version))
+
     def _durable_changed(self) -> None:
+        self.publishing.ways_changed()
         self.confirming.interest_changed()
 
     async def forget_durable(self, name: str) -> None:
@@ -328,6 +341,7 @@ class PubSub:
             self.publishing.interest_ended(peer.node)
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
+        self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
         if message[4]:
             self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
@@ -511,6 +525,7 @@ class PubSub:
         """Forget the peer."""
         node = peer.node
         self._table.forget(node)
+        self.durable.interest_changed(node)
         self.interest_changed()
         self._known.pop(node, None)
         self._senders.pop(node, None)

@@ -211,7 +211,7 @@ class Subscription:
         if self.group is None:  # members of a group get parts of the numbering by design
             arrived = self._arrived.get(numbering)
             if arrived is None:
-                arrived = self._owed_from(run)
+                arrived = run.owed = self._owed_from(run)
                 self._follow(numbering, arrived)
             elif run.milestones and arrived <= run.milestones[0]:  # its publisher had forgotten the topic
                 arrived = run.milestones[0] + 1

@@ -59,6 +59,11 @@ class ShardAppend:
         self._segment = view.last_segment(number)
         self._written = False
 
+    @property
+    def next(self) -> int:
+        """The offset of the next event."""
+        return self._first
+
     def add(self, count: int, build: BuildColumns) -> None:
         """Add a chunk of ``count`` events."""
         number, epoch, first = self._shard.number, self._shard.epoch, self._first

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
 from iris.kernel.wire import Payload, payload_size
+from iris.patterns.beginnings import Milestones
 
 EVENT_OVERHEAD: Final = 96
 """Bytes that an event takes in the columns besides payload, topic and headers."""
@@ -35,7 +36,13 @@ class Arrivals(Protocol):
     @property
     def publisher(self) -> str: ...
     @property
-    def confirm(self) -> int: ...  # number of the first event; 0: not numbered
+    def first(self) -> int: ...  # number of the first event on its topic; 0: not numbered
+    @property
+    def owed(self) -> int: ...  # see ``Run``
+    @property
+    def milestones(self) -> Milestones: ...
+    @property
+    def confirm(self) -> int: ...  # number of the first event among those to be confirmed; 0: it is not
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
@@ -57,6 +64,9 @@ class Part:
     headers: Mapping[str, str]
     payloads: Sequence[Payload]
     size: int
+    first: int = 0
+    owed: int = 0
+    milestones: Milestones = ()
 
 
 def cut_run(run: Arrivals, begin: int, end: int) -> Arrivals:
@@ -73,6 +83,9 @@ def cut_run(run: Arrivals, begin: int, end: int) -> Arrivals:
         headers=run.headers,
         payloads=payloads,
         size=sum(map(_size, payloads)),
+        first=run.first and run.first + begin,
+        owed=run.owed,
+        milestones=run.milestones,
     )
 
 

@@ -167,9 +167,10 @@ async def open_bridge(
             (
                 topic,
                 await stack.enter_async_context(
-                    node.subscribe(
+                    node._parts.pubsub.subscribe(
                         topic,
                         durable=True,
+                        claimed=address,
                         overflow="wait",
                         group=None if share is None else name,
                         share=share,

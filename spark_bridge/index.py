@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import os
 import struct
 from collections.abc import Generator, Iterator, Mapping
@@ -23,6 +24,8 @@ from typing import Final, final
 import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.gaps import Gap, GapKey, read_gap
+from iris.spark_bridge.numbering import Hole, Numbering
 from iris.spark_bridge.segment import has_room, is_full
 from iris.spark_bridge.table import Table
 from iris.spark_bridge.witness import Witness
@@ -43,6 +46,8 @@ _PUBLISHER: Final = struct.Struct(">qI")
 _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
+_NUMBERING: Final = struct.Struct(">Qq")
+_HOLE: Final = struct.Struct(">QQIQ")
 
 _TABLES: Final = (
     *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks"),
@@ -124,9 +129,11 @@ class IndexView:
         if "owners" in tables:
             self._owners = tables["owners"]
         if "subscribers" in tables:
+            self._numberings, self._gaps = tables["numberings"], tables["gaps"]
             self._subscribers = tables["subscribers"]
         if "members" in tables:
             self._members = tables["members"]
+        self._has_gaps = "gaps" in tables
 
     # -- shards ---------------------------------------------------------------------------------------------
 
@@ -258,7 +265,50 @@ class IndexView:
         """Delete all that is known of a publisher."""
         for block in self.publisher_blocks(publisher):
             self.delete_publisher_block(publisher, block)
+        for topic, _ in self.numberings(publisher):
+            self.delete_numbering(publisher, topic)
         self._publishers.delete(publisher)
+
+    # -- numberings and gaps --------------------------------------------------------------------------------
+
+    def numberings(self, publisher: bytes) -> list[tuple[str, Numbering]]:
+        """Return what of the topics of a publisher has been numbered, the one that was heard last behind the others."""
+        found: list[tuple[int, str, Numbering]] = []
+        for key, value in self._numberings.records_from(publisher):
+            if not key.startswith(publisher):
+                break
+            following, heard = _NUMBERING.unpack_from(value)
+            holes = map(Hole._make, _HOLE.iter_unpack(value[_NUMBERING.size :]))
+            found.append((heard, key[len(publisher) :].decode(), Numbering(following, holes)))
+        found.sort(key=lambda entry: entry[0])
+        return [(topic, numbering) for _, topic, numbering in found]
+
+    def put_numbering(self, publisher: bytes, topic: str, numbering: Numbering, timestamp: int) -> None:
+        """Write what of a topic of a publisher has been numbered, and when it was heard."""
+        value = _NUMBERING.pack(numbering.next, timestamp) + b"".join(_HOLE.pack(*hole) for hole in numbering.holes)
+        self._numberings.put(publisher + topic.encode(), value)
+
+    def delete_numbering(self, publisher: bytes, topic: str) -> None:
+        """Forget what of a topic of a publisher has been numbered."""
+        self._numberings.delete(publisher + topic.encode())
+
+    def gaps(self) -> list[Gap]:
+        """Return every gap."""
+        if not self._has_gaps:
+            return []
+        found: list[Gap] = []
+        for key, value in self._gaps.records():
+            shard, offset = _PLACE.unpack_from(key)
+            found.append(read_gap(shard, offset, value))
+        return found
+
+    def put_gap(self, gap: Gap) -> None:
+        """Write a gap."""
+        self._gaps.put(_gap_key((gap.shard, gap.offset, gap.topic, gap.cluster)), gap.to_record())
+
+    def delete_gap(self, key: GapKey) -> None:
+        """Delete a gap."""
+        self._gaps.delete(_gap_key(key))
 
     # -- sinks ----------------------------------------------------------------------------------------------
 
@@ -475,6 +525,11 @@ class Index:
         if self._witness is not None:
             self._witness.close()
         self._environment.close()
+
+
+def _gap_key(key: GapKey) -> bytes:
+    shard, offset, topic, cluster = key
+    return _PLACE.pack(shard, offset) + hashlib.blake2b(f"{topic}\0{cluster}".encode(), digest_size=8).digest()
 
 
 def _unpack_shard(key: bytes, value: bytes) -> ShardRecord:

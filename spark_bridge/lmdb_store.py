@@ -16,6 +16,7 @@ from typing import Any, Final, final
 
 import pyarrow as pa
 
+from iris.kernel.wire import saturated
 from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS, ROOM, FinishedSegment, ShardAppend
 from iris.spark_bridge.arrivals import Arrivals, count_events, cut_runs
 from iris.spark_bridge.chunks import find_offset, read_places, take_pieces, take_places
@@ -23,7 +24,9 @@ from iris.spark_bridge.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.gaps import Gap, GapBook
 from iris.spark_bridge.index import ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.numbering import PublisherNumberings
 from iris.spark_bridge.reserve import Reserve
 from iris.spark_bridge.retention import Retention, choose_expired
 from iris.spark_bridge.schema import encode_events, place_rows
@@ -32,6 +35,9 @@ from iris.spark_bridge.store import JOB_PREFIX, Appended, Cursor, ShardState
 
 _WINDOWS: Final = 4096
 """Publishers whose windows stay in memory; those of others are read again when they publish."""
+
+_NUMBERINGS: Final = 65_536
+"""Topics whose numbers stay in memory, of all publishers; others are read again."""
 
 _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
@@ -49,6 +55,9 @@ class LmdbStore:
         self._files = files
         self._lock = lock
         self._windows: OrderedDict[str, PublisherWindow] = OrderedDict()
+        self._numberings: OrderedDict[str, PublisherNumberings] = OrderedDict()
+        with index.read() as view:
+            self._gaps = GapBook(view.gaps())
         self._writing = threading.Lock()
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
@@ -69,26 +78,38 @@ class LmdbStore:
                     next=shard.next,
                     size=shard.size,
                     timestamp=shard.timestamp,
+                    gap=self._gaps.last(shard.number),
                 )
                 for shard in view.shards()
             ]
 
     # -- appending ------------------------------------------------------------------------------------------
 
-    def append(self, events: Mapping[int, Sequence[Arrivals]], *, now: int) -> Appended:
+    def append(
+        self,
+        events: Mapping[int, Sequence[Arrivals]],
+        *,
+        now: int,
+        judged: Callable[[str], bool] = lambda _: True,
+    ) -> Appended:
         """See ``Store``."""
         with self._writing:
             finished: list[FinishedSegment] = []
             try:
                 with self._index.write() as view:
-                    appended = self._append(view, events, now, finished)
+                    appended = self._append(view, events, now, judged, finished)
             except BaseException:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
+                self._numberings.clear()
+                with self._index.read() as view:
+                    self._gaps = GapBook(view.gaps())
                 raise
             self._finish_segments(finished)
             while len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)
+            while len(self._numberings) > 1 and sum(map(len, self._numberings.values())) > _NUMBERINGS:
+                self._numberings.popitem(last=False)
             return appended
 
     def _append(
@@ -96,6 +117,7 @@ class LmdbStore:
         view: IndexView,
         events: Mapping[int, Sequence[Arrivals]],
         now: int,
+        judged: Callable[[str], bool],
         finished: list[FinishedSegment],
     ) -> Appended:
         touched: dict[str, PublisherWindow] = {}
@@ -108,24 +130,94 @@ class LmdbStore:
 
         count = repeats = 0
         stale: list[Arrivals] = []
+        begins: dict[int, int] = {}
+        clusters: dict[str, str] = {}
         for number, arrivals in events.items():
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)
             repeats += repeated
             stale += late
             if new:
-                self._append_to(view, number, new, now, finished)
+                at = begins[number] = self._append_to(view, number, new, now, finished)
+                for run in new:
+                    if run.first and judged(run.publisher):
+                        window(run.publisher)  # when it was last heard stands there
+                        clusters[run.publisher] = run.sender.cluster
+                        self._count_run(view, run, number, at)
+                    at += len(run.payloads)
+        missed = self._settle(view, clusters, begins, now)
         for publisher, changes in touched.items():
             self._write_window(view, publisher, changes, now)
-        return Appended(count=count, repeats=repeats, stale=stale)
+        return Appended(count=count, repeats=repeats, stale=stale, missed=missed)
+
+    # -- what is missing ------------------------------------------------------------------------------------
+
+    def _count_run(self, view: IndexView, run: Arrivals, shard: int, offset: int) -> None:
+        known = self._numberings.get(run.publisher)
+        if known is None:
+            known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
+            self._numberings[run.publisher] = known
+        self._numberings.move_to_end(run.publisher)
+        known.topic(run.topic).arrive(
+            run.first,
+            len(run.payloads),
+            owed=run.owed,
+            milestones=run.milestones,
+            shard=shard,
+            offset=offset,
+        )
+
+    def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
+        """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
+        missed = 0
+        for publisher, cluster in clusters.items():
+            key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
+            for topic in numberings.changed:
+                numbering = numberings.topics[topic]
+                for hole in numbering.settle(begins):
+                    missed = saturated(missed + hole.size)
+                    self._gaps.note(
+                        Gap(
+                            shard=hole.shard,
+                            offset=hole.offset,
+                            upto=hole.offset,
+                            topic=topic,
+                            cluster=cluster,
+                            publisher=publisher,
+                            count=saturated(hole.size),
+                            timestamp=now,
+                        )
+                    )
+                view.put_numbering(key, topic, numbering, now)
+            for topic in numberings.expired:
+                view.delete_numbering(key, topic)
+            numberings.changed.clear()
+            numberings.expired.clear()
+        self._write_gaps(view)
+        return missed
+
+    def _write_gaps(self, view: IndexView) -> None:
+        for key in self._gaps.removed:
+            view.delete_gap(key)
+        for key in self._gaps.changed:
+            view.put_gap(self._gaps.get(key))
+        self._gaps.removed.clear()
+        self._gaps.changed.clear()
+
+    def gaps(self) -> list[Gap]:
+        """See ``Store``."""
+        return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def _append_to(
         self, view: IndexView, number: int, events: Sequence[Arrivals], now: int, finished: list[FinishedSegment]
-    ) -> None:
+    ) -> int:
+        """Append events to a shard; return the offset of the first one."""
         append = ShardAppend(view, self._files, number, now=now, finished=finished)
+        first = append.next
         for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
             append.add(count_events(part), partial(encode_events, part, shard=number))
         append.finish()
+        return first
 
     def append_batch(
         self,
@@ -419,6 +511,8 @@ class LmdbStore:
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
+            self._gaps.trim(number, earliest)
+            self._write_gaps(view)
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
         size = shard.size
         for segment in dead:
@@ -459,6 +553,7 @@ class LmdbStore:
             for publisher in publishers:
                 view.delete_publisher(publisher)
                 self._windows.pop(publisher.hex(), None)
+                self._numberings.pop(publisher.hex(), None)
             return len(publishers)
 
     def close(self) -> None:

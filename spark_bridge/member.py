@@ -7,6 +7,7 @@ writes one group, the next one gathers; when both are full, subscriptions fill u
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,8 @@ _RETENTION_INTERVAL: Final = 30.0
 _FULL_RETRY: Final = 0.5
 """Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
 
+_TELLERS: Final = 4096
+
 _PUBLISHER_MEMORY: Final = 24 * 3600.0
 """Seconds after its last event that the repeats of a publisher are still recognized."""
 
@@ -55,7 +58,7 @@ class BridgeStatistics:
     """Of shards that other members have; neither stored nor confirmed.  Not all agree on the number of shards."""
     waiting: int
     missed: int
-    """Lost before they arrived, as their numbering shows.  Only events published without ``confirm``.
+    """Noticed to be missing: lost before they arrived, or published while this member was away.  Gaps in the log.
 
     A bridge whose members divide the events cannot count them: each sees a part of the numbering.  The publisher does.
     """
@@ -111,6 +114,8 @@ class BridgeMember:
         self._news = trio.Event()
         self._states: dict[str, ShardState] = {}
         self._known: Mapping[int, str] = store.members()
+        self._tellers: OrderedDict[str, None] = OrderedDict()
+        """Nodes that publish what Spark has written: of their numbers some are stored under another one."""
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self.refresh()
@@ -210,15 +215,23 @@ class BridgeMember:
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
             runs = await subscription._receive_runs(_TAKEN_AT_ONCE)
-            runs = [run for run in runs if not self._is_own(run) and (wanted is None or wanted(run.topic))]
+            runs = [run for run in runs if (wanted is None or wanted(run.topic)) and not self._is_own(run)]
             if not runs:
                 continue
-            self._missed = saturated(self._missed + sum(run.missed for run in runs))
             await self._gather(_Batch(runs=runs, subscription=subscription))
 
     def _is_own(self, run: Arrivals) -> bool:
         """Tell whether Spark wrote these events: a member has stored them before it published them."""
-        return bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
+        own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
+        if own:
+            self._tellers[run.publisher] = None
+            if len(self._tellers) > _TELLERS:
+                self._tellers.popitem(last=False)
+        return own
+
+    def _is_judged(self, publisher: str) -> bool:
+        """Tell whether all events of a publisher come here, so that numbers that are missing are events that are."""
+        return self.of is None and publisher not in self._tellers
 
     async def take(self, runs: Sequence[Arrivals], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was taken before.
@@ -269,6 +282,7 @@ class BridgeMember:
             await trio.sleep(_FULL_RETRY)
             appended = await self._append(parts)
         self._commits += 1
+        self._missed = saturated(self._missed + appended.missed)
         self._waiting -= count_events(runs)
         self._stored += appended.count
         self._repeats += appended.repeats
@@ -289,7 +303,8 @@ class BridgeMember:
 
     async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:
         try:
-            return await trio.to_thread.run_sync(partial(self.store.append, parts, now=self.now()))
+            append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
+            return await trio.to_thread.run_sync(append)
         except StoreFull:
             self._refusals += 1
             return None

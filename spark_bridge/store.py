@@ -17,6 +17,7 @@ import pyarrow as pa
 from iris.spark_bridge.arrivals import Arrivals
 from iris.spark_bridge.file_range import FileRange
 from iris.spark_bridge.frame import Chunk
+from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.retention import Retention
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -39,6 +40,8 @@ class ShardState:
     """Bytes of its chunks on the disk."""
     timestamp: int
     """Microseconds since 1970 of the newest event, 0 if there was none."""
+    gap: int = -1
+    """The greatest offset before which events are missing; -1: none are."""
 
     @property
     def id(self) -> str:
@@ -57,6 +60,8 @@ class Appended:
     """Events that were in it before; their publishers may be told that they are stored."""
     stale: Sequence[Arrivals]
     """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
+    missed: int = 0
+    """Events of which it has turned out that they are missing."""
 
 
 @final
@@ -80,14 +85,22 @@ class Store(Protocol):
         """Return every shard by number."""
         ...
 
-    def append(self, events: Mapping[int, Sequence[Arrivals]], *, now: int) -> Appended:
+    def append(
+        self,
+        events: Mapping[int, Sequence[Arrivals]],
+        *,
+        now: int,
+        judged: Callable[[str], bool] = lambda _: True,
+    ) -> Appended:
         """Store events by number of shard; they are on the disk when it returns.
 
-        Repeats of (publisher, sequence) are left out.
+        Repeats of (publisher, sequence) are left out.  Numbers that are missing become gaps, see
+        ``iris.spark_bridge.numbering``.
 
         Args:
             events: in the order in which they are to stand.
             now: microseconds since 1970.
+            judged: tells of which publishers all events come here, so that what is missing is a gap.
 
         Raises:
             StoreFull: there is no room; nothing was stored.
@@ -113,6 +126,10 @@ class Store(Protocol):
         It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
         read or verified.  Errors are those of ``read``.
         """
+        ...
+
+    def gaps(self) -> list[Gap]:
+        """Return what is missing, by shard and offset."""
         ...
 
     def offset_at(self, shard: int, timestamp: int) -> int:

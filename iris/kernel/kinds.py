@@ -76,6 +76,7 @@ TUNNEL_MARKED: Final = 0x57  # (mark: int): the mark of a chunk, when it was not
 
 # Publish/subscribe, continued: 0x58 - 0x5f
 DURABLE: Final = 0x58  # (records: tuple of bytes): durable subscribers, see ``iris.patterns.durable_names``
+DURABLE_AWAY: Final = 0x59  # (name: str, published: int): I had published so many events in all when you were gone
 
 # Federation: 0x60 - 0x6f.  A site is its name, a node 16 bytes; see ``iris.cluster.site_messages``.
 CARRY: Final = 0x60  # (hops: int, target site: str, target: node, source site: str, source: node, frame: bytes)

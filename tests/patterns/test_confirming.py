@@ -192,6 +192,22 @@ async def test_what_may_be_lost_goes_out_again_under_the_same_number(autojump_cl
             assert [event.payload for event in await collect(plain)] == [1]  # who does not store it gets it once
 
 
+async def test_what_goes_out_again_after_others_have_come_is_taken(autojump_clock: MockClock) -> None:
+    """What goes with it is of the time when it was published: others came to the topic behind it."""
+    async with open_meshes("a", "b", "c") as fleet, open_store(fleet["b"]) as store, trio.open_nursery() as nursery:
+        a, b, c = (fleet[name] for name in "abc")
+        store.telling = False
+        nursery.start_soon(confirm, a, "t", 1)
+        await trio.sleep(0.1)
+        async with c.pubsub.subscribe("t"):
+            await publish(a, "t", 2)
+        store.telling = True
+        a.break_connections(b)
+        await trio.sleep(1)
+        assert [event.payload for event in store.events if event.sequence][:2] == [1, 1]
+        assert not b.mesh.refusals
+
+
 async def test_a_confirmation_that_was_lost_is_asked_for_again(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]

@@ -9,6 +9,7 @@ from random import Random
 
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Payload, payload_size
+from iris.patterns.beginnings import Milestones
 from iris.patterns.values import Sender
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.lmdb_store import LmdbStore
@@ -31,6 +32,9 @@ class FakeEvent:
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     sender: Sender = field(default_factory=lambda: Sender("publishers", NodeId(PUBLISHER)))
+    first: int = 0
+    owed: int = 0
+    milestones: Milestones = ()
 
     @property
     def payloads(self) -> tuple[Payload, ...]:

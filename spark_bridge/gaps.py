@@ -1,0 +1,150 @@
+"""Gaps: events that publishers have sent and that the log does not have, at the place where readers come by: a machine.
+
+A gap stands before the event at its offset.  Of one topic and cluster of publishers there are only so many in a shard;
+then the next one is put together with the last, which so reaches from one offset to another.  Retention removes gaps
+with the events around them.
+
+Publishers choose their numbers, so whoever may publish on a topic can pretend that events of it are missing.  That
+concerns readers of this topic only, and takes no room from the gaps of other clusters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, final
+
+from iris.kernel.wire import saturated
+from iris.spark_bridge.errors import LogDamaged
+
+MAX_OF_TOPIC: Final = 64
+"""Gaps of one topic and cluster in one shard."""
+
+MAX_OF_CLUSTER: Final = 4096
+"""Gaps of one cluster's publishers; when there are more, the oldest goes."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Events that are missing."""
+
+    shard: int
+    offset: int
+    """They are missing before the event with this offset ..."""
+    upto: int
+    """... or, if several gaps were put together, before events from there up to this one."""
+    topic: str
+    cluster: str
+    """Of the publishers."""
+    publisher: str
+    """The publishing node; of several the last one."""
+    count: int
+    """How many events."""
+    timestamp: int
+    """Microseconds since 1970 when the last of them was noticed."""
+
+    def spans(self, start: int, end: int) -> bool:
+        """Tell whether a reader of the events ``start`` up to but not including ``end`` comes by."""
+        return start <= self.upto and self.offset < end
+
+    def to_record(self) -> bytes:
+        """Return the form in the index."""
+        fields = dataclasses.asdict(self)
+        del fields["shard"], fields["offset"]
+        return json.dumps(fields).encode()
+
+
+def read_gap(shard: int, offset: int, record: bytes) -> Gap:
+    """Read what ``Gap.to_record`` wrote.
+
+    Raises:
+        LogDamaged: it is something else.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(record)
+        return Gap(shard=shard, offset=offset, **fields)
+    except (ValueError, TypeError):
+        raise LogDamaged("the index is damaged: a gap is not what was written") from None
+
+
+GapKey = tuple[int, int, str, str]
+"""Shard, offset, topic and cluster."""
+
+
+@final
+class GapBook:
+    """All gaps of a log.
+
+    ``changed`` are those to write and ``removed`` those to delete; whoever writes them empties both.
+    """
+
+    def __init__(self, gaps: Iterable[Gap] = ()) -> None:
+        self._gaps: dict[GapKey, Gap] = {}
+        self._of_topics: dict[tuple[int, str, str], list[GapKey]] = {}
+        self._of_clusters: dict[str, dict[GapKey, None]] = {}
+        self._last: dict[int, int] = {}
+        self.changed: set[GapKey] = set()
+        self.removed: set[GapKey] = set()
+        for gap in sorted(gaps, key=lambda gap: (gap.timestamp, gap.offset)):
+            self._put(gap)
+        self.changed.clear()
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def __iter__(self) -> Iterator[Gap]:
+        return iter(tuple(self._gaps.values()))
+
+    def get(self, key: GapKey) -> Gap:
+        """Return a gap."""
+        return self._gaps[key]
+
+    def last(self, shard: int) -> int:
+        """Return the greatest offset before which events of a shard are missing; -1 if there is none."""
+        return self._last.get(shard, -1)
+
+    def note(self, gap: Gap) -> None:
+        """Add a gap; it may be put together with the last one of its topic, cluster and shard."""
+        keys = self._of_topics.get((gap.shard, gap.topic, gap.cluster), [])
+        last = self._gaps[keys[-1]] if keys else None
+        if last is not None and (last.offset == gap.offset or len(keys) >= MAX_OF_TOPIC):
+            gap = dataclasses.replace(
+                gap,
+                offset=last.offset,
+                upto=max(last.upto, gap.upto),
+                count=saturated(last.count + gap.count),
+            )
+        elif len(self._of_clusters.get(gap.cluster, ())) >= MAX_OF_CLUSTER:
+            self._remove(next(iter(self._of_clusters[gap.cluster])))
+        self._put(gap)
+
+    def trim(self, shard: int, before: int) -> None:
+        """Remove the gaps of a shard that no reader comes by any more, as events below ``before`` are gone."""
+        for key, gap in list(self._gaps.items()):
+            if gap.shard == shard and gap.upto < before:
+                self._remove(key)
+
+    def _put(self, gap: Gap) -> None:
+        key = (gap.shard, gap.offset, gap.topic, gap.cluster)
+        if key not in self._gaps:
+            self._of_topics.setdefault((gap.shard, gap.topic, gap.cluster), []).append(key)
+            self._of_clusters.setdefault(gap.cluster, {})[key] = None
+        self._gaps[key] = gap
+        self._last[gap.shard] = max(self._last.get(gap.shard, -1), gap.upto)
+        self.changed.add(key)
+        self.removed.discard(key)
+
+    def _remove(self, key: GapKey) -> None:
+        gap = self._gaps.pop(key)
+        keys = self._of_topics[gap.shard, gap.topic, gap.cluster]
+        keys.remove(key)
+        if not keys:
+            del self._of_topics[gap.shard, gap.topic, gap.cluster]
+        of_cluster = self._of_clusters[gap.cluster]
+        del of_cluster[key]
+        if not of_cluster:
+            del self._of_clusters[gap.cluster]
+        self.changed.discard(key)
+        self.removed.add(key)
