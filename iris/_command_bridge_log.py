@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 MIB = 1024 * 1024
+GAPS_SHOWN = 20
 SECOND = 1.0
 """Between the two looks from which ``status`` tells events per second."""
 
@@ -132,12 +133,27 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
             for group in status.groups
         ],
         "members": {address: dict(counters) for address, counters in status.counters.items()},
+        "gaps": [
+            {
+                "shard": shard,
+                "offset": gap.offset,
+                "upto": gap.upto,
+                "topic": gap.topic,
+                "events": gap.count,
+                "cluster": gap.cluster,
+                "publisher": gap.publisher,
+                "noticed": _time(gap.timestamp),
+            }
+            for shard, gap in status.gaps
+        ],
         "away": [{"name": one.name, "cluster": one.cluster, "topics": list(one.patterns)} for one in away],
         "events_per_second": round(rate, 1),
     }
 
 
 def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> None:
+    from iris.spark_bridge.losses import describe_gap
+
     for shard in status.shards:
         write_line(
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
@@ -149,6 +165,10 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         write_line(f"member {address} since it was started: {told}")
+    for name, gap in status.gaps[-GAPS_SHOWN:]:
+        write_line(f"gap: {describe_gap(gap, name)}")
+    if len(status.gaps) > GAPS_SHOWN:
+        write_line(f"and {len(status.gaps) - GAPS_SHOWN:,} older gaps: --json lists all")
     for one in away:
         write_line(
             f"durable subscriber {one.name} of cluster {one.cluster} is away: confirmed events on "

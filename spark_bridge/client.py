@@ -27,10 +27,13 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
-from iris.kernel.ids import NodeId, is_name
+from iris.kernel.ids import NodeId, is_name, is_node_id
+from iris.patterns.topics import is_topic
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machine
 from iris.spark_bridge.frame import HEADER_SIZE, Chunk, decode_frames, frame_size
+from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
+from iris.spark_bridge.offsets import Extent
 from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
 
@@ -66,6 +69,8 @@ class RemoteShard:
     timestamp: int
     of: int
     """How many shards the bridge has, if its members divide the events; else 0."""
+    gap: int
+    """The greatest offset before which events are missing; -1: none are."""
 
 
 @final
@@ -196,13 +201,32 @@ class BridgeClient:
             raise trio.TooSlowError
         return frozenset(answers.asked), MemberShards(shards=shards, known=known)
 
-    async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, tuple[int, int]]:
-        """Return the earliest and the next offset of a member's shards.
+    async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, Extent]:
+        """Return what a member's shards hold.
 
         Returns when a next offset is not the one in ``known``, or after ``timeout`` seconds.
         """
         reply = await self._ask(address, "offsets", {"known": dict(known), "timeout": timeout}, timeout=timeout + 5)
         return {shard: _extent_untrusted(extent) for shard, extent in _by_shard_untrusted(reply).items()}
+
+    async def gaps(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
+    ) -> AsyncGenerator[Gap]:
+        """Yield the gaps that a reader of a range comes by, in their order: of these topics, none being all.
+
+        Raises:
+            DataLost: the log was wiped.
+            NotAllowed: this node may not subscribe to one of the topics.
+        """
+        skip = 0
+        while True:
+            fields = {"shard": shard, "start": start, "end": end, "topics": list(topics), "skip": skip}
+            found = _gaps_untrusted(await self._ask(address, "gaps", fields))
+            for gap in found:
+                yield gap
+            if len(found) < GAPS_AT_ONCE:
+                return
+            skip += len(found)
 
     async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
         """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
@@ -527,6 +551,8 @@ def shard_untrusted(fields: Any) -> RemoteShard:
         shard = RemoteShard(**{field.name: fields[field.name] for field in dataclasses.fields(RemoteShard)})
     except (KeyError, TypeError):
         raise _not_understood() from None
+    if type(shard.gap) is not int or not -1 <= shard.gap < 2**63:
+        raise _not_understood()
     numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of)
     if not (
         all(type(number) is int and 0 <= number < 2**63 for number in numbers)
@@ -555,12 +581,31 @@ def _offsets_untrusted(reply: object) -> dict[str, int]:
     return cast("dict[str, int]", found)
 
 
-def _extent_untrusted(extent: object) -> tuple[int, int]:
+def _extent_untrusted(extent: object) -> Extent:
     match extent:
-        case [int(earliest), int(following)] if 0 <= earliest <= following < 2**63:
-            return earliest, following
+        case [int(earliest), int(following), int(gap)] if 0 <= earliest <= following < 2**63 and -1 <= gap < 2**63:
+            return Extent(earliest=earliest, next=following, gap=gap)
         case _:
             raise _not_understood()
+
+
+def _gaps_untrusted(reply: object) -> list[Gap]:
+    listed = cast("list[dict[str, Any]]", reply) if isinstance(reply, list) else None
+    if listed is None or len(listed) > GAPS_AT_ONCE:
+        raise _not_understood()
+    found: list[Gap] = []
+    for fields in listed:
+        try:
+            gap = Gap(**{field.name: fields[field.name] for field in dataclasses.fields(Gap)})
+        except (KeyError, TypeError):
+            raise _not_understood() from None
+        numbers = (gap.shard, gap.offset, gap.upto, gap.count, gap.timestamp)
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise _not_understood()
+        if not (is_topic(gap.topic) and is_name(gap.cluster) and is_node_id(gap.publisher)):
+            raise _not_understood()
+        found.append(gap)
+    return found
 
 
 def _not_understood() -> RemoteProtocolError:

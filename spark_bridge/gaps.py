@@ -18,6 +18,9 @@ from typing import Any, Final, final
 from iris.kernel.wire import saturated
 from iris.spark_bridge.errors import LogDamaged
 
+GAPS_AT_ONCE: Final = 256
+"""Gaps in one answer of a bridge: 200 KiB at most."""
+
 MAX_OF_TOPIC: Final = 64
 """Gaps of one topic and cluster in one shard."""
 

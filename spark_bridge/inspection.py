@@ -16,10 +16,11 @@ from typing import Any, Final, Literal, cast, final
 
 import pyarrow as pa
 
-from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.errors import ConfigError, NotAllowed, RemoteProtocolError
 from iris.kernel.ids import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.client import BridgeClient, RemoteShard
+from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.offsets import Extent, Offsets, Range, check_order, place, ranges_between
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.options import Position, SourceOptions
@@ -54,6 +55,8 @@ class BridgeStatus:
     groups: Sequence[GroupStatus]
     counters: Mapping[str, Mapping[str, int]]
     """``BridgeStatistics`` by the address of each member."""
+    gaps: Sequence[tuple[str, Gap]]
+    """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
 
 
 async def read_status(client: BridgeClient) -> BridgeStatus:
@@ -83,7 +86,13 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
         )
         for group, found in sorted(offsets.items())
     ]
-    return BridgeStatus(shards=shards, groups=groups, counters=counters)
+    gaps: list[tuple[str, Gap]] = []
+    for shard in shards:
+        if shard.gap >= shard.earliest:
+            with suppress(NotAllowed):  # numbers are for every reader, topics are not
+                async with aclosing(client.gaps(shard.address, shard.id, shard.earliest, shard.next + 1)) as found:
+                    gaps += [(shard.id, gap) async for gap in found]
+    return BridgeStatus(shards=shards, groups=groups, counters=counters, gaps=gaps)
 
 
 async def read_events(

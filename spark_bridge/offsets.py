@@ -29,6 +29,7 @@ from iris.spark_bridge.options import EARLIEST, LATEST, Position
 
 _INITIAL: Final = "initial"
 _FROM: Final = "from"
+_LOST: Final = "lost"
 
 
 @final
@@ -39,6 +40,8 @@ class Offsets:
     next: Mapping[str, int]
     initial: bool = False
     began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    lost: int = 0
+    """Events that were missing from the log on the way here, as far as the query went on without them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark stores."""
@@ -47,6 +50,8 @@ class Offsets:
             value[_INITIAL] = True
         if self.began:
             value[_FROM] = dict(self.began)
+        if self.lost:
+            value[_LOST] = self.lost
         return value
 
 
@@ -56,14 +61,15 @@ def parse_offsets(value: Mapping[str, Any]) -> Offsets:
     Raises:
         ConfigError: it was not written by ``Offsets.to_json``.
     """
-    following = {shard: offset for shard, offset in value.items() if shard not in (_INITIAL, _FROM)}
-    began = value.get(_FROM, {})
-    if not _are_offsets(following) or not _are_offsets(began):
+    following = {shard: offset for shard, offset in value.items() if shard not in (_INITIAL, _FROM, _LOST)}
+    began, lost = value.get(_FROM, {}), value.get(_LOST, 0)
+    if not _are_offsets(following) or not _are_offsets(began) or type(lost) is not int or lost < 0:
         raise ConfigError(f"the checkpoint holds {dict(value)!r}, no offsets of a bridge: is it another query's?")
     return Offsets(
         next=cast("dict[str, int]", following),
         initial=value.get(_INITIAL) is True,
         began=cast("dict[str, int]", began),
+        lost=lost,
     )
 
 
@@ -84,6 +90,8 @@ class Extent:
 
     earliest: int
     next: int
+    gap: int = -1
+    """The greatest offset before which events are missing; -1: none are."""
 
 
 @final
@@ -196,7 +204,8 @@ def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None,
     if not any(waiting.values()) and not behind:
         return start
     shares = waiting if limit is None else divide(waiting, limit)
-    return Offsets(next={shard: offset + shares[shard] for shard, offset in begins.items()}, began=began)
+    following = {shard: offset + shares[shard] for shard, offset in begins.items()}
+    return Offsets(next=following, began=began, lost=start.lost)
 
 
 def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -4,10 +4,13 @@
 operation payload                            reply
 ========= ================================== =========================================================
 shards    None                               {shards: a list of id, number, epoch, address, earliest, next, size,
-                                             timestamp, of: number of all shards, 0 if members do not share;
+                                             timestamp, gap, of: number of all shards, 0 if members do not share;
                                              known: pairs of the number of a shard that the bridge is known to have,
                                              and the cluster at which it was found last}
-offsets   {known: {id: next}, timeout: s}    {id: [earliest, next]}, when it differs from ``known`` or time is over
+offsets   {known: {id: next}, timeout: s}    {id: [earliest, next, gap]}, when it differs from ``known`` or time is over
+gaps      {shard: id, start: offset,         a list of the gaps in the range, ordered, 256 at most: the fields of
+          end: offset, topics: patterns,     ``Gap``; those of topics that the reader may not subscribe to are left
+          skip: number}                      out, and so many of the first
 times     {timestamp: microseconds}          {id: first offset that is not older}
 locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the range begins; None if
           end: offset, machine: text}        the reader is on another machine
@@ -57,6 +60,7 @@ from iris.patterns.values import Request, Sender
 from iris.security.rights import MAX_PATTERNS
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.file_range import machine
+from iris.spark_bridge.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.intake import Intake
 from iris.spark_bridge.member import BridgeMember
 from iris.spark_bridge.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
@@ -116,6 +120,7 @@ class Operations:
         requests: Mapping[str, RequestHandler] = {
             "shards": self._shards,
             "offsets": self._offsets,
+            "gaps": self._gaps,
             "times": self._times,
             "locate": self._locate,
             "pin": self._pin,
@@ -208,7 +213,25 @@ class Operations:
             self._polls[sender.cluster] -= 1
             if not self._polls[sender.cluster]:
                 del self._polls[sender.cluster]
-        return {state.id: [state.earliest, state.next] for state in self._member.states.values()}
+        return {state.id: [state.earliest, state.next, state.gap] for state in self._member.states.values()}
+
+    async def _gaps(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
+        fields = _fields(payload)
+        state = self._state(_text(fields, "shard"))
+        start, end, skip = _number(fields, "start"), _number(fields, "end"), _number(fields, "skip")
+        topics = _patterns(fields, "topics")
+        if topics:
+            self._permissions.check_topics(sender, topics)
+        wanted = TopicFilter(topics)
+        found = [
+            gap
+            for gap in self._member.store.gaps()
+            if gap.shard == state.number
+            and gap.spans(start, end)
+            and wanted.wants(gap.topic)
+            and self._permissions.may_read(sender, gap.topic)
+        ]
+        return [dataclasses.asdict(gap) for gap in found[skip : skip + GAPS_AT_ONCE]]
 
     async def _times(self, _sender: Sender, payload: object) -> dict[str, int]:
         timestamp = _number(_fields(payload), "timestamp")

@@ -48,6 +48,7 @@ class Permission:
 PERMISSIONS: Final[Mapping[str, Permission]] = {
     "shards": Permission(purpose="which shards there are, and what they hold", caller="reader"),
     "offsets": Permission(purpose="wait for events", caller="reader"),
+    "gaps": Permission(purpose="what is missing of the topics that it may subscribe to", caller="subscriber"),
     "times": Permission(purpose="find offsets by time", caller="reader"),
     "status": Permission(purpose="counters", caller="reader"),
     "cursors": Permission(purpose="groups, and how far they are", caller="reader"),
@@ -152,6 +153,14 @@ class Permissions:
             NotAllowed: it is not linked any more.
         """
         return self._is_named(sender) or self._peer(sender).may_hear(">")
+
+    def may_read(self, sender: Sender, topic: str) -> bool:
+        """Tell whether a subscriber may have the events of a topic.
+
+        Raises:
+            NotAllowed: it is not linked any more.
+        """
+        return self._is_named(sender) or self._peer(sender).may_hear(topic)
 
     def check_topics(self, sender: Sender, topics: Sequence[str]) -> None:
         """Make sure that a subscriber may have the events of topics.

@@ -107,7 +107,7 @@ async def _read_what_is_left(
                     at = part[-1].end
         except DataLost:
             extents = await client.wait_offsets(address, {}, 0)
-            earliest = extents.get(shard, (end, end))[0]
+            earliest = extents[shard].earliest if shard in extents else end
             if earliest <= at:
                 raise
             at = earliest

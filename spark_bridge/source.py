@@ -34,9 +34,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.wire import saturated
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.inline import InlineStreamReader
+from iris.spark_bridge.losses import count_missing
 from iris.spark_bridge.offsets import (
     Extent,
     Offsets,
@@ -190,6 +192,7 @@ class IrisReader(DataSourceReader):
         if options.ending != "latest":
             check_order(start, end, options="where to start and endingOffsets")
         ranges = ranges_between(Offsets(next=start), Offsets(next=end))
+        count_missing(options, portal, watch, ranges)
         return _partitions(options, watch, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -289,6 +292,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
+        if not idle:
+            missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
+            end = dataclasses.replace(end, lost=saturated(end.lost + missing))
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
 

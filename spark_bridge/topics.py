@@ -48,6 +48,10 @@ class TopicFilter:
             return batch.slice(0, 0)
         return batch.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
 
+    def wants(self, topic: str) -> bool:
+        """Tell whether rows of a topic are wanted."""
+        return (self._matcher is None and self._regex is None) or self._is_wanted(topic)
+
     def _is_wanted(self, topic: str) -> bool:
         known = self._known.get(topic)
         if known is None:

@@ -65,7 +65,7 @@ class BridgeWatch:
         shards = await client.shards(self._expected)
         self._extents = {}
         for shard in shards:
-            extent = Extent(earliest=shard.earliest, next=shard.next)
+            extent = Extent(earliest=shard.earliest, next=shard.next, gap=shard.gap)
             self._extents.setdefault(shard.address, {})[shard.id] = extent
         self._surveyed = trio.current_time()
 
@@ -99,8 +99,6 @@ class BridgeWatch:
     ) -> None:
         wanted = {shard: known.get(shard, 0) for shard in before}
         found = await client.wait_offsets(address, wanted, timeout)
-        self._extents[address] = {
-            shard: Extent(earliest=earliest, next=following) for shard, (earliest, following) in found.items()
-        }
+        self._extents[address] = found
         if {shard: extent.next for shard, extent in self._extents[address].items()} != wanted:
             others.cancel()

@@ -24,6 +24,7 @@ from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable, StoreBusy
 from iris.spark_bridge.group import GroupLimits
 from iris.spark_bridge.member import BridgeMember
+from iris.spark_bridge.offsets import Extent
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.schema import decode_events
 from iris.testing import Network, open_network
@@ -219,12 +220,14 @@ async def test_shards_say_what_they_hold(tmp_path: Path) -> None:
 async def test_a_question_for_offsets_waits_for_news(tmp_path: Path) -> None:
     async with bridge_and_reader(tmp_path) as (_, node, client):
         (shard,) = await client.shards()
-        assert await client.wait_offsets("bridge", {shard.id: 7}, 5) == {shard.id: (0, 0)}, "it differs already"
-        assert await client.wait_offsets("bridge", {shard.id: 0}, 0.01) == {shard.id: (0, 0)}
+        assert await client.wait_offsets("bridge", {shard.id: 7}, 5) == {shard.id: Extent(earliest=0, next=0)}, (
+            "it differs already"
+        )
+        assert await client.wait_offsets("bridge", {shard.id: 0}, 0.01) == {shard.id: Extent(earliest=0, next=0)}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_confirmed, node, b"x")
             with trio.fail_after(60):
-                assert await client.wait_offsets("bridge", {shard.id: 0}, 5) == {shard.id: (0, 1)}
+                assert await client.wait_offsets("bridge", {shard.id: 0}, 5) == {shard.id: Extent(earliest=0, next=1)}
 
 
 async def test_cursors_are_kept_by_the_bridge(tmp_path: Path) -> None:

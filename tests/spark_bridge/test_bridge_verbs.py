@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+import iris
 from iris._command import run_command
 from tests.support.bridges import BridgeProcess, publish
 
@@ -149,6 +151,30 @@ def test_trim_removes_what_is_older(iris_bridge: Verb) -> None:
     done = iris_bridge("trim", "--shard", "0", "--before", "4")
     assert (done.status, done.stderr) == (0, "iris: 4 events are gone from shard 0\n")
     assert [event["value"] for event in events(iris_bridge("replay", "--end", '{"0": 6}'))] == ["4", "5"]
+
+
+def test_status_tells_what_is_missing_also_after_restarts(iris_bridge: Verb, tmp_path: Path) -> None:
+    async def publish_while_it_is_away(bridge: BridgeProcess) -> None:
+        async with iris.open_node("shop") as node:
+            await node.wait_for("lossy", timeout=20)
+            await node.publish("a.x", b"1", confirm=True, timeout=20)
+            bridge.kill()
+            with trio.fail_after(20):
+                while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
+                    await trio.sleep(0.01)
+            for _ in range(3):
+                await node.publish("a.x", b"lost")
+            await trio.to_thread.run_sync(bridge.start)
+            await node.publish("a.x", b"2", confirm=True, timeout=20)
+
+    with BridgeProcess(tmp_path / "lossy", name="lossy") as bridge:
+        trio.run(publish_while_it_is_away, bridge)
+        bridge.stop()
+        bridge.start()
+        (gap,) = events(iris_bridge("status", "--name", "lossy", "--json"))[0]["gaps"]
+        assert (gap["offset"], gap["upto"], gap["topic"], gap["events"], gap["cluster"]) == (1, 1, "a.x", 3, "shop")
+        assert "gap: 3 of 'a.x' from node" in iris_bridge("status", "--name", "lossy").stdout
+    assert iris_bridge("forget", "lossy").status == 0
 
 
 def test_a_bridge_that_is_away_is_told_of_and_forgotten(iris_bridge: Verb, iris_pub: Verb, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from iris.spark_bridge.file_range import FileRange, file_range_untrusted, machin
 from iris.spark_bridge.frame import Chunk
 from iris.spark_bridge.index import ChunkPlace
 from iris.spark_bridge.lmdb_store import LmdbStore
+from iris.spark_bridge.offsets import Extent
 from iris.spark_bridge.opening import open_store
 from iris.spark_bridge.options import SourceOptions
 from iris.spark_bridge.reading import read_chunks
@@ -185,10 +186,10 @@ class Reached:
             yield chunks
             start = chunks[-1].end
 
-    async def wait_offsets(self, address: str, known: Any, timeout: float) -> dict[str, tuple[int, int]]:
+    async def wait_offsets(self, address: str, known: Any, timeout: float) -> dict[str, Extent]:
         await trio.lowlevel.checkpoint()
         (state,) = self.store.shards()
-        return {state.id: (state.earliest, state.next)}
+        return {state.id: Extent(earliest=state.earliest, next=state.next)}
 
 
 @pytest.fixture

@@ -284,8 +284,12 @@ def test_gaps_go_with_the_events_around_them(tmp_path: Path) -> None:
 def test_an_append_that_fails_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(tmp_path)
     store.append({0: [run(1)]}, now=1)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
     with monkeypatch.context() as patch:
-        patch.setattr("iris.spark_bridge.index.IndexView.put_gap", lambda *_: 1 / 0)
+        patch.setattr("iris.spark_bridge.index.IndexView.put_gap", fail)
         with pytest.raises(ZeroDivisionError):
             store.append({0: [run(5)]}, now=2)
     assert store.gaps() == []

@@ -18,6 +18,7 @@ from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.frame import frame_header
+from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.options import SourceOptions
 from iris.spark_bridge.reading import to_batches
 from iris.testing import Network, open_network
@@ -32,7 +33,24 @@ SHARD: dict[str, Any] = {
     "size": 0,
     "timestamp": 0,
     "of": 0,
+    "gap": -1,
 }
+
+
+GAP: dict[str, Any] = {
+    "shard": 0,
+    "offset": 4,
+    "upto": 4,
+    "topic": "a.x",
+    "cluster": "shop",
+    "publisher": "ab" * 16,
+    "count": 2,
+    "timestamp": 0,
+}
+
+
+async def all_gaps(client: BridgeClient) -> list[Gap]:
+    return [gap async for gap in client.gaps("bridge", "0@0000000000000000", 0, 9)]
 
 
 @asynccontextmanager
@@ -43,7 +61,7 @@ async def open_liar(network: Network, reply: object) -> AsyncIterator[BridgeClie
     async def answer(_: iris.Request) -> object:
         return reply
 
-    for operation in ("shards", "offsets", "times", "pin"):
+    for operation in ("shards", "offsets", "times", "pin", "gaps"):
         service.request(operation)(answer)
     async with (
         network.open_node("bridge") as node,
@@ -58,6 +76,7 @@ ASKED: dict[str, Callable[[BridgeClient], Any]] = {
     "offsets": lambda client: client.wait_offsets("bridge", {}, 0),
     "times": lambda client: client.offsets_at(["bridge"], 0),
     "pin": lambda client: client.pin("bridge", "g", {}),
+    "gaps": lambda client: all_gaps(client),
 }
 
 
@@ -80,10 +99,20 @@ NONSENSE: dict[str, tuple[object, ...]] = {
         say(None),
         say([]),
         say({}),
-        *(say(SHARD | {name: wrong}) for name in SHARD for wrong in WRONG),
+        *(say(SHARD | {name: wrong}) for name in SHARD for wrong in WRONG if (name, wrong) != ("gap", -1)),
     ),
-    "offsets": (None, [], {"x": [0, 1]}, {"0@a": None}, {"0@a": [0]}, {"0@a": [1, 0]}, {"0@a": ["0", 1]}),
+    "offsets": (
+        None,
+        [],
+        {"x": [0, 1]},
+        {"0@a": None},
+        {"0@a": [0]},
+        {"0@a": [1, 0, -1]},
+        {"0@a": ["0", 1, -1]},
+        {"0@a": [0, 1, -2]},
+    ),
     "times": (None, [], {"x": 1}, {"0@a": None}, {"0@a": -1}, {"0@a": 2**63}, {"0@a": True}),
+    "gaps": (None, {}, 5, [None], [{}], [GAP] * 257, *([GAP | {name: wrong}] for name in GAP for wrong in WRONG)),
     "pin": (None, [], {}, {"start": None}, {"start": {"x": 1}}, {"start": {"0@a": "1"}}),
 }
 

@@ -124,7 +124,7 @@ async def test_so_many_questions_of_a_cluster_wait_for_news(tmp_path: Path) -> N
 
         async def wait(client: BridgeClient) -> None:
             found = await client.wait_offsets("bridge", {shard.id: 0}, 10)
-            news.append(found[shard.id][1])
+            news.append(found[shard.id].next)
 
         async def until(count: int) -> None:
             with trio.fail_after(60):

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import iris
 from iris._command import run_command
 from tests.support.bridges import BridgeProcess, publish
 
@@ -70,6 +72,13 @@ class Output:
     @property
     def values(self) -> list[bytes]:
         return [value for number in sorted(self.batches) for value in self.batches[number]]
+
+    @property
+    def offsets(self) -> str:
+        """What the checkpoint says of the last batch, without spaces."""
+        written = self._checkpoint / "offsets"
+        last = max(int(path.name) for path in written.iterdir() if path.name.isdigit())
+        return "".join((written / str(last)).read_text().split())
 
     def forget_last_commit(self) -> int:
         """Make the checkpoint as if the driver had died before it wrote down that the last batch was done."""
@@ -252,6 +261,36 @@ def test_events_that_were_trimmed_before_they_were_read_are_noticed(
         output.run(stream(spark, failOnDataLoss="false"))
     assert output.values[:5] == numbers(1, 5)
     assert output.values[-3:] == numbers(6, 8)
+
+
+def test_a_gap_in_the_log_ends_a_query_that_goes_on_when_it_is_told_to(
+    spark: SparkSession, realm: Path, log: Path, output: Output
+) -> None:
+    async def lose(bridge: BridgeProcess) -> None:
+        async with iris.open_node("shop") as node:
+            await node.wait_for("bridge", timeout=20)
+            await node.publish("a.b", b"1", confirm=True, timeout=20)
+            bridge.kill()
+            with trio.fail_after(20):
+                while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
+                    await trio.sleep(0.01)
+            for _ in range(3):
+                await node.publish("a.b", b"lost")
+            await trio.to_thread.run_sync(bridge.start)
+            await node.publish("a.b", b"5", confirm=True, timeout=20)
+
+    with BridgeProcess(log) as bridge:
+        trio.run(lose, bridge)
+        assert "3 of 'a.b' from node" in (text := error_of(output, stream(spark)))
+        assert "set failOnDataLoss to false" in text
+        with pytest.raises(Exception, match="are missing before offset 1"):
+            table(spark).collect()
+        assert table(spark, startingOffsets='{"0": 2}').count() == 0
+        output.run(stream(spark, failOnDataLoss="false"))
+        assert '"lost":3' in output.offsets
+        publish(numbers(6, 7))
+        output.run(stream(spark))  # behind it nothing is missing
+    assert output.values == numbers(1, 1) + numbers(5, 7)
 
 
 # -- errors --------------------------------------------------------------------------------------------------
