@@ -59,7 +59,7 @@ _UNSHARED: Final[Mapping[str, tuple[int, Mapping[int, NodeId]]]] = MappingProxyT
 """Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
 
 
-_NOBODY: Final[frozenset[NameId]] = frozenset()
+_NOBODY_AWAY: Final[frozenset[NameId]] = frozenset()
 
 
 @final
@@ -116,7 +116,7 @@ class Topic:
         self.lost = self.raised = 0
         self.had_durable = False
         self.unconfirmed: OrderedDict[int, None] | None = None
-        self.away: frozenset[NameId] = _NOBODY
+        self.away: frozenset[NameId] = _NOBODY_AWAY
 
     def hold(self, sequence: int) -> None:
         """Note that events from this number on wait to be confirmed, and may be sent again."""
@@ -152,7 +152,7 @@ class Topic:
                 self.milestones = (self.milestones[0], min(gone), self.sequence)
             elif self.away <= left.keys() and not set(before).issuperset(self.links):
                 self.milestones = (self.milestones[0], published, self.sequence)
-        self.away = frozenset(left) if left else _NOBODY
+        self.away = frozenset(left) if left else _NOBODY_AWAY
 
     def choose(self, key: str | None, turn: int, fit: Callable[[NodeId], bool]) -> list[tuple[NodeId, Terms]]:
         """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
