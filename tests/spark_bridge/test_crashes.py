@@ -34,10 +34,13 @@ for line in sys.stdin:
         while True:
             store.append({0: numbered(at, at + 19)}, now=at)
             at += 20
-            print(at - 1, flush=True)
-    print("writer", writer, flush=True)
+            sys.stdout.write(f"{at - 1}\\n")  # in one piece, whatever the interpreter buffers: two processes write here
+            sys.stdout.flush()
+    sys.stdout.write(f"writer {writer}\\n")
+    sys.stdout.flush()
     os.waitpid(writer, 0)
-    print("killed", flush=True)
+    sys.stdout.write("killed\\n")
+    sys.stdout.flush()
 """
 """Forks a writer at each line: twenty that import everything anew took a minute and more beside other work."""
 
