@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
 from random import Random
 from typing import Final, assert_never, final
 
@@ -37,6 +36,7 @@ from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, qualified
+from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
 from iris.security.identity import PeerIdentity
@@ -227,7 +227,7 @@ class Membership:
             await self._changed.park()
         await trio.lowlevel.checkpoint()
 
-    @asynccontextmanager
+    @protected_context
     async def watch(self, cluster: str) -> AsyncIterator[Watch]:
         """See ``Node.watch``."""
         present = [Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)]

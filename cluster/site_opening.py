@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol, TypeVar
 
 from iris.cluster.sites import Sites
+from iris.kernel.interrupts import protected_context
 
 T = TypeVar("T", covariant=True)
 
@@ -50,7 +51,7 @@ def open_with_all(
     return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
 
 
-@asynccontextmanager
+@protected_context
 async def _open_later(opening: Opening[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
     async with opening(timeout=await reach()) as opened:
         yield opened

@@ -12,7 +12,6 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, final
 
@@ -37,6 +36,7 @@ from iris.kernel import kinds
 from iris.kernel.background import open_background
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
+from iris.kernel.interrupts import protected_context
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import Message
@@ -441,7 +441,7 @@ class _Neighbours:
         self._gateway.forget(peer.node)
 
 
-@asynccontextmanager
+@protected_context
 async def open_gateway(
     node: Node,
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -36,6 +36,7 @@ from iris.cluster.watch import Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import RequestTimeout
 from iris.kernel.ids import NodeId, check_address, check_name
+from iris.kernel.interrupts import protected_context
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.confirmed_events import ConfirmedEvents, open_confirmed_events
 from iris.patterns.durable_subscribers import DurableSubscriber
@@ -468,7 +469,7 @@ class Node:
 
     # -- clusters -------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
+    @protected_context
     async def join(
         self,
         cluster: str,
@@ -526,7 +527,7 @@ class Node:
         with trio.move_on_after(wait):
             await self._membership.wait_for(cluster, 1)
 
-    @asynccontextmanager
+    @protected_context
     async def _open_later(
         self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
     ) -> AsyncIterator[T]:

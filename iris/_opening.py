@@ -37,6 +37,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import check_name
+from iris.kernel.interrupts import protected_context
 from iris.kernel.transport import Transport
 from iris.kernel.unexpected import noting_unexpected
 from iris.security.credential import Credential
@@ -61,7 +62,7 @@ _LOOK: Final = 1.0
 _RENEWAL_CHECK: Final = 60.0
 
 
-@asynccontextmanager
+@protected_context
 async def open_node(
     name: str | None = None,
     *,

@@ -20,7 +20,6 @@ import dataclasses
 import itertools
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
 
@@ -31,6 +30,7 @@ from iris._node import Node
 from iris._opening import open_node
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
+from iris.kernel.interrupts import protected_context
 from iris.kernel.memory import MemoryNetwork
 from iris.security.certificate import issue_certificate
 from iris.security.credential import GATE_SECRET_SIZE, Credential
@@ -151,7 +151,7 @@ class Network:
             mesh = node._parts.mesh
             mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
-    @asynccontextmanager
+    @protected_context
     async def open_node(
         self,
         name: str = "local",
@@ -227,7 +227,7 @@ def _url(host: str) -> str:
     return f"mem://{host}"
 
 
-@asynccontextmanager
+@protected_context
 async def open_network(
     *,
     seed: int = 0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Final, final
 
 import trio
@@ -18,6 +17,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError
 from iris.kernel.ids import check_key
+from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.confirming import Confirming, Unconfirmed
 from iris.patterns.foreign_subscribers import ForeignSubscribers
@@ -201,7 +201,7 @@ class ConfirmedEvents:
         self._window.clear()
 
 
-@asynccontextmanager
+@protected_context
 async def open_confirmed_events(
     confirming: Confirming, config: Config, timeout: float, foreign: ForeignSubscribers | None = None
 ) -> AsyncIterator[ConfirmedEvents]:

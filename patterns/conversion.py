@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError, LocalProtocolError
+from iris.kernel.interrupts import interruptible
 from iris.kernel.wire import MAX_DEPTH
 
 Converter = Callable[[Any], Any]
@@ -272,6 +273,7 @@ def _pydantic(kind: Any, value: Any) -> Any:
 # -- back ----------------------------------------------------------------------------------------------------
 
 
+@interruptible
 def plain(value: Any) -> Any:
     """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
+from iris.kernel.interrupts import interruptible
 from iris.kernel.wire import Payload, encode_payload
 from iris.patterns.conversion import Converter, Mismatch, converter, plain
 from iris.patterns.failure_log import serving_log
@@ -52,6 +53,7 @@ def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHan
     return partial(_converted, handler, convert, both)
 
 
+@interruptible
 def _converted(handler: Callable[..., Any], convert: Converter, both: bool, request: Request) -> Any:
     payload = _payload(convert, request)
     return handler(payload, request) if both else handler(payload)
@@ -147,6 +149,7 @@ def _name(handler: Callable[..., Any]) -> str:
     return f"handler {getattr(handler, '__qualname__', repr(handler))}"
 
 
+@interruptible
 def encoded(value: Any, limit: int) -> Payload:
     """Return a payload as it travels: what ``encode_payload`` takes, and dataclasses, models and enumerations.
 

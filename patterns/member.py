@@ -21,6 +21,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import TunnelBroken
 from iris.kernel.ids import NodeId
+from iris.kernel.interrupts import interruptible
 from iris.kernel.values import dataclass
 from iris.patterns.adaptive import AdaptiveConcurrency
 from iris.patterns.broadcast_queue import BroadcastQueue
@@ -328,7 +329,8 @@ class Membership:
                         job = None
                 if job is not None:
                     self._cut_off(job)
-            except BaseException:  # the membership ends while the handler runs
+            except BaseException:  # the membership ends while the handler runs, or by it: a nursery takes no more tasks
+                self.draining = True
                 self._cancelled += job is not None
                 raise
             finally:
@@ -394,6 +396,7 @@ class Membership:
         self._expired += 1
         self._answer(job, (kinds.FAILURE, job.identifier, EXPIRED, "", 0), 0)
 
+    @interruptible  # also what it calls, conversion and handler: either may never end
     async def _call(self, job: Job) -> tuple[wire.Message, int]:
         request: Request | None = None
         try:
@@ -444,8 +447,10 @@ class Membership:
                 self._broadcasts_failed += not all(heard)
                 await trio.lowlevel.checkpoint_if_cancelled()  # a handler may have failed at that
         finally:
+            self.draining = True
             self.broadcasts.cancel()
 
+    @interruptible
     async def _hears(self, handler: BroadcastHandler, message: Message) -> bool:
         """Call one handler; one that fails must not end the others."""
         try:
@@ -473,13 +478,14 @@ class Membership:
         try:
             async with tunnel:
                 try:
-                    await handler(tunnel)
+                    await _talk(handler, tunnel)
                 except BaseException:
                     broken = tunnel.is_broken
                     raise
         except BaseException as error:  # the opener is told by the tunnel; one bad handler must not end the others
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
+                self.draining = True
                 self._tunnels_cancelled += 1
                 raise
             self._tunnels_failed += 1
@@ -515,3 +521,8 @@ class Membership:
         for job in self._running:
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
         self.failures.write_off()
+
+
+@interruptible  # and nothing else of what serves a tunnel: it must count and close it
+async def _talk(handler: TunnelHandler, tunnel: Tunnel) -> None:
+    await handler(tunnel)

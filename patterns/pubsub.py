@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Final, final
@@ -19,6 +19,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.ids import Entropy, NodeId, check_name, qualified
+from iris.kernel.interrupts import protected_context
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.beginnings import Beginnings
 from iris.patterns.confirming import REPEATED, Confirming
@@ -171,7 +172,7 @@ class PubSub:
 
     # -- subscribing ----------------------------------------------------------------------------------------
 
-    @asynccontextmanager
+    @protected_context
     async def subscribe(
         self,
         pattern: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, final
 
@@ -15,6 +14,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, RequestTimeout
 from iris.kernel.ids import NodeId
+from iris.kernel.interrupts import protected_context
 from iris.patterns.directory import Directory, nobody_serves
 from iris.patterns.inquiry import Inquiry
 from iris.patterns.relays import Relays, stands_alone
@@ -118,7 +118,7 @@ class Surveys:
         self._relays = relays
         self._config = config
 
-    @asynccontextmanager
+    @protected_context
     async def open(
         self,
         cluster: str,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, final
 import trio
 
 from iris.kernel.errors import PayloadTooLarge
+from iris.kernel.interrupts import interruptible
 from iris.kernel.values import dataclass
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def send_file(tunnel: Tunnel, path: str | PathLike[str], progress: Progres
             await tunnel.send(data)
             done += len(data)
             if progress is not None:
-                progress(done, max(done, expected))
+                _tell(progress, done, expected)
         await tunnel.send(["sha256", digest.hexdigest(), done])
     return FileSummary(size=done, sha256=digest.hexdigest())
 
@@ -127,7 +128,7 @@ async def receive_file(
                 raise _too_large(tunnel, done, max_bytes)
             await trio.to_thread.run_sync(write, file, piece)
             if progress is not None:
-                progress(done, max(done, expected))
+                _tell(progress, done, expected)
         if piece != ["sha256", digest.hexdigest(), done]:
             raise tunnel._fail(
                 f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"
@@ -162,3 +163,8 @@ def _too_large(tunnel: Tunnel, size: int, limit: int) -> PayloadTooLarge:
     reason = f"a file of at least {size} bytes: the receiver takes {limit}"
     tunnel.abort(reason)
     return PayloadTooLarge(reason)
+
+
+@interruptible
+def _tell(progress: Progress, done: int, expected: int) -> None:
+    progress(done, max(done, expected))

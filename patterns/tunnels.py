@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Final, final
 
 import trio
@@ -24,6 +23,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.ids import NodeId, cluster_of
+from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.directory import Directory, Picker, nobody_serves
 from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
@@ -91,7 +91,7 @@ class Tunnels:
 
     # -- opening --------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
+    @protected_context
     async def open(
         self,
         cluster: str,

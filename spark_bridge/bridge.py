@@ -17,6 +17,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.ids import Entropy, check_name
+from iris.kernel.interrupts import protected_context
 from iris.patterns.shards import Share, check_share
 from iris.patterns.topics import check_pattern
 from iris.spark_bridge.clock import MemberClock
@@ -44,7 +45,7 @@ MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
 
 
-@asynccontextmanager
+@protected_context
 async def open_bridge(
     node: Node,
     *,

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import trio
 
+from iris.kernel.interrupts import protect_package
 from iris.kernel.unexpected import note_unexpected
 
 
@@ -23,6 +24,7 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
     group.  A group that the block itself raises stays one.  What a task raises and Iris did not expect says what to
     report.
     """
+    protect_package()  # also what was loaded since: what tasks begin with has nothing around it
     with _alone():
         async with trio.open_nursery() as around:
             nursery: trio.Nursery = await around.start(_host)

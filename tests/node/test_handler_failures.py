@@ -233,3 +233,53 @@ async def test_a_thread_that_fails_when_nobody_waits_for_it_any_more_is_logged(
             log.removeFilter(note)
         assert 'raise OSError("too late")' in caplog.text
         assert "nobody waits" in logged(caplog)[0].getMessage()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_when_a_handler_ends_the_program_others_are_told_that_they_were_not_served(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    service = failing()
+
+    @service.request("exit")
+    async def end_the_program(request: iris.Request) -> None:
+        raise error
+
+    refused: list[iris.IrisError] = []
+
+    async def ask(shop: iris.Node) -> None:
+        with pytest.raises(iris.Unknown):
+            await shop.request("failing", operation="exit")
+
+    async def ask_later(shop: iris.Node) -> None:
+        await trio.sleep(0.5)
+        with pytest.raises(iris.NotSent) as caught:
+            await shop.request("failing")
+        refused.append(caught.value)
+        with pytest.raises(iris.NotSent) as caught:
+            async with shop.open_tunnel("failing"):
+                pass
+        refused.append(caught.value)
+
+    async def serve() -> None:
+        async with (
+            trio.open_nursery() as nursery,
+            open_network(seed=2) as network,
+            network.open_node("shop") as shop,
+            network.open_node("failing") as member,
+            member.join("failing", service),
+        ):
+            await shop.wait_for("failing")
+            nursery.start_soon(ask, shop)
+            nursery.start_soon(ask_later, shop)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(1)
+
+    with pytest.raises(BaseExceptionGroup) as ended:
+        await serve()
+    assert ended.value.subgroup(error) is not None
+    assert len(refused) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -1,0 +1,147 @@
+"""Where Ctrl-C may strike: in the program that uses Iris, and not within Iris.
+
+trio raises ``KeyboardInterrupt`` wherever SIGINT finds the interpreter, unless a function on the stack is protected:
+then it is raised at the next checkpoint of the main task.  Between two lines of Iris it would leave half-changed what
+other tasks rely on: a task that was to be woken and waits no more, for one, ends trio with ``TrioInternalError``.
+
+trio looks at the innermost function on the stack that is marked one way or the other.  So
+
+- the functions of the package are protected, and with them all that is called from there;
+- the few functions that call the code of users are ``interruptible``: a handler may never end by itself;
+- blocks that users enter are made by ``protected_context``, because the standard library's are not protected.
+
+A mark costs nothing while the code runs: it is looked for when a signal comes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
+from types import CodeType, FunctionType, ModuleType, TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, cast, final
+
+import trio
+
+_PACKAGE: Final = f"{__name__.partition('.')[0]}."
+_ASYNC: Final = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
+_KINDS: Final = frozenset((FunctionType, property, staticmethod, classmethod))
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_interruptible: Final[set[int]] = set()
+"""The ``id`` of the code of functions, which lives as long as they do."""
+_protected: Final[set[str]] = set()
+"""Names of the modules whose functions are."""
+_looked_at = 0
+"""How many modules of all packages there were when every one of this package was protected."""
+
+
+def interruptible(function: _F) -> _F:
+    """Mark a function that calls the code of users: ``KeyboardInterrupt`` may strike there, and in what it calls.
+
+    It may strike in the function itself, too, which must bear it like an exception of what it calls.
+    """
+    marked = cast("FunctionType", function)
+    _interruptible.add(id(marked.__code__))
+    trio.lowlevel.disable_ki_protection(marked)
+    return function
+
+
+def protect_package() -> None:
+    """Protect the functions of the package's modules that are loaded.  Done before, it costs nothing.
+
+    Modules that are loaded later are protected when it is called again: each background nursery does so.
+    """
+    global _looked_at  # noqa: PLW0603 -- marks are one for each process, as code is
+    present = len(sys.modules)
+    if present == _looked_at:
+        return
+    complete = True
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE) and name not in _protected:
+            if getattr(module.__spec__, "_initializing", False):  # another thread loads it: not all is there yet
+                complete = False
+                continue
+            for code in _codes_of(module):
+                if id(code) not in _interruptible:
+                    trio.lowlevel.enable_ki_protection(_Code(code))
+            _protected.add(name)
+    _looked_at = present if complete else 0
+
+
+def _codes_of(module: ModuleType) -> list[CodeType]:
+    """Return the code of what a module defines and others may call first, with no other function of Iris around it.
+
+    That is async functions, which tasks begin with, and those with public names, which users call, with what is defined
+    within them.  All other functions are called by these; with them this would take twice the time.
+    """
+    names, name = vars(module), module.__name__
+    defined = list(names.values())  # at once: another thread may load a module of this package, which is then a name
+    codes: list[CodeType] = []
+    for space in (
+        defined,
+        *[vars(one).values() for one in defined if isinstance(one, type) and one.__module__ == name],
+    ):
+        for one in space:
+            kind: type[Any] = type(one)
+            if kind in _KINDS:
+                function: Any = one if kind is FunctionType else one.fget if kind is property else one.__func__
+                if getattr(function, "__globals__", None) is not names:  # it is contextlib's, which everybody uses
+                    function = getattr(function, "__wrapped__", None)
+                if type(function) is FunctionType and function.__globals__ is names:
+                    code = function.__code__
+                    if code.co_flags & _ASYNC or code.co_name[0] not in "_<":
+                        codes.append(code)
+    for code in codes:  # which grows meanwhile
+        codes += [one for one in code.co_consts if type(one) is CodeType]
+    return codes
+
+
+@final
+class _Code:
+    """What trio marks is the code of a function: so here is something that has one."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.__code__: CodeType = code
+
+
+def protected_context(
+    function: Callable[_P, AsyncIterator[_T]],
+) -> Callable[_P, AbstractAsyncContextManager[_T]]:
+    """As ``asynccontextmanager``, for blocks that users enter: entering and leaving them is not interrupted.
+
+    The standard library's own functions around ``function`` are everybody's and not protected: interrupted there, the
+    block would be left without its end.
+    """
+    opened = asynccontextmanager(function)
+
+    @wraps(function)
+    def enter(*args: _P.args, **kwargs: _P.kwargs) -> AbstractAsyncContextManager[_T]:
+        return _Block(opened(*args, **kwargs))
+
+    return enter
+
+
+@final
+class _Block(AbstractAsyncContextManager[_T]):
+    """A block that users enter."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: AbstractAsyncContextManager[_T]) -> None:
+        self._block: Final = block
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> _T:
+        return await self._block.__aenter__()
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, traceback)
