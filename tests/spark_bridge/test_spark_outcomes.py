@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import iris
 from iris._command import run_command
 from tests.support.arrivals import FakeEvent, make_store
-from tests.support.bridges import BridgeProcess, publish
+from tests.support.bridges import BridgeProcess, forget, publish
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -99,6 +99,7 @@ def test_a_member_that_is_away_is_missed_though_lost_data_is_no_error(
             spark.read.format("iris").options(**options).load()
         second.start()
         assert read_all(frame, tmp_path / "checkpoint") == [(1, b"two")]
+    forget("bridge.a", "bridge.b")  # the session reads on, and knows them
 
 
 # -- who may read ---------------------------------------------------------------------------------------------
