@@ -370,7 +370,8 @@ class Node:
 
         Args:
             pattern: a topic in which ``*`` stands for one token and a last ``>`` for the rest.
-            group: each event goes to one subscriber of the group.
+            group: each event goes to one subscriber of the group, in turns.  What still waits when the block ends goes
+                to another one on this node, or is lost and reported to its publisher.
             overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
             limits: of events waiting here; by default those of ``Config``.

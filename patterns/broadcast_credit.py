@@ -33,24 +33,13 @@ OVERHEAD: Final = 4 * KIB
 INITIAL: Final = 256 * KIB
 """What a sender may have on the way to a member from which it has no report: 64 small broadcasts."""
 
-_MAX: Final = 2**62
+_FAR: Final = wire.MAX_NUMBER
 """No position is as great: 2**50 broadcasts come before."""
 
 
 def cost(payload: wire.Payload, headers: wire.Headers) -> int:
     """Return what a broadcast costs."""
     return wire.payload_size(payload) + wire.headers_size(headers) + OVERHEAD
-
-
-def number_untrusted(value: object) -> int:
-    """Return a position, a cost or a count that a peer has sent.
-
-    Raises:
-        RemoteProtocolError: it is none.
-    """
-    if type(value) is not int or not 0 <= value < _MAX:
-        raise RemoteProtocolError("credit for broadcasts is counted in whole numbers from 0 to below 2**62")
-    return value
 
 
 class Report(NamedTuple):
@@ -79,7 +68,7 @@ def report_untrusted(message: wire.Message) -> tuple[str, Report]:
     _, cluster, *numbers = message
     if type(cluster) is not str:
         raise RemoteProtocolError("credit for broadcasts names a cluster")
-    return cluster, Report(*map(number_untrusted, numbers))
+    return cluster, Report(*(wire.number_untrusted(number, "credit for broadcasts") for number in numbers))
 
 
 @final
@@ -192,7 +181,7 @@ class Flow:
         receivers: list[NodeId] = []
         passed_over: list[NodeId] = []
         short: list[NodeId] = []
-        horizon = _MAX
+        horizon = _FAR
         for node in members:
             window = self.windows.get(node)
             if window is None:

@@ -220,9 +220,9 @@ class Confirming:
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
                 run.pending[subscriber.members[0]] = 0
-        for node, terms in state.choose(run.key, run.first, publishing.is_fit):
-            if terms.group not in groups:
-                publishing.post_to(node, run.message(terms.group), run.size, count)
+        for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
+            if group not in groups:
+                publishing.post_to(node, run.message(group), run.size, count)
         self._ask(run, subscribers)
 
     def forget(self, run: Unconfirmed) -> None:

@@ -83,6 +83,13 @@ class Run:
         """The publishing node."""
         return self.sender.node
 
+    def cut(self) -> None:
+        """Forget the events that were thrown out or taken."""
+        if self.next:
+            self.payloads = self.payloads[self.next :]
+            self.first, self.confirm = self.first + self.next, self.confirm and self.confirm + self.next
+            self.next = 0
+
     @property
     def left(self) -> int:
         """How many events were not thrown out."""

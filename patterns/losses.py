@@ -38,6 +38,7 @@ class PublishStatistics:
     """What became of the events that this node has published, as far as a publisher can know.
 
     ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.
+    Of events for groups it is known later what was lost: they count as handed over until then.
     """
 
     published: int
@@ -49,7 +50,7 @@ class PublishStatistics:
     handed_over: int
     """Taken by the link."""
     lost: Mapping[str, int]
-    """Not taken by the link, by reason."""
+    """Not taken by the link, and of events for groups what was lost after that, by reason."""
     dropped: int
     """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
     refused: int
@@ -83,9 +84,13 @@ class LossReports:
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)
-            gathered, self._gathered = self._gathered, {}
-            for node, topics in gathered.items():
-                self._tell(node, list(topics.items()))
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell the publishers now."""
+        gathered, self._gathered = self._gathered, {}
+        for node, topics in gathered.items():
+            self._tell(node, list(topics.items()))
 
     def _tell(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
         peer = self._mesh.peer(node)

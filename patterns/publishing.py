@@ -12,8 +12,9 @@ subscriber.
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, final
 
@@ -33,8 +34,10 @@ from iris.patterns.counters import Tally
 from iris.patterns.durable_names import NameId
 from iris.patterns.event_feed import Outlet
 from iris.patterns.event_trees import EventTrees
+from iris.patterns.group_books import GroupBooks
 from iris.patterns.handlers import encoded
-from iris.patterns.interest import InterestTable, Terms
+from iris.patterns.interest import InterestTable
+from iris.patterns.rotation import Rotation
 from iris.patterns.shards import ShardMap, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
 
@@ -73,10 +76,11 @@ class Topic:
     Attributes:
         sequence: number of the last event.
         links: to the nodes that get every event; one of them may lead to many, over a tree.
-        grouped: for each group, the nodes of which one gets each event.
+        grouped: for each group, the turns of the nodes of which one gets each event.
         shared: for each group that divides events by shard, the number of shards and the node of each.
         every: all of these links.
-        held: nodes that have asked for a pause.
+        held: nodes that have asked for a pause, and that no other one can stand in for.
+        resting: all nodes that have asked for one: they have no turns in groups.
         unconfirmed: the numbers with which runs of events begin that wait to be confirmed, in order; None: none did.
         away: durable subscribers that were away when this was last looked up.
         patient: links to nodes that want publishers to wait, however slow they are.
@@ -97,6 +101,7 @@ class Topic:
         "milestones",
         "patient",
         "raised",
+        "resting",
         "sequence",
         "shared",
         "unconfirmed",
@@ -108,10 +113,11 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
-        self.grouped: tuple[list[tuple[NodeId, Terms]], ...] = ()
+        self.grouped: tuple[tuple[str, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
+        self.resting: tuple[NodeId, ...] = ()
         self.patient: frozenset[Outlet] = _NOBODY
         self.lost = self.raised = 0
         self.had_durable = False
@@ -154,26 +160,32 @@ class Topic:
                 self.milestones = (self.milestones[0], published, self.sequence)
         self.away = frozenset(left) if left else _NOBODY_AWAY
 
-    def choose(self, key: str | None, turn: int, fit: Callable[[NodeId], bool]) -> list[tuple[NodeId, Terms]]:
-        """Return one node of each group that wants the topic: by key where there is one, else by ``turn``.
+    def choose(
+        self, key: str | None, fit: Callable[[NodeId], bool], outstanding: Callable[[NodeId], int]
+    ) -> list[tuple[NodeId, str]]:
+        """Return one node of each group that wants the topic, with the group: by key where there is one, else in turns.
 
-        Turns are the topic's own: with one count for all topics, two that alternate would each have one node only.  Who
-        is not ``fit`` is passed over, if anybody is.
+        Who is not ``fit``, or asks for a pause, is passed over, if anybody else is not; see ``Rotation``.
 
         By key means rendezvous hashing: the same key goes to the same node while it lives, fit or not, and when a node
         goes only its own keys move.
         """
-        chosen: list[tuple[NodeId, Terms]] = []
-        for candidates in self.grouped:
+        chosen: list[tuple[NodeId, str]] = []
+        for group, turns in self.grouped:
             if key is not None:
-                chosen.append(max(candidates, key=lambda candidate: stable_hash(f"{key}\0{candidate[0]}")))
-                continue
-            one = candidates[turn % len(candidates)]
-            if len(candidates) > 1 and not fit(one[0]):
-                others = [candidate for candidate in candidates if fit(candidate[0])] or candidates
-                one = others[turn // len(candidates) % len(others)]
-            chosen.append(one)
+                node = owner(turns.members, key)
+            elif self.resting:
+                node = turns.take(lambda one: one not in self.resting and fit(one), outstanding)
+            else:
+                node = turns.take(fit, outstanding)
+            chosen.append((node, group))
         return chosen
+
+    def waits_for(self, key: str | None) -> bool:
+        """Tell whether an event with this key has to wait for somebody who has asked for a pause."""
+        if self.held or not self.resting:
+            return bool(self.held)
+        return key is not None and any(owner(turns.members, key) in self.resting for _, turns in self.grouped)
 
 
 @final
@@ -229,6 +241,9 @@ class Publishing:
         self._crowded = False
         """Whether a link had no room, so that the publisher is to wait."""
         self._shards: dict[int, ShardMap] = {}
+        self._rotations: dict[tuple[str, tuple[NodeId, ...]], Rotation[NodeId]] = {}
+        """The turns of each group, for each set of its nodes that want the same topics."""
+        self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
         self._held: dict[tuple[NodeId, str], tuple[NodeId, str]] = {}
         self._released = trio.lowlevel.ParkingLot()
@@ -242,6 +257,7 @@ class Publishing:
             changed=self.ways_changed,
             lost=self._count_lost,
         )
+        self.groups: Final = GroupBooks(mesh, self._count_group_lost)
         self.abroad: Copies | None = None
         """Takes events for nodes of other sites, if this node is at a site."""
         self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
@@ -263,6 +279,7 @@ class Publishing:
     def ways_changed(self) -> None:
         """The interest, the peers or the holds have changed: topics look again where their events go."""
         self._ways_version += 1
+        self._rotations.clear()
         self._run.end()
 
     def last_number(self, topic: str) -> int:
@@ -324,8 +341,8 @@ class Publishing:
             await trio.lowlevel.checkpoint()
             await self._wait_room(state)
             state = self.look_up(topic)
-        if state.held:
-            await self.wait_released(topic)
+        if state.resting and state.waits_for(key):
+            await self.wait_released(topic, key)
             state = self.look_up(topic)
         self._post_run(state, topic, key, flat, body, size)
         self._since_yield += size + _EVENT_OVERHEAD
@@ -354,8 +371,8 @@ class Publishing:
             run.taken, run.skipped = taken, skipped
             if not taken:
                 run.end()
-        for node, terms in state.choose(key, sequence, self.is_fit):
-            self.post_to(node, (kinds.EVENTS, topic, sequence, 0, terms.group, headers, key, payloads, since), size)
+        for node, group in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
+            self.post_to(node, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
         for group, (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
@@ -403,7 +420,15 @@ class Publishing:
     def post_to(self, node: NodeId, message: wire.Message, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
         peer = self._mesh.peer(node)
-        return peer is not None and self.post(peer.link, message, size, count)
+        if peer is None:
+            return False
+        if not message[4]:  # not for one of a group
+            return self.post(peer.link, message, size, count)
+        ledger = self.groups.ledger(node)
+        if not self.post(peer.link, message, size, count):
+            return False
+        ledger.sent += count
+        return True
 
     def post(
         self, link: Outlet, message: wire.Message, size: int, count: int = 1, growing: Growing | None = None
@@ -432,6 +457,11 @@ class Publishing:
         self.count_lost(topic, copies)
         self._tally.handed_over -= copies
         self._tally.lost["link full"] += copies
+
+    def _count_group_lost(self, reason: str, copies: int) -> None:
+        """Count events for groups that links had taken."""
+        self._tally.handed_over -= copies
+        self._tally.lost[reason] += copies
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
@@ -471,7 +501,8 @@ class Publishing:
         links: dict[NodeId, Link] = {}
         every: dict[Outlet, None] = {}
         patient: set[Outlet] = set()
-        grouped: dict[str, list[tuple[NodeId, Terms]]] = {}
+        grouped: dict[str, dict[NodeId, None]] = {}
+        needed: set[NodeId] = set()
         shared: dict[str, tuple[int, dict[int, NodeId]]] = {}
         far: dict[NodeId, Peer] = {}
         patient_far = False
@@ -485,6 +516,8 @@ class Publishing:
                 continue
             if terms.patient:
                 patient.add(peer.link)
+            if terms.group is None or terms.durable:
+                needed.add(node)
             if terms.group is None:
                 links[node] = peer.link
             elif terms.share:
@@ -493,7 +526,7 @@ class Publishing:
                 shared.setdefault(terms.group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
                 every[peer.link] = None
-                grouped.setdefault(terms.group, []).append((node, terms))
+                grouped.setdefault(terms.group, {})[node] = None
         before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
@@ -501,11 +534,17 @@ class Publishing:
             if patient_far:
                 patient.update(audiences)
         state.note_receivers(before, self.published, self.left(topic))
-        state.grouped = tuple(grouped.values())
+        state.grouped = tuple((group, self._rotation(group, nodes)) for group, nodes in sorted(grouped.items()))
         state.shared = shared or _UNSHARED
         state.every = tuple({**dict.fromkeys(state.links), **every})
         state.patient = frozenset(patient) if patient else _NOBODY
-        state.held = tuple(node for node, _ in self._holds.match(topic))
+        state.resting = tuple({node: None for node, _ in self._holds.match(topic)})
+        if state.resting:
+            for _, turns in state.grouped:
+                if all(node in state.resting for node in turns.members):
+                    needed.update(turns.members)
+            needed.update(node for _, nodes in state.shared.values() for node in nodes.values())
+        state.held = tuple(node for node in state.resting if node in needed)
         state.version = self._ways_version
         return state
 
@@ -517,6 +556,14 @@ class Publishing:
                 break
             self._topics.move_to_end(topic)
         self._topics.popitem(last=False)
+
+    def _rotation(self, group: str, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
+        """Return the turns of a group's nodes; topics that go to the same ones share them."""
+        members = tuple(sorted(nodes))
+        turns = self._rotations.get((group, members))
+        if turns is None:
+            turns = self._rotations[group, members] = Rotation(members, self._rng)
+        return turns
 
     def shard_of(self, of: int, key: str | None, topic: str, publisher: NodeId | None = None) -> int:
         """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards.
@@ -551,9 +598,9 @@ class Publishing:
             self._released.unpark_all()
             self.ways_changed()
 
-    async def wait_released(self, topic: str) -> None:
-        """Wait until no subscriber of a topic asks for a pause."""
-        while self.look_up(topic).held:
+    async def wait_released(self, topic: str, key: str | None = None) -> None:
+        """Wait until no subscriber that is to get an event on a topic, with this key, asks for a pause."""
+        while self.look_up(topic).waits_for(key):
             await self._released.park()
 
     def interest_ended(self, node: NodeId) -> None:
@@ -567,6 +614,7 @@ class Publishing:
         """The end of a pause may be lost: a node that still needs one asks again.  So may a key."""
         if self.abroad is not None:
             self.abroad.peer_reset(node)
+        self.groups.peer_reset(node)
         self.release_all(node)
         self.trees.peer_reset(node)
 
@@ -574,6 +622,7 @@ class Publishing:
         """A node gets nothing any more, and holds up nobody."""
         if self.abroad is not None:
             self.abroad.peer_gone(node)
+        self.groups.peer_gone(node)
         self.release_all(node)
         self.trees.peer_gone(node)
         self.ways_changed()
@@ -582,6 +631,11 @@ class Publishing:
         """End every pause that a node has asked for."""
         for entry in [entry for entry in self._held if entry[0] == node]:
             self._release(entry)
+
+
+def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
+    """Return which of a group's nodes events with a key go to."""
+    return max(nodes, key=lambda node: stable_hash(f"{key}\0{node}"))
 
 
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:

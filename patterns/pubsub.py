@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,11 +30,13 @@ from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.event_relays import EventRelays
 from iris.patterns.events import Run, check_run_untrusted, labels_size
 from iris.patterns.foreign_subscribers import check_foreign, foreign_realm
+from iris.patterns.group_books import GroupReports
 from iris.patterns.heard_copies import HeardCopies
 from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing
 from iris.patterns.retention import Retention, check_retained_untrusted
+from iris.patterns.rotation import Rotation
 from iris.patterns.service import callers
 from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
@@ -97,7 +100,10 @@ class PubSub:
         """Those to topics of other realms, each with the alias of its realm before it."""
         self._every: dict[Subscription, Terms] = {}
         self._holding: Counter[str] = Counter()
-        self._turn = 0
+        self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
+        """Of the subscriptions of this node that are in one group and want the same topics."""
+        self._rng = random.Random(mesh.node)  # decides about nothing but turns
+        self._groups = GroupReports(mesh)
         self._senders: dict[NodeId, Sender] = {}
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = Beginnings()
@@ -124,7 +130,7 @@ class PubSub:
     async def run(self) -> None:
         """Look after what needs the time, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for part in (self._reports, self._relays, self._untold, self.publishing.trees):
+            for part in (self._reports, self._groups, self._relays, self._untold, self.publishing.trees):
                 nursery.start_soon(part.run)
             if self.publishing.abroad is not None:
                 nursery.start_soon(self.heard.run)
@@ -223,8 +229,9 @@ class PubSub:
             confirm=self._send_confirmations,
             delay=self._send_delay,
             hold=partial(self._send_hold, pattern),
-            report=self._reports.note,
+            report=self._reports.note if group is None else self._count_dropped,
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
+            settled=self._groups.settled,
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
@@ -234,6 +241,7 @@ class PubSub:
             self._every[subscription] = terms
             matcher = self._subscriptions if realm is None else self._foreign
             matcher.add(pattern, subscription)
+            self._turns.clear()
             try:
                 change = self._own.add(terms)
                 if change is not None:
@@ -250,11 +258,28 @@ class PubSub:
                 subscription.close()
                 matcher.remove(pattern, subscription)
                 del self._every[subscription]
+                self._turns.clear()
                 change = self._own.remove(terms)
                 if change is not None:
                     self._tell_all(change)
                     self._tell_realm(realm)
                 subscription.release()
+                if group is not None:
+                    self._leave_group(subscription)
+
+    def _leave_group(self, subscription: Subscription) -> None:
+        """What waits at a subscription that has ended goes to another one of its group here, or is lost, and told."""
+        for run in subscription._abandon():
+            takers = [one for one in self._subscriptions.match(run.topic) if one.group == subscription.group]
+            taker = self._taker(takers, run.publisher, run.topic, run.key, durable=subscription.durable)
+            if taker is None:
+                subscription._count_abandoned(run)
+            else:
+                subscription._count_moved(run)
+                taker._deliver(run)
+        # Now, because the node may be about to leave: publishers would take for lost what is not reported.
+        self._reports.flush()
+        self._groups.flush()
 
     def end_subscriptions(self) -> None:
         """Let consumers take what waits, and then end their iterations: nothing comes any more."""
@@ -382,6 +407,8 @@ class PubSub:
 
     def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
         _, topic, sequence, confirm, group, headers, key, payloads, since = message
+        if group:
+            self._groups.received(peer.node, len(payloads))
         realm = peer.identity.foreign
         if realm is None:
             if "/" in topic:
@@ -392,7 +419,7 @@ class PubSub:
         wanted = (self._subscriptions if realm is None else self._foreign).match(named)
         if not wanted:
             if group:
-                self._mesh.refusals[_NO_MEMBERS] += len(payloads)
+                self._count_no_members(peer.node, topic, len(payloads))
             return
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
@@ -410,20 +437,44 @@ class PubSub:
         elif group == REPEATED:
             takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
         else:
-            takers = [subscription for subscription in wanted if subscription.group == group]
-            if len(takers) > 1:
-                takers = [one for one in takers if self._has_shard(one, peer.node, topic, key)]
-                if confirm:
-                    takers = [one for one in takers if one.durable] or takers
-            if not takers:
-                self._mesh.refusals[_NO_MEMBERS] += len(payloads)
+            members = [subscription for subscription in wanted if subscription.group == group]
+            taker = self._taker(members, peer.node, topic, key, durable=confirm > 0)
+            if taker is None:
+                self._count_no_members(peer.node, topic, len(payloads))
                 return
-            self._turn += 1
-            takers = [takers[(self._turn if key is None else stable_hash(key)) % len(takers)]]
+            takers = [taker]
         for subscription in takers:
             subscription._deliver(
                 Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
+
+    def _taker(
+        self, members: list[Subscription], publisher: NodeId, topic: str, key: str | None, *, durable: bool
+    ) -> Subscription | None:
+        """Return which subscription of a group on this node takes an event; a durable one, if that is wanted."""
+        if len(members) > 1:
+            members = [one for one in members if self._has_shard(one, publisher, topic, key)]
+            if durable:
+                members = [one for one in members if one.durable] or members
+        if len(members) < 2:
+            return members[0] if members else None
+        if key is not None:
+            return members[stable_hash(key) % len(members)]
+        every = tuple(members)
+        turns = self._turns.get(every)
+        if turns is None:
+            turns = self._turns[every] = Rotation(every, self._rng)
+        return turns.take(lambda _: True, lambda one: one._waits())
+
+    def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
+        """Count events that were on their way to a group when its last member left."""
+        self._mesh.refusals[_NO_MEMBERS] += count
+        self._count_dropped(publisher, topic, count, 0)
+
+    def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Count events for groups that nobody gets."""
+        self._reports.note(publisher, topic, dropped, refused)
+        self._groups.settled(publisher, dropped + refused)
 
     def _check_own_untrusted(self, topic: str) -> None:
         """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
@@ -504,6 +555,7 @@ class PubSub:
             self.interest_changed()
             self.publishing.ways_changed()
         self.publishing.peer_reset(peer.node)
+        self._groups.peer_reset(peer.node)
         if not peer.other_realm:
             self.retention.peer_reset(peer)
         self._tell_everything(peer)
@@ -533,6 +585,7 @@ class PubSub:
         self._relays.peer_gone(node)
         self.heard.peer_down(node)
         self.publishing.peer_gone(node)
+        self._groups.forget(node)
         self.confirming.lost(node)
         self.confirming.interest_changed()
         self._known_news.unpark_all()

@@ -16,7 +16,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE
-from iris.patterns.broadcast_credit import cost, number_untrusted
+from iris.patterns.broadcast_credit import cost
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
 from iris.patterns.remembered import Remembered
@@ -176,7 +176,7 @@ class Serving:
         if not wire.is_payload(payload):
             raise RemoteProtocolError("a broadcast carries a payload")
         decoded = wire.decode_headers_untrusted(headers)
-        begin, price = number_untrusted(position), cost(payload, headers)
+        begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
         if membership is None:  # its sender has not heard yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
@@ -196,7 +196,7 @@ class Serving:
         _, cluster, end = message
         membership = self.memberships.get(cluster)
         if membership is not None:  # else the sender hears soon that this node has left
-            membership.broadcasts.ask(peer.node, number_untrusted(end))
+            membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
 
     # -- answering ------------------------------------------------------------------------------------------
 

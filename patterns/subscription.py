@@ -73,7 +73,7 @@ class SubscriptionStatistics:
     received: int
     delivered: int
     dropped: int
-    """Turned away or thrown out because too many waited."""
+    """Turned away or thrown out because too many waited, or still there when this member of a group left."""
     missed: int
     """Lost before they arrived: a publisher's numbering showed a gap."""
     refused: int
@@ -113,7 +113,10 @@ class Subscription:
         "_received",
         "_refused",
         "_report",
+        "_run_left",
         "_runs",
+        "_settled",
+        "_settling",
         "_turn_began",
         "_turn_events",
         "_untaken",
@@ -141,6 +144,7 @@ class Subscription:
         hold: Callable[[bool], None],
         report: Callable[[NodeId, str, int, int], None],
         published: Callable[[NodeId, int], int | None],
+        settled: Callable[[NodeId, int], None],
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
             raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
@@ -156,6 +160,9 @@ class Subscription:
         self._hold = hold
         self._report = report
         self._published = published
+        self._settled = settled
+        self._settling: dict[NodeId, int] = {}
+        """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
         self._holding = False
@@ -166,6 +173,7 @@ class Subscription:
         self._events: Iterator[Event] = iter(())
         """The same, as events."""
         self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
+        self._run_left = 0  # how many there were when the run began
         self._waiting = 0
         self._waiting_bytes = 0
         self._refused = self._received = self._delivered = self._dropped = self._missed = 0
@@ -334,6 +342,8 @@ class Subscription:
         for event in self._events:
             return event
         self._note_taken()
+        if self._settling:
+            self._settle()
         if self._turn_events >= _TURN_EVENTS:
             await self._pass_turn()
         while not self._runs:
@@ -361,8 +371,19 @@ class Subscription:
         self._delivered += taken
         if not untaken and self._current is not None:
             self._waiting_bytes -= self._current.size
+            if self.group is not None:
+                self._count_taken(self._current.publisher, self._run_left)
             self._current = None
             self._go_on()
+
+    def _count_taken(self, publisher: NodeId, count: int) -> None:
+        self._settling[publisher] = self._settling.get(publisher, 0) + count
+
+    def _settle(self) -> None:
+        """The consumer has come back: it is done with what it had taken."""
+        settling, self._settling = self._settling, {}
+        for publisher, count in settling.items():
+            self._settled(publisher, count)
 
     def _next_run(self) -> Run:
         run = self._runs.popleft()
@@ -372,7 +393,7 @@ class Subscription:
 
     def _begin_run(self) -> None:
         run = self._current = self._next_run()
-        self._untaken = run.left
+        self._untaken = self._run_left = run.left
         self._turn_events += run.left
         payloads = self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
         missed = itertools.chain((run.missed,), itertools.repeat(0))
@@ -426,6 +447,8 @@ class Subscription:
         Raises:
             trio.EndOfChannel: the subscription was closed.
         """
+        if self._settling:
+            self._settle()
         await self._pass_turn()
         while not self._runs:
             if self._closed:
@@ -436,13 +459,12 @@ class Subscription:
         count = 0
         while self._runs and (not runs or count + self._runs[0].left <= max_events):
             run = self._next_run()
-            if run.next:
-                run.payloads = run.payloads[run.next :]
-                run.first, run.confirm = run.first + run.next, run.confirm and run.confirm + run.next
-                run.next = 0
+            run.cut()
             runs.append(run)
             count += len(run.payloads)
             self._waiting_bytes -= run.size
+            if self.group is not None:
+                self._count_taken(run.publisher, len(run.payloads))
         self._waiting -= count
         self._delivered += count
         self._go_on()
@@ -477,6 +499,40 @@ class Subscription:
         """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
+
+    def _waits(self) -> int:
+        """Return how many events wait here."""
+        self._note_taken()
+        return self._waiting
+
+    def _abandon(self) -> list[Run]:
+        """Give up what waits, as the subscription of a group has ended; the caller counts it, each run by itself."""
+        self._note_taken()
+        runs = list(self._runs)
+        if self._current is not None:
+            self._current.next = len(self._current.payloads) - self._untaken
+            runs.insert(0, self._current)
+            self._count_taken(self._current.publisher, self._run_left - self._untaken)
+        self._settle()
+        for run in runs:
+            run.cut()
+        self._runs = _NO_RUNS
+        self._current = None
+        self._payloads, self._events = iter(_NOTHING), iter(())
+        self._untaken = self._waiting = self._waiting_bytes = 0
+        return runs
+
+    def _count_abandoned(self, run: Run) -> None:
+        """Count a run that nobody takes any more.  What is to be confirmed its publisher sends to somebody else."""
+        self._dropped += len(run.payloads)
+        if run.confirm:
+            self._settled(run.publisher, len(run.payloads))
+        else:
+            self._report(run.publisher, run.topic, len(run.payloads), 0)
+
+    def _count_moved(self, run: Run) -> None:
+        """Count a run that another subscription of the group has taken over."""
+        self._received -= len(run.payloads)
 
     def release(self) -> None:
         """Ask publishers to pause no longer."""

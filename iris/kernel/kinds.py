@@ -46,6 +46,10 @@ RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies 
 BROADCAST_CREDIT: Final = 0x33  # (cluster: str, seen: int, queued: int, size: int, refused: int): of the receiver's
 BROADCAST_CREDIT_WANTED: Final = 0x34  # (cluster: str, end: int): nothing is on the way before this position: tell me
 
+# Events for groups: 0x38 - 0x3f.  A ledger is a number of the publisher's, for each node.
+GROUP_SENT: Final = 0x38  # (ledger: int, sent: int): so many events for groups were sent to the receiver before this
+GROUP_SETTLED: Final = 0x39  # (ledger: int, missing: int, settled: int): so many are lost, so many taken or dropped
+
 # Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)
 INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
 INTEREST_KNOWN: Final = 0x41  # (version: int, published: int): the sender publishes accordingly from here on

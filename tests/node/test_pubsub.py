@@ -269,7 +269,9 @@ async def test_a_worker_that_stands_still_gets_no_more_of_its_groups_events(auto
                 await trio.sleep(0.01)
             shares = [{event.payload for event in await take_waiting(events)} for events in (one, two)]
             lost = set(range(400)).difference(*shares)
-            assert lost == set(range(min(lost), max(lost) + 1, 3)), "each third one, as long as nobody could know"
+            rounds = range(min(lost) // 3, max(lost) // 3 + 1)
+            assert {number // 3 for number in lost} == set(rounds), "one in each round, as long as nobody could know"
+            assert len(lost) == len(rounds)
             assert len(lost) < 100, "that was for less than three seconds"
             assert abs(len(shares[0]) - len(shares[1])) < 10, "the others share what would have been its part"
             stopped.resume()
@@ -277,7 +279,9 @@ async def test_a_worker_that_stands_still_gets_no_more_of_its_groups_events(auto
             await trio.sleep(2)
             for number in range(90):
                 await writer.publish("work", number)
-            assert [len(await take_waiting(events)) for events in (one, two, three)] == [30, 30, 30]
+            counts = [len(await take_waiting(events)) for events in (one, two, three)]
+            assert sum(counts) == 90
+            assert max(counts) - min(counts) <= 2, "rounds begin where they were"
 
 
 async def test_two_of_a_group_on_one_node_share_its_events(autojump_clock: MockClock) -> None:

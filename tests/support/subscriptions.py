@@ -42,6 +42,7 @@ class Desk:
         self.labels = 0
         """Bytes of headers and key of each run."""
         self.reported: Counter[str] = Counter()
+        self.settled = 0
         self.beginnings = Beginnings()
         self.subscription = Subscription(
             ">",
@@ -56,6 +57,7 @@ class Desk:
             hold=self.holds.append,
             report=self.report,
             published=self.beginnings.published,
+            settled=self.settle,
         )
         self.arrived: Counter[str] = Counter()
 
@@ -64,6 +66,9 @@ class Desk:
 
     def delay(self, publishers: Iterable[NodeId], reason: str) -> None:
         self.delayed += [(node, reason) for node in publishers]
+
+    def settle(self, publisher: NodeId, count: int) -> None:
+        self.settled += count
 
     def report(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
         self.reported["dropped"] += dropped

@@ -1,0 +1,71 @@
+"""Turns of the members of a group (sans-IO): everybody has one in each round, in an order that changes with the round.
+
+The turns are the group's and not a topic's: of 300 topics with one event each, every one of three workers gets 100.
+The order is drawn anew for each round: in a fixed one two topics that alternate would each have one worker only.
+
+A member with much more outstanding than another one, drawn at random, leaves its turn to that one (the power of two
+choices): so a slow worker gets what it can do, and the others the rest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar, final
+
+_SLACK: Final = 64
+"""Events that a member may have outstanding more than twice as many as another one.  Members report what they have
+taken every 100 ms at most, so that quick ones seem to have some outstanding as well."""
+
+T = TypeVar("T")
+
+
+@final
+class Rotation(Generic[T]):
+    """Takes turns among members.
+
+    Args:
+        members: at least one, each once.
+        rng: draws the order of each round.
+    """
+
+    __slots__ = ("_draw", "_next", "_order", "members")
+
+    def __init__(self, members: Sequence[T], rng: random.Random) -> None:
+        self.members: Final = tuple(members)
+        self._draw = rng.random  # ``shuffle`` and ``randrange`` take ten times as long
+        self._order = list(members)
+        self._next = len(self._order)
+
+    def take(self, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
+        """Return whose turn it is.
+
+        Args:
+            fit: whoever is not is passed over, if anybody is.
+            outstanding: what a member was given and has not taken yet.
+        """
+        order = self._order
+        if len(order) == 1:
+            return order[0]
+        for _ in range(2):  # what is left of this round, and if nobody of that is fit, another one
+            for at in range(self._next, len(order)):
+                if fit(order[at]):
+                    order[at], order[self._next] = order[self._next], order[at]
+                    self._next += 1
+                    return self._relieved(order[self._next - 1], fit, outstanding)
+            for at in range(len(order) - 1, 0, -1):
+                other = int(self._draw() * (at + 1))
+                order[at], order[other] = order[other], order[at]
+            self._next = 0
+        self._next = 1
+        return order[0]
+
+    def _relieved(self, member: T, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
+        """Return who takes the turn of a member: itself, unless it is busy and another one is not."""
+        busy = outstanding(member)
+        if busy > _SLACK:
+            at = int(self._draw() * (len(self._order) - 1))
+            other = self._order[at if at < self._next - 1 else at + 1]
+            if busy > 2 * outstanding(other) + _SLACK and fit(other):
+                return other
+        return member
