@@ -138,7 +138,7 @@ class ConfirmedEvents:
         left = self._timeout
         if self._foreign is not None and self._foreign.pending(topic):
             left = await self._foreign.reach(topic, within=self._timeout)
-        await self._confirming.wait_way(topic, trio.current_time() + left, self._timeout)
+        await self._confirming.wait_way(topic, key, trio.current_time() + left, self._timeout)
         self._post()  # of another task, which was faster
         run = self._open = _Open(topic, key, headers, flat, trio.current_time() + left)
         self._opened.wake()

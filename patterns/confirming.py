@@ -165,7 +165,7 @@ class Confirming:
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
-        await self.wait_way(topic, deadline, timeout)
+        await self.wait_way(topic, key, deadline, timeout)
         run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
         try:
             self.post(run)
@@ -173,8 +173,8 @@ class Confirming:
         finally:
             self.forget(run)
 
-    async def wait_way(self, topic: str, deadline: float, timeout: float) -> None:
-        """Wait until no subscriber of a topic asks for a pause, and the links that move have room.
+    async def wait_way(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
+        """Wait until nobody whom an event with this key is for asks for a pause, and the links that move have room.
 
         Raises:
             NotSent: there is no durable subscriber.
@@ -189,9 +189,9 @@ class Confirming:
                 raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
             # One that has a name is known for as long as it is to be waited for.
             state.had_durable = any(one.record is None for one in found.values())
-        if state.held:
+        if state.waits_for(key):
             with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic)
+                await publishing.wait_released(topic, key)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {timeout:g} s")
         for link in state.every:

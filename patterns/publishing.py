@@ -37,7 +37,7 @@ from iris.patterns.event_trees import EventTrees
 from iris.patterns.group_books import GroupBooks
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
-from iris.patterns.rotation import Rotation
+from iris.patterns.rotation import MAX_ROTATIONS, Rotation
 from iris.patterns.shards import ShardMap, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
 
@@ -562,6 +562,8 @@ class Publishing:
         members = tuple(sorted(nodes))
         turns = self._rotations.get((group, members))
         if turns is None:
+            if len(self._rotations) >= MAX_ROTATIONS:
+                self._rotations.clear()
             turns = self._rotations[group, members] = Rotation(members, self._rng)
         return turns
 

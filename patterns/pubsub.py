@@ -36,7 +36,7 @@ from iris.patterns.interest import InterestTable, OwnInterest, Terms
 from iris.patterns.losses import Losses, LossReports, PublishStatistics
 from iris.patterns.publishing import Publishing
 from iris.patterns.retention import Retention, check_retained_untrusted
-from iris.patterns.rotation import Rotation
+from iris.patterns.rotation import MAX_ROTATIONS, Rotation
 from iris.patterns.service import callers
 from iris.patterns.shards import Share, check_share, stable_hash
 from iris.patterns.subscription import Overflow, Subscription
@@ -463,6 +463,8 @@ class PubSub:
         every = tuple(members)
         turns = self._turns.get(every)
         if turns is None:
+            if len(self._turns) >= MAX_ROTATIONS:
+                self._turns.clear()
             turns = self._turns[every] = Rotation(every, self._rng)
         return turns.take(lambda _: True, lambda one: one._waits())
 

@@ -17,6 +17,10 @@ _SLACK: Final = 64
 """Events that a member may have outstanding more than twice as many as another one.  Members report what they have
 taken every 100 ms at most, so that quick ones seem to have some outstanding as well."""
 
+MAX_ROTATIONS: Final = 4096
+"""Sets of members whose turns are shared by topics.  Others choose patterns and topics, and so how many sets there are:
+beyond this, all are forgotten and topics that are looked up later share turns anew."""
+
 T = TypeVar("T")
 
 

@@ -326,6 +326,8 @@ PLAUSIBLE: dict[int, tuple[st.SearchStrategy[Any], ...]] = {
     kinds.BROADCAST: (names, headers, payloads, st.integers(0, 2**64 - 1) | small),
     kinds.BROADCAST_CREDIT: (names, *(st.integers(0, 2**64 - 1) | small for _ in range(4))),
     kinds.BROADCAST_CREDIT_WANTED: (names, st.integers(0, 2**64 - 1) | small),
+    kinds.GROUP_SENT: (small, st.integers(0, 2**64 - 1) | small),
+    kinds.GROUP_SETTLED: (small, *(st.integers(0, 2**64 - 1) | small for _ in range(2))),
     kinds.INTEREST: (small, st.booleans(), terms, terms),
     kinds.INTEREST_KNOWN: (st.integers(-(2**63), 2**64 - 1), small),
     kinds.EVENTS: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple), shares),

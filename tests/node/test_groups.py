@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -27,6 +28,12 @@ async def take(events: iris.Subscription, taken: list[object], pause: float = 0.
         if pause:
             await trio.sleep(pause)
         taken.append(event.payload)
+
+
+async def publish_confirmed(writer: iris.Node, count: int) -> None:
+    async with writer.confirming(timeout=5) as events:
+        for number in range(count):
+            await events.publish("work", number)
 
 
 async def test_many_topics_with_one_event_each_are_shared_evenly(autojump_clock: MockClock) -> None:
@@ -148,6 +155,23 @@ async def test_what_waits_at_a_member_that_leaves_goes_to_another_one_of_its_nod
             assert [event async for event in leaving] == []
         await trio.sleep(REPORTED)
         assert writer.statistics().publishing.dropped == 1
+
+
+async def test_events_that_were_taken_keep_their_numbers_when_the_rest_goes_to_another_member(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_stage() as stage:
+        (worker,), writer = await open_workers(stage, 1)
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            async with worker.subscribe("work", group="workers", durable=True) as leaving:
+                nursery.start_soon(publish_confirmed, writer, 20)
+                await trio.sleep(IN_FLIGHT)
+                taken = [await anext(leaving) for _ in range(5)]
+                staying = await stack.enter_async_context(worker.subscribe("work", group="workers", durable=True))
+            rest = await staying.receive_batch()
+            assert [event.payload for event in (*taken, *rest)] == list(range(20))
+            await leaving.confirm(taken)
+            await staying.confirm(rest)
 
 
 async def test_what_waits_at_a_member_that_leaves_in_order_is_in_the_publishers_books(
