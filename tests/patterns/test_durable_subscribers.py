@@ -408,6 +408,17 @@ async def test_a_subscriber_that_was_forgotten_may_come_again(autojump_clock: Mo
             await confirm(fleet["a"], "t")
 
 
+async def test_who_has_just_left_is_forgotten_also_while_its_node_is_busy(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "c") as fleet:
+        node = fleet["c"]
+        async with storing(node, "west"):
+            for number in range(10):
+                node.mesh.own.link.post((kinds.PING, number), 16)
+        await node.pubsub.forget_durable("west")
+        await trio.sleep(0.1)
+        await confirm_none(fleet["a"])
+
+
 async def test_who_is_there_is_not_forgotten(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "c") as fleet, storing(fleet["c"], "west"):
         with pytest.raises(ConfigError, match=r"'west' is there, at node .*: stop it"):
