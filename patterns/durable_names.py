@@ -122,16 +122,19 @@ def read_record_untrusted(signed: object, realm: bytes) -> DurableRecord:
         raise RemoteProtocolError(f"the record of a durable subscriber is at most {MAX_RECORD} bytes")
     try:
         identity, body = _verified_untrusted(signed, realm)
-        match unpack_untrusted(body):
-            case (str() as name, int() as version, str() as site, tuple() as patterns, group, tuple() as share) if (
+        fields = unpack_untrusted(body)
+        match cast("tuple[object, ...]", fields) if type(fields) is tuple else ():
+            case (str() as name, int() as version, str() as site, patterns, group, share) if (
                 is_name(name)
+                and type(patterns) is tuple
+                and type(share) is tuple
                 and type(version) is int
                 and 0 < version <= MAX_NUMBER
                 and (site == "" or is_name(site))
                 and len(cast("tuple[object, ...]", patterns)) <= MAX_PATTERNS
                 and all(map(is_pattern, cast("tuple[object, ...]", patterns)))
                 and (group is None or is_name(group))
-                and (share == () or (group is not None and is_share(share)))
+                and (share == () or (group is not None and is_share(cast("tuple[object, ...]", share))))
             ):
                 record = DurableRecord(
                     name=name,
@@ -165,6 +168,10 @@ def _verified_untrusted(signed: bytes, realm: bytes) -> tuple[PeerIdentity, byte
                     )
                     identity.verify_untrusted(_DOMAIN + body, signature)
                     return identity, body
+                case _:
+                    pass
+        case _:
+            pass
     raise RemoteProtocolError("the record of a durable subscriber is malformed")
 
 

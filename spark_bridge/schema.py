@@ -104,7 +104,8 @@ def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp
                 encodings += [None] * len(payloads)
             continue
         if encodings is None:
-            encodings = [None] * len(values)
+            encodings = []
+            encodings += [None] * len(values)
         for payload in payloads:
             value, encoding = _stored(payload)
             values.append(value)

@@ -40,9 +40,12 @@ def crowd(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     def members(node: iris.Node, cluster: str) -> tuple[Member, ...]:
         return seen.get(cluster, ())
 
+    def nodes(node: iris.Node) -> tuple[()]:
+        return ()
+
     monkeypatch.setattr(iris.Node, "clusters", clusters)
     monkeypatch.setattr(iris.Node, "members", members)
-    monkeypatch.setattr(iris.Node, "nodes", lambda node: ())
+    monkeypatch.setattr(iris.Node, "nodes", nodes)
     return desk
 
 

@@ -49,14 +49,18 @@ HOSTILE = "a\x1b]52;c;Zm9v\x07b\x9b2Jc\u202ed\r\x7fe"
 HARMLESS = r"a\x1b]52;c;Zm9v\x07b\x9b2Jc\u202ed\r\x7fe"
 
 
+def write_text_chunk(text: str) -> None:
+    write_chunk(text.encode())
+
+
 def test_what_others_sent_commands_no_terminal_and_goes_to_a_pipe_as_it_is(
     capsysbinary: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for write in (write_payload, write_line, lambda text: write_chunk(text.encode())):
+    for write in (write_payload, write_line, write_text_chunk):
         write(HOSTILE + "\n")
         assert capsysbinary.readouterr().out.decode().startswith(HOSTILE)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for write in (write_payload, write_line, lambda text: write_chunk(text.encode())):
+    for write in (write_payload, write_line, write_text_chunk):
         write(HOSTILE)
         assert capsysbinary.readouterr().out.decode().strip() == HARMLESS
     write_payload("two\nlines\tand a tab")

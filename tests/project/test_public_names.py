@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -82,7 +82,8 @@ def classes_in(hint: Any) -> Iterator[type]:
     if inspect.isclass(hint):
         yield hint
     for argument in typing.get_args(hint):
-        for part in argument if isinstance(argument, list) else [argument]:
+        parts = cast("list[Any]", argument) if isinstance(argument, list) else [argument]
+        for part in parts:
             yield from classes_in(part)
 
 
