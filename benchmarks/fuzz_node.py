@@ -115,6 +115,8 @@ class Stage:
         self.recording = Recording()
         self.attackers: list[Attacker] = []
         self.victims: list[Mesh] = []
+        self.nodes: dict[str, iris.Node] = {}
+        """By cluster and site."""
 
     @contextlib.asynccontextmanager
     async def open(self, seed: int) -> AsyncIterator[Callable[[], Any]]:
@@ -123,7 +125,9 @@ class Stage:
             network = await stack.enter_async_context(iris.testing.open_network(seed=seed))
 
             async def node(name: str, site: str) -> iris.Node:
-                return await stack.enter_async_context(network.open_node(name, site=site))
+                opened = await stack.enter_async_context(network.open_node(name, site=site))
+                self.nodes[f"{name}@{site}"] = opened
+                return opened
 
             async def gateway(site: str, *peers: str) -> tuple[iris.Node, Gateway]:
                 inner = await node("gateway", site)

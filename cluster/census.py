@@ -383,13 +383,13 @@ class Census:
     def compare_digest(self, buckets: object, entries: object, sender: NodeId) -> None:
         """A peer has listed what it holds live.  Raises RemoteProtocolError."""
         ground = self._ground
-        found = compared_untrusted(ground.view, buckets, entries)
         awaited = self._comparing.get(sender, set())
         listed = set(bytes_untrusted(buckets, BUCKETS, "a list of buckets"))
-        if not listed <= awaited:
+        if not (listed and listed <= awaited):
             # Told to nobody: of two comparisons begun in one moment only the first is answered, perhaps twice.
             ground.rejections["a digest that was not asked for"] += 1
             return
+        found = compared_untrusted(ground.view, buckets, entries)
         awaited -= listed
         for packed in pack_nodes(found.wanted):
             ground.send(sender, kinds.WANTED, packed, size=64 + len(packed))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Final, assert_never, final
+from typing import Final, assert_never, cast, final
 
 from iris.cluster.records import (
     MAX_SIGNATURE,
@@ -24,9 +24,11 @@ from iris.cluster.records import (
     statement_bytes,
     tuple_untrusted,
 )
+from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.values import dataclass
+from iris.kernel.wire import Message
 
 MAX_UPDATES: Final = 512
 """Updates in one message: half of what the decoder accepts as one array."""
@@ -36,7 +38,16 @@ _RENEWAL: Final = 1
 _CLAIM: Final = 2
 _ACCUSATION: Final = 3
 
+MAX_SIGNATURES: Final = 240
+"""Signatures in one message: receivers check ``work.MAX_CHECKS`` for one frame."""
+
 _RECORD_FIELDS: Final = 11
+_RECORD_SIGNATURES: Final = 3
+"""Its subject's, and the two in the papers with which that shows its key."""
+
+_WITH_UPDATES: Final = frozenset(
+    {kinds.PROBE, kinds.PROBE_ANSWER, kinds.PROBE_REQUEST, kinds.PROBE_REPORT, kinds.GOSSIP, kinds.STATE}
+)
 
 
 @final
@@ -133,6 +144,11 @@ def encode_update(update: Update) -> tuple[object, ...]:
             assert_never(update)
 
 
+def signatures_of(update: Update) -> int:
+    """Return how many signatures the receiver of an update checks, at most."""
+    return _RECORD_SIGNATURES if isinstance(update, NodeRecord) else 1
+
+
 def update_size(update: Update) -> int:
     """Return the bytes on the wire, rounded up."""
     match update:
@@ -146,6 +162,19 @@ def update_size(update: Update) -> int:
             return 32
         case _:
             assert_never(update)
+
+
+def signatures_in(message: Message) -> int:
+    """Return how many signatures the receiver of a message of membership checks, at most, whatever it is."""
+    if message[0] == kinds.JOIN:
+        return _RECORD_SIGNATURES
+    updates = message[-1]
+    if message[0] not in _WITH_UPDATES or type(updates) is not tuple:
+        return 0
+    found = 0
+    for update in cast("tuple[object, ...]", updates):
+        found += _RECORD_SIGNATURES if type(update) is tuple and len(update) == _RECORD_FIELDS else 1
+    return found
 
 
 def _never(node: object, incarnation: object, signature: object) -> bool:  # noqa: ARG001 -- the same whatever they are

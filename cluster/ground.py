@@ -9,7 +9,7 @@ from typing import Final, Protocol, final
 
 from iris.cluster.dissemination import Dissemination, sends
 from iris.cluster.effects import Changed, Effect, Rejected, Route, Send
-from iris.cluster.gossip import MAX_UPDATES, Accusation, Claim, Renewal, Update, encode_update, update_size
+from iris.cluster.gossip import MAX_SIGNATURES, Accusation, Claim, Renewal, Update, encode_update, update_size
 from iris.cluster.health import LocalHealth
 from iris.cluster.records import MemberState, NodeRecord
 from iris.cluster.suspicion import witnesses_needed
@@ -22,7 +22,8 @@ _PIGGYBACK_BYTES: Final = 2048
 """Updates that a probe carries along: it should stay one small packet or two."""
 
 _PIGGYBACK_UPDATES: Final = 16
-_GOSSIP_UPDATES: Final = MAX_UPDATES
+_GOSSIP_UPDATES: Final = MAX_SIGNATURES
+"""Most of so many are renewals and claims; of records there is room for a sixth."""
 
 _SMALL: Final = 64
 """Bytes of a message without updates, rounded up."""

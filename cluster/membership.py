@@ -20,7 +20,7 @@ import trio
 from iris.cluster.balancer import Balancer
 from iris.cluster.doubts import Doubts
 from iris.cluster.effects import Changed, Effect, Load, Rejected, Route, Send, Synchronized
-from iris.cluster.gossip import encode_update
+from iris.cluster.gossip import encode_update, signatures_in
 from iris.cluster.linking import Linking
 from iris.cluster.mesh import Mesh
 from iris.cluster.offences import Offences
@@ -38,11 +38,17 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, qualified
 from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import Message
+from iris.kernel.wire import CHECK, Message
 from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
+
+_TOGETHER: Final = 32
+"""Signatures in a message that travels with others: receivers check ``work.MAX_CHECKS`` for one frame."""
+
+_HELD_BACK_SIZE: Final = 4096
+"""Bytes of a message that was held back for a node: most of them, rounded up."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -367,6 +373,7 @@ class Membership:
     def _receive(self, peer: Peer, message: Message) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
+        self._mesh.work.check(signatures_in(message))
         self._swim.queue_delay = self.queue_delay()
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
         # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
@@ -385,7 +392,7 @@ class Membership:
         for effect in effects:
             match effect:
                 case Send():
-                    self._send(effect.node, effect.message)
+                    self._send(effect.node, effect.message, effect.size)
                 case Changed():
                     self._apply(effect)
                 case Route():
@@ -402,15 +409,21 @@ class Membership:
                 case _:
                     assert_never(effect)
 
-    def _send(self, node: NodeId, message: Message) -> None:
+    def _send(self, node: NodeId, message: Message, size: int) -> None:
         peer = self._mesh.peer(node)
-        if peer is not None:
-            try:
-                peer.link.post(message, 64)
-            except NotSent:
-                self.rejected["no room on the link"] += 1
+        if peer is None:
+            self._linking.hold(node, message)
             return
-        self._linking.hold(node, message)
+        checks = signatures_in(message)
+        try:
+            if checks > _TOGETHER:  # as much as a receiver checks for one frame
+                peer.link.cut()
+                peer.link.post(message, size)
+                peer.link.cut()
+            else:
+                peer.link.post(message, size + CHECK * checks)
+        except NotSent:
+            self.rejected["no room on the link"] += 1
 
     # -- who can be asked -----------------------------------------------------------------------------------
 
@@ -505,9 +518,9 @@ class Membership:
         """
         if peer.foreign:
             return
-        self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)))
+        self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)), self._swim.own.size)
         for message in self._linking.linked(peer.node):
-            self._send(peer.node, message)
+            self._send(peer.node, message, _HELD_BACK_SIZE)
         if peer.node in self._records:
             self._place(peer.node)
         self._changed.unpark_all()

@@ -36,12 +36,14 @@ from iris.cluster.reading import Reading
 from iris.cluster.receivers import MessageReceiver, Receivers
 from iris.cluster.redialling import Redialling, patience_of
 from iris.cluster.renewing import Renewing
+from iris.cluster.resets import Resets
 from iris.cluster.site_tags import SiteTag
 from iris.cluster.site_ways import Carrier, is_site_url, realm_of_url, site_url
 from iris.cluster.trust import check_identity, follow_trust
 from iris.cluster.turns import Turns
 from iris.cluster.via_ways import is_via_url, via_url
 from iris.cluster.ways import Ways
+from iris.cluster.work import Work
 from iris.kernel import kinds, wire
 from iris.kernel.background import open_background
 from iris.kernel.bulk import BulkSource
@@ -123,7 +125,9 @@ class Mesh:
             outgoing_to=self.outgoing_to,
             own_urls=self.own_urls,
         )
-        self.reading: Final = Reading(transport, self._receive_untrusted)
+        self.work = Work()
+        """What may still be done for the frame that is being handled."""
+        self.reading: Final = Reading(transport, self._receive_direct)
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
         self._receivers = Receivers(self.refusals, self._failed_to_take)
@@ -163,7 +167,8 @@ class Mesh:
         self.on(kinds.PING, 1, self._barriers.receive_ping)
         self.on(kinds.PONG, 1, self._barriers.receive_pong)
         self._farewells: Final = Farewells(self, nursery)
-        self.on(kinds.RESET, 0, lambda peer, _: self._tell_reset(peer))
+        self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
+        self.on(kinds.RESET, 0, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
@@ -384,6 +389,16 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
+    def _receive_direct(self, frame: bytes) -> None:
+        """Take a frame that came over a connection."""
+        work = self.work
+        work.begin(is_frame=True)
+        self._receive_untrusted(frame)
+        if work.later:
+            with self.survive("what frames have changed"):
+                work.finish()
+        work.is_frame = False
+
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Take a frame, whatever it is; nothing is raised, for whoever sent it must not be able to end this node."""
         try:
@@ -454,7 +469,7 @@ class Mesh:
                 entry.lost_frames = session.lost_frames
                 self._notice_loss(peer)
             if self.shortcut is None or self._carried_by == kinds.CARRY or not self.shortcut(peer, body):
-                self._receivers.dispatch_untrusted(peer, body)
+                self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
         except (RemoteProtocolError, AuthenticationError):
             raise
         except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
@@ -493,8 +508,14 @@ class Mesh:
         own = await self.own_urls(peer.addresses[0], outgoing)
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
+    def _receive_reset(self, peer: Peer, _: Message) -> None:
+        if self._resets.may(peer, self.work.frame):
+            self._tell_reset(peer)
+
     def _notice_loss(self, peer: Peer) -> None:
         """Frames may be lost: what depended on them is repeated at both ends.  The other one is told first."""
+        if not self._resets.may(peer):
+            return
         try:
             peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
         except NotSent:
@@ -513,6 +534,7 @@ class Mesh:
         for index in [index for index, entry in self._sessions.items() if entry.peer is peer]:
             self._sessions.pop(index).session.close()
         self._ways.close_all(peer)
+        self._resets.forget(peer)
         self._inbound.hang_up(node)
         peer.link.close(reason)
         self._barriers.release(node)

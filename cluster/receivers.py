@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.peer import Peer
+from iris.cluster.work import Work
 from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.wire import BatchDecoder, Message
@@ -38,14 +39,24 @@ class Receivers:
         if kind in kinds.BETWEEN_REALMS:
             self.foreign[kind] = self.own[kind]
 
-    def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview) -> None:
+    def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview, work: Work | None = None) -> None:
         """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
 
+        Args:
+            peer: who sent it.
+            batch: the messages.
+            work: what may still be done for the frame that it was carried in, if it was.
+
         Raises:
-            RemoteProtocolError: it cannot be decoded; nobody has got anything of it.
+            RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
         """
         receivers = self.own if peer.identity.foreign is None else self.foreign
-        for message in self._decoder.decode_untrusted(batch) if receivers else ():
+        if not receivers:
+            return
+        messages = self._decoder.decode_untrusted(batch)
+        if work is not None:
+            work.take(len(messages))
+        for message in messages:
             if peer.leaving:
                 self._refusals["message of a peer that is gone"] += 1
                 return

@@ -20,7 +20,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId, is_site
 from iris.kernel.link import Link
-from iris.kernel.wire import MAX_ARRAY, Message
+from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message
 
 NODE: Final = 16
 
@@ -59,7 +59,7 @@ def split_nodes(nodes: bytes) -> Iterable[bytes]:
 def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[Message, int]:
     """Return the form on the wire, and its size."""
     flat = tuple(field for target in targets.items() for field in target)
-    size = len(frame) + sum(16 + len(nodes) for nodes in targets.values())
+    size = len(frame) + sum(2 * ELEMENT + len(nodes) for nodes in targets.values())
     return (kinds.COPY, hops, source_site, source, flat, frame), size
 
 

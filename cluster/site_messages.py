@@ -14,7 +14,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId, is_name, is_site
 from iris.kernel.topic_syntax import is_pattern
-from iris.kernel.wire import MAX_ARRAY, Message
+from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message
 
 CLUSTER: Final = 1
 TOPIC: Final = 2
@@ -168,7 +168,7 @@ def message_size(message: Message) -> int:
     """Return what a message about sites weighs, in bytes, rounded up."""
     if message[0] == kinds.EXPORTS:
         entries: tuple[tuple[int, str, bytes, bytes], ...] = (*message[5], *message[6])
-        return 64 + sum(32 + len(name) + len(proof) for _, name, _, proof in entries)
+        return 64 + sum(5 * ELEMENT + len(name) + len(proof) for _, name, _, proof in entries)
     return 64 + (24 * len(message[3]) if message[0] == kinds.ROUTE else 0)
 
 

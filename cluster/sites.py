@@ -109,6 +109,8 @@ class Sites:
         """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
         """Linked nodes whose way is gone, as long as there may be another one."""
+        self._dropping: set[NodeId] = set()
+        """Nodes that are about to be given up: by one task each, however often a gateway says so."""
         self._reached: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
@@ -380,10 +382,13 @@ class Sites:
         peer = self._mesh.peers.get(node)
         if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
             self._links.put_off(node)
-            self._nursery.start_soon(self._drop, site, node, reason)
+            if node not in self._dropping:
+                self._dropping.add(node)
+                self._nursery.start_soon(self._drop, site, node, reason)
 
     async def _drop(self, site: str, node: NodeId, reason: int) -> None:
         """Give a peer up outside of the loop that reads messages."""
+        self._dropping.discard(node)
         peer = self._mesh.peers.get(node)
         if peer is not None and peer.foreign and peer.site == site:
             self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")

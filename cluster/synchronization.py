@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
-from iris.cluster.gossip import MAX_UPDATES, Update, update_size
+from iris.cluster.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
 from iris.cluster.records import MAX_COUNTER, MemberState, bytes_untrusted
 from iris.cluster.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
@@ -137,14 +137,15 @@ def nodes_untrusted(value: object) -> list[NodeId]:
 def portions(updates: Iterable[Update], max_bytes: int) -> Iterator[list[Update]]:
     """Yield the updates in lists that fit a message of ``max_bytes``."""
     portion: list[Update] = []
-    room = max_bytes
+    room, signatures = max_bytes, MAX_SIGNATURES
     for update in updates:
-        size = update_size(update)
-        if portion and (size > room or len(portion) >= MAX_UPDATES):
+        size, more = update_size(update), signatures_of(update)
+        if portion and (size > room or more > signatures):
             yield portion
             portion = []
-            room = max_bytes
+            room, signatures = max_bytes, MAX_SIGNATURES
         portion.append(update)
         room -= size
+        signatures -= more
     if portion:
         yield portion

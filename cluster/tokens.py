@@ -34,3 +34,7 @@ class Tokens:
             return False
         self._left -= count
         return True
+
+    def owe(self, count: float) -> None:
+        """Take so many, be they there or not: for what is known only when it is done."""
+        self._left -= count

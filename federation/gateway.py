@@ -508,6 +508,7 @@ async def open_gateway(
         open_background() as nursery,
     ):
         between.check_peer = _check_gateway(parts.mesh)
+        between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
         nursery.start_soon(gateway.run, nursery)

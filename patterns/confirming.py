@@ -93,7 +93,7 @@ class Unconfirmed:
         self.payloads = tuple(payloads)
         self.key = key
         self.headers = headers
-        self.size = size + envelope_size(topic, headers, key)
+        self.size = size + envelope_size(topic, headers, key) + wire.ELEMENT * len(payloads)
         self.first = self.sequence = 0
         self.milestones: Milestones = ()
         self.state: Topic | None = None
@@ -112,19 +112,20 @@ class Unconfirmed:
             kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since,
         )  # fmt: skip
 
-    def confirm(self, node: NodeId, first: int, last: int) -> None:
-        """Note that a node has the events of these numbers, as far as they are of this run."""
-        bits = self.pending.get(node)
+    def confirm(self, node: NodeId, first: int, last: int) -> bool:
+        """Note that a node has the events of these numbers, as far as they are of this run; tell whether it has all."""
         low, high = max(first - self.first, 0), min(last - self.first, len(self.payloads) - 1)
-        if bits is None or low > high:
-            return
-        bits |= ((1 << (high - low + 1)) - 1) << low
-        if bits == self.everything:
-            del self.pending[node]
-            self.done.add(node)
-            self.news.set()
-        else:
+        confirmed = self.pending.get(node)
+        if confirmed is None or low > high:
+            return False
+        bits = confirmed | ((1 << (high - low + 1)) - 1) << low
+        if bits != self.everything:
             self.pending[node] = bits
+            return False
+        del self.pending[node]
+        self.done.add(node)
+        self.news.set()
+        return True
 
 
 @final
@@ -146,8 +147,8 @@ class Confirming:
         self._config = config
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
-        self._firsts: list[int] = []
-        """The keys of ``_waiting``: numbers only grow, so they are in order."""
+        self._owing: dict[NodeId, list[int]] = {}
+        """For each node the keys, in order, of what it was sent and has not confirmed."""
         self._for_absent: set[Unconfirmed] = set()
         """Runs that wait for somebody to come."""
         self._delays: dict[NodeId, str] = {}
@@ -209,7 +210,6 @@ class Confirming:
         state.hold(run.sequence)
         self._number += count
         self._waiting[run.first] = run
-        self._firsts.append(run.first)
         subscribers = self._subscribers(run.topic, run.key)
         groups = {subscriber.group for subscriber in subscribers.values() if subscriber.group is not None}
         posted: set[NodeId] = set()
@@ -219,7 +219,7 @@ class Confirming:
         for name, subscriber in subscribers.items():
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
-                run.pending[subscriber.members[0]] = 0
+                self._expect(run, subscriber.members[0])
         for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
             if group not in groups:
                 publishing.post_to(node, run.message(group), run.size, count)
@@ -228,9 +228,19 @@ class Confirming:
     def forget(self, run: Unconfirmed) -> None:
         """Wait for these events no more."""
         if self._waiting.pop(run.first, None) is not None:
-            del self._firsts[bisect.bisect_left(self._firsts, run.first)]
+            for node in run.pending:
+                owing = self._owing[node]
+                del owing[bisect.bisect_left(owing, run.first)]
+                if not owing:
+                    del self._owing[node]
             if run.state is not None:
                 run.state.release(run.sequence)
+
+    def _expect(self, run: Unconfirmed, node: NodeId) -> None:
+        """Wait for a node to confirm events that it was sent."""
+        if node not in run.pending:
+            bisect.insort(self._owing.setdefault(node, []), run.first)
+        run.pending[node] = 0
 
     async def wait(self, run: Unconfirmed, deadline: float, timeout: float) -> None:
         """Wait until every durable subscriber has confirmed events that were posted; send them again where needed.
@@ -275,7 +285,7 @@ class Confirming:
                 message = run.message(REPEATED if group is None else group)
                 if self._publishing.post_to(member, message, run.size, len(run.payloads)):
                     run.asked[name] = member
-                    run.pending[member] = 0
+                    self._expect(run, member)
 
     def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
         """Return the durable subscribers of a topic, those that are away included.
@@ -345,15 +355,26 @@ class Confirming:
         for first, last in zip(ranges[::2], ranges[1::2], strict=True):
             if not 0 <= last - first < _MAX_RANGE:
                 raise RemoteProtocolError(f"a range of confirmations is ordered and below {_MAX_RANGE}")
-            at = max(0, bisect.bisect_right(self._firsts, first) - 1)
-            while at < len(self._firsts) and self._firsts[at] <= last:
-                self._waiting[self._firsts[at]].confirm(peer.node, first, last)
-                at += 1
+            self._confirm(peer.node, first, last)
+
+    def _confirm(self, node: NodeId, first: int, last: int) -> None:
+        """Note what a node has.  Each run is looked at until it is confirmed, and then no more, however often it is."""
+        owing = self._owing.get(node, [])
+        begin = max(0, bisect.bisect_right(owing, first) - 1)
+        end = bisect.bisect_right(owing, last)
+        # What is left are the first one and the last one, if the range has only a part of them.
+        owing[begin:end] = [
+            number for number in owing[begin:end] if not self._waiting[number].confirm(node, first, last)
+        ]
+        if not owing:
+            self._owing.pop(node, None)
 
     def lost(self, node: NodeId) -> None:
         """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
         self._delays.pop(node, None)
-        lost = [waiting for waiting in self._waiting.values() if waiting.pending.pop(node, None) is not None]
+        lost = [self._waiting[number] for number in self._owing.pop(node, ())]
+        for run in lost:
+            del run.pending[node]
         self._send_again(lost)
 
     def interest_changed(self) -> None:

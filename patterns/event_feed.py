@@ -118,7 +118,7 @@ class Feed:
         """Add a message to the body, which is for these places only."""
         size += _OVERHEAD
         self._grow_no_more()
-        full = self._bytes + size > _BODY or len(self._messages) == wire.MAX_ARRAY
+        full = self._bytes + size > _BODY or len(self._messages) == wire.MAX_RELAYED
         if self._messages and (mask != self._mask or full):
             self.flush()
         self._mask = mask

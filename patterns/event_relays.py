@@ -109,6 +109,7 @@ class EventRelays:
         if publisher is None:
             self._refuse("relayed events of a node that is not linked")
             return
+        self._mesh.work.check()
         try:
             publisher.identity.verify_untrusted(relayed.claim, relayed.signature)
         except AuthenticationError:
@@ -120,10 +121,16 @@ class EventRelays:
         self._watch(incoming)
 
     def _open_body(self, peer: Peer, body: bytes) -> None:
+        work = self._mesh.work
         try:
-            messages = carried_untrusted(body)
+            messages = carried_untrusted(body, work.elements)
         except RemoteProtocolError:
             self._refuse("relayed events that are malformed")
+            return
+        try:
+            work.take(len(messages))
+        except RemoteProtocolError:
+            self._refuse("relayed events beyond what one frame may bring")
             return
         for message in messages:
             self._take_one(peer, message)
@@ -219,6 +226,7 @@ class EventRelays:
                 now = trio.current_time()
                 for incoming in list(self._incoming.values()):
                     if incoming.deadline <= now:
+                        self._mesh.work.begin()
                         with self._mesh.survive("relayed events"):
                             incoming.expire(now)
 

@@ -120,7 +120,8 @@ class Role(NamedTuple):
         fields = tuple(
             field for child in self.children for field in (bytes.fromhex(child.node), packed_mask(child.mask))
         )
-        return (kinds.EVENT_TREE, self.tree, packed_mask(self.bit), fields), 16 + sum(map(len, fields))
+        size = 16 + sum(map(len, fields)) + wire.ELEMENT * len(fields)
+        return (kinds.EVENT_TREE, self.tree, packed_mask(self.bit), fields), size
 
 
 def number_untrusted(field: object, least: int = 1) -> int:
@@ -186,7 +187,7 @@ class Relayed(NamedTuple):
         """Return the wire form, and its size."""
         mask = packed_mask(self.mask)
         fields = (bytes.fromhex(self.publisher), self.tree, self.number, mask, self.body, self.signature)
-        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE
+        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE + wire.RELAYED
 
 
 def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> bytes:
@@ -214,13 +215,17 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
 _CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}
 
 
-def carried_untrusted(body: bytes) -> tuple[wire.Message, ...]:
+def carried_untrusted(body: bytes, elements: wire.Elements | None = None) -> tuple[wire.Message, ...]:
     """Read the messages in a body.  What is in them is for their receivers to check.
+
+    Args:
+        body: the messages, packed.
+        elements: counts what is decoded.
 
     Raises:
         RemoteProtocolError: it is not an array of messages of kinds that trees carry.
     """
-    inner = wire.unpack_untrusted(body)
+    inner = wire.unpack_untrusted(body, elements=elements)
     messages = cast("tuple[object, ...]", inner) if type(inner) is tuple else (None,)
     for message in messages:
         fields = cast("tuple[object, ...]", message) if type(message) is tuple else ()

@@ -30,8 +30,9 @@ PATIENCE: Final = 1.0
 _HELD_BYTES: Final = 16 * MIB
 """What may wait here of one publisher, in each of the two queues; as much as may wait on a link."""
 
-_PIECE: Final = 64
-"""What each part of a message weighs that waits, besides the bytes in it."""
+_PIECE: Final = 256
+"""What each part of a message weighs that waits, besides the bytes in it.  What waits is taken in one go: 5,000 small
+messages are as much work as five frames."""
 
 _MAX_ROLES: Final = 128
 """Trees of one publisher that this node knows of besides the one in use: the next one, what was never used, and what

@@ -1,7 +1,7 @@
 """Events that come sealed under a publisher's sender key (``iris.patterns.copies``), at the receiving end.
 
 The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
-wait behind them, so nothing is taken out of order.
+wait behind them, so nothing is taken out of order.  So do those that are more work than is done for one frame.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _GATHER: Final = 0.05
 
 _FIELDS: Final = 9
 
+_LEAST: Final = 12
+"""Bytes of an event at least: a copy holds no more of them."""
+
 
 @final
 class _Publisher:
@@ -63,9 +66,12 @@ class HeardCopies:
         self._mesh = mesh
         self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
-        self._decoder: Final = wire.BatchDecoder()
+        self._decoder: Final = wire.BatchDecoder(elements=mesh.work.elements)
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
+        self._behind: dict[NodeId, None] = {}
+        """Publishers of whom more has come than could be dealt with at once."""
+        self._more = Wakeup()
         mesh.on(kinds.SENDER_KEY, 3, self._receive_key)
 
     def __repr__(self) -> str:
@@ -119,7 +125,7 @@ class HeardCopies:
             self._mesh.refusals["AuthenticationError"] += 1
             return
         known = self._publishers.setdefault(source, _Publisher())
-        if known.waiting or header.key not in known.keys:
+        if known.waiting or header.key not in known.keys or not self._may_open(frame):
             if known.size + len(frame) > MAX_WAITING:
                 self._mesh.refusals["copy without its key"] += 1
             else:
@@ -137,12 +143,39 @@ class HeardCopies:
             if header.key not in known.keys and now - since < PATIENCE:
                 self._ask(peer, known, header.key)
                 return
+            if header.key in known.keys and not self._may_open(frame):
+                self._behind[peer.node] = None
+                self._more.wake()
+                return
             known.waiting.popleft()
             known.size -= len(frame)
             if header.key in known.keys:
                 self._open(peer, known, header, frame)
             else:
                 self._mesh.refusals["copy without its key"] += 1
+
+    def _may_open(self, frame: bytes) -> bool:
+        """Count what a copy may be work for; tell whether it may be opened now."""
+        try:
+            self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
+            self._mesh.work.check()
+        except RemoteProtocolError:
+            return False
+        return True
+
+    async def _catch_up(self) -> None:
+        """Deal with what was too much for one frame, as much as for one frame at a time."""
+        while True:
+            await self._more.wait()
+            while self._behind:
+                node = next(iter(self._behind))
+                del self._behind[node]
+                peer, known = self._mesh.peers.get(node), self._publishers.get(node)
+                if peer is not None and known is not None:
+                    self._mesh.work.begin()
+                    with self._mesh.survive("copies of events"):
+                        self._go_on(peer, known)
+                await trio.lowlevel.checkpoint()
 
     def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
         if header.number <= known.last:
@@ -170,7 +203,13 @@ class HeardCopies:
     # -- losses ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tell publishers of copies that were lost, so that they repeat what is to be confirmed; run it in one task."""
+        """Look after what waits, and tell publishers of copies that were lost; run it in one task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._catch_up)
+            await self._tell_lost()
+
+    async def _tell_lost(self) -> None:
+        """Have publishers repeat what is to be confirmed."""
         while True:
             await self._news.wait()
             await trio.sleep(_GATHER)
@@ -187,4 +226,5 @@ class HeardCopies:
     def peer_down(self, node: NodeId) -> None:
         """Forget a publisher."""
         self._publishers.pop(node, None)
+        self._behind.pop(node, None)
         self._lossy.discard(node)

@@ -100,9 +100,8 @@ class LossReports:
             entries = topics[start : start + _TOPICS_IN_ONE_MESSAGE]
             fields = tuple(field for topic, (dropped, refused) in entries for field in (topic, dropped, refused))
             try:
-                self._mesh.post(
-                    node, (kinds.EVENTS_LOST, fields), sum(len(topic) + 10 for topic, _ in entries), CONTROL_RESERVE
-                )
+                size = sum(len(topic) + 3 * wire.ELEMENT for topic, _ in entries)
+                self._mesh.post(node, (kinds.EVENTS_LOST, fields), size, CONTROL_RESERVE)
             except NotSent:
                 if self._mesh.peer(node) is None:
                     return  # nobody is there to be told

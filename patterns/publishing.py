@@ -245,7 +245,8 @@ class Publishing:
         """The turns of each group, for each set of its nodes that want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
-        self._held: dict[tuple[NodeId, str], tuple[NodeId, str]] = {}
+        self._held: dict[NodeId, dict[str, tuple[NodeId, str]]] = {}
+        """For each node the patterns of its pauses, and what stands in ``_holds`` for each."""
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
         self.trees: Final = EventTrees(
@@ -583,20 +584,24 @@ class Publishing:
         _, pattern, held = message
         if not is_pattern(pattern) or type(held) is not bool:
             raise RemoteProtocolError("a hold has a pattern and says whether it begins")
-        entry = (peer.node, pattern)
-        if held and not self._interest.is_patient(*entry):
+        if not held:
+            self._release(peer.node, pattern)
+            return
+        if not self._interest.is_patient(peer.node, pattern):
             raise RemoteProtocolError("publishers pause for subscriptions that want them to wait, and for nobody else")
-        if held and entry not in self._held:
-            self._held[entry] = entry
+        patterns = self._held.setdefault(peer.node, {})
+        if pattern not in patterns:
+            entry = patterns[pattern] = (peer.node, pattern)
             self._holds.add(pattern, entry)
-        elif not held:
-            self._release(entry)
-        self.ways_changed()
+            self.ways_changed()
 
-    def _release(self, entry: tuple[NodeId, str]) -> None:
-        known = self._held.pop(entry, None)
-        if known is not None:
-            self._holds.remove(entry[1], known)
+    def _release(self, node: NodeId, pattern: str) -> None:
+        patterns = self._held.get(node, {})
+        entry = patterns.pop(pattern, None)
+        if entry is not None:
+            self._holds.remove(pattern, entry)
+            if not patterns:
+                del self._held[node]
             self._released.unpark_all()
             self.ways_changed()
 
@@ -607,8 +612,9 @@ class Publishing:
 
     def interest_ended(self, node: NodeId) -> None:
         """A node no longer subscribes to something: its pauses for that are over, whether it says so or not."""
-        for entry in [entry for entry in self._held if entry[0] == node and not self._interest.is_patient(*entry)]:
-            self._release(entry)
+        for pattern in list(self._held.get(node, ())):
+            if not self._interest.is_patient(node, pattern):
+                self._release(node, pattern)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -631,8 +637,8 @@ class Publishing:
 
     def release_all(self, node: NodeId) -> None:
         """End every pause that a node has asked for."""
-        for entry in [entry for entry in self._held if entry[0] == node]:
-            self._release(entry)
+        for pattern in list(self._held.get(node, ())):
+            self._release(node, pattern)
 
 
 def owner(nodes: Sequence[NodeId], key: str) -> NodeId:

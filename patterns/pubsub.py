@@ -315,7 +315,7 @@ class PubSub:
                 self._tell_everything(peer)
 
     def _tell(self, peer: Peer, message: wire.Message) -> None:
-        size = sum(len(terms[0]) + 8 for terms in (*message[3], *message[4]))
+        size = sum(len(terms[0]) + wire.ELEMENT * (6 + len(terms[4])) for terms in (*message[3], *message[4]))
         try:
             peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
@@ -357,6 +357,7 @@ class PubSub:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
+        work = self._mesh.work
         version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
         self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
@@ -364,14 +365,14 @@ class PubSub:
         if message[2]:
             self.publishing.release_all(peer.node)  # what it still needs follows
         elif message[4]:
-            self.publishing.interest_ended(peer.node)
+            work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
         self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
-        if message[4]:
-            self.confirming.lost(peer.node)  # a subscription that has ended confirms nothing any more
-        self.confirming.interest_changed()
+        if message[4]:  # a subscription that has ended confirms nothing any more
+            work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
+        work.once("interest", self.confirming.interest_changed)
         known = (kinds.INTEREST_KNOWN, version, self.publishing.published)
         try:
             if len(self.retention.events):
@@ -489,7 +490,7 @@ class PubSub:
         return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
 
     def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
-        self.confirming.lost(peer.node)
+        self._mesh.work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
 
     def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
         size = check_retained_untrusted(message)
@@ -519,7 +520,7 @@ class PubSub:
             for start in range(0, len(numbers), wire.MAX_ARRAY):
                 part = tuple(numbers[start : start + wire.MAX_ARRAY])
                 try:
-                    self._mesh.post(node, (kinds.CONFIRMED, part), 9 * len(part), CONTROL_RESERVE)
+                    self._mesh.post(node, (kinds.CONFIRMED, part), wire.ELEMENT * len(part), CONTROL_RESERVE)
                 except NotSent:
                     break  # this publisher is gone, or will ask again
 
@@ -590,4 +591,5 @@ class PubSub:
         self._groups.forget(node)
         self.confirming.lost(node)
         self.confirming.interest_changed()
+        self.retention.peer_gone(node)
         self._known_news.unpark_all()

@@ -126,7 +126,7 @@ class Relayed(NamedTuple):
         """Return the wire form for a node with others behind it, and its size."""
         names = bytes.fromhex("".join(behind))
         fields = (bytes.fromhex(self.origin), self.number, self.at, names, self.body, self.signature)
-        return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE
+        return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE + wire.CHECK
 
 
 def relayed_untrusted(message: wire.Message) -> Relayed:

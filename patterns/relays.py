@@ -148,6 +148,7 @@ class Relays:
         if origin is None or origin is self._mesh.own:
             self._mesh.refusals["relayed message of a node that is not linked"] += 1
             return
+        self._mesh.work.check()
         try:
             origin.identity.verify_untrusted(relayed.claim, relayed.signature)
         except AuthenticationError:
@@ -165,7 +166,7 @@ class Relays:
             parts = divided(behind, self._config.relay_fan_out)
             _, lost = self._hand_on(relayed, parts, self.tally)
             self._report(peer.node, relayed, lost + len(relayed.behind) - len(behind))
-        inner = wire.unpack_untrusted(relayed.body)
+        inner = wire.unpack_untrusted(relayed.body, elements=self._mesh.work.elements)
         fields = cast("tuple[object, ...]", inner) if type(inner) is tuple else ()
         entry = self._receivers.get(fields[0]) if fields and type(fields[0]) is int else None
         if entry is None or len(fields) != entry[1]:
@@ -207,8 +208,9 @@ class Relays:
                         self._post_report(node, origin, tuple(numbers[start : start + 2 * _REPORTED_AT_ONCE]))
 
     def _post_report(self, node: NodeId, origin: NodeId, numbers: tuple[int, ...]) -> None:
+        size = wire.ELEMENT * len(numbers)
         try:
-            self._mesh.post(node, (kinds.RELAYED, bytes.fromhex(origin), numbers), 9 * len(numbers), CONTROL_RESERVE)
+            self._mesh.post(node, (kinds.RELAYED, bytes.fromhex(origin), numbers), size, CONTROL_RESERVE)
         except NotSent:
             return  # whoever gave it to this node counts it as lost when the link ends
 

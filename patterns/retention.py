@@ -18,10 +18,11 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.cluster.peer import Peer
+from iris.cluster.tokens import Tokens
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
-from iris.kernel.ids import MAX_KEY, check_key
+from iris.kernel.ids import MAX_KEY, NodeId, check_key
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.beginnings import milestones_untrusted
 from iris.patterns.confirming import Confirming
@@ -30,6 +31,31 @@ from iris.patterns.interest import InterestTable, Terms
 from iris.patterns.publishing import Publishing, envelope_size
 from iris.patterns.retained import RetainedEvent, RetainedEvents
 from iris.patterns.topics import is_pattern, is_topic
+
+_AT_ONCE: Final = 65_536
+_RATE: Final = 16_384.0
+"""Values that one node may ask for at once, and each second in the long run: 30 ms of work in a second."""
+
+
+@final
+class _Asked:
+    """What one node has asked for.
+
+    Attributes:
+        values: how many it may still ask for.
+        frame: the last one in which it has asked.
+        patterns: those in that frame.
+        topics: those of which it was sent the values for that frame: it has all its subscriptions of that frame when
+            they come, so once is enough.
+    """
+
+    __slots__ = ("frame", "patterns", "topics", "values")
+
+    def __init__(self, values: Tokens) -> None:
+        self.values: Final = values
+        self.frame = -1
+        self.patterns: set[str] = set()
+        self.topics: set[str] = set()
 
 
 @final
@@ -45,6 +71,7 @@ class Retention:
         self._publishing = publishing
         self._confirming = confirming
         self._config = config
+        self._asked: dict[NodeId, _Asked] = {}
         mesh.on(kinds.RETAINED_WANTED, 1, self._receive_wanted)
 
     # -- publishing -----------------------------------------------------------------------------------------
@@ -99,10 +126,9 @@ class Retention:
         """Send a node the values of what it has begun to subscribe to."""
         if not len(self.events):
             return
-        sent: set[str] = set()
         for terms in added:
             if terms.group is None and not terms.durable:
-                self._send(peer, terms.pattern, sent)
+                self._send(peer, terms.pattern)
 
     def peer_reset(self, peer: Peer) -> None:
         """Values that were on their way may be lost: those who have them drop the second."""
@@ -114,10 +140,41 @@ class Retention:
         if not is_pattern(pattern):
             raise RemoteProtocolError("last values are asked for by a pattern")
         if peer.identity.certificate.rights.may_subscribe(pattern):
-            self._send(peer, pattern, set())
+            self._send(peer, pattern)
 
-    def _send(self, peer: Peer, pattern: str, sent: set[str]) -> None:
-        for event in self.events.match(pattern):
+    def peer_gone(self, node: NodeId) -> None:
+        """A node is given up."""
+        self._asked.pop(node, None)
+
+    def _sent_to(self, peer: Peer, pattern: str) -> set[str] | None:
+        """Return the topics of which a node was sent the values in answer to the present frame.
+
+        None if it has none to get: it has asked for this pattern already, or for too many values of late.
+        """
+        if peer is self._mesh.own:
+            return set()
+        asked, now = self._asked.get(peer.node), trio.current_time()
+        if asked is None:
+            asked = self._asked[peer.node] = _Asked(Tokens(_AT_ONCE, _RATE, now))
+        work = self._mesh.work
+        if asked.frame != work.frame or not work.is_frame:
+            asked.frame, asked.patterns, asked.topics = work.frame, set(), set()
+        if pattern in asked.patterns:
+            return None
+        asked.patterns.add(pattern)
+        if not asked.values.spend(now):
+            self._mesh.refusals["last values asked for too often"] += 1
+            return None
+        return asked.topics
+
+    def _send(self, peer: Peer, pattern: str) -> None:
+        sent = self._sent_to(peer, pattern)
+        if sent is None:
+            return
+        events = self.events.match(pattern)
+        if peer is not self._mesh.own:
+            self._asked[peer.node].values.owe(len(events))
+        for event in events:
             if event.topic not in sent:
                 sent.add(event.topic)
                 last = max(event.sequence, self._publishing.last_number(event.topic))

@@ -184,7 +184,7 @@ class Flight:
 
     def _unblock(self) -> None:
         """Tell as many as the room may suffice for; each of them that needs little makes way for another."""
-        for _ in range((self.limit - self.on_the_way) // (STEP // 2) + 1):
+        for _ in range(min(len(self._blocked), (self.limit - self.on_the_way) // (STEP // 2) + 1)):
             self.unblock_one()
 
     def unblock_one(self) -> None:

@@ -44,11 +44,12 @@ class BulkQueue:
         config: frames are no larger than what a peer with the same takes.
     """
 
-    __slots__ = ("_largest", "_size", "_sources")
+    __slots__ = ("_largest", "_most", "_size", "_sources")
 
     def __init__(self, config: Config) -> None:
         self._size = config.batch_bytes + _PIECES * _PIECE_OVERHEAD
         self._largest = max(config.batch_bytes, config.max_payload)
+        self._most = config.batch_messages
         self._sources: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class BulkQueue:
         """Append to a batch, of ``size`` bytes so far, what there is room for in its frame."""
         sources = self._sources
         room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._size, self._largest - size)
-        while room > _PIECE_OVERHEAD and sources:
+        while room > _PIECE_OVERHEAD and sources and len(batch) < self._most:
             source, _ = sources.popitem(last=False)
             piece = source.take(room - _PIECE_OVERHEAD, shared=shared)
             if piece is not None:

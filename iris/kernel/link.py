@@ -85,6 +85,7 @@ class Link:
         "_growing",
         "_limit",
         "_lost",
+        "_most",
         "_offering",
         "_open",
         "_open_bytes",
@@ -110,6 +111,7 @@ class Link:
     def __init__(self, node: NodeId, config: Config) -> None:
         self.node: Final = node
         self._size = config.batch_bytes
+        self._most = config.batch_messages
         self._limit = config.link_bytes
         self._session: FrameSession | None = None
         self._outgoing: Outgoing | None = None
@@ -199,7 +201,7 @@ class Link:
         if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
             raise self._refusal()
         quiet, now = False, None
-        if held + size > self._size and held:
+        if held and (held + size > self._size or len(self._open) >= self._most):
             self._close_batch()
         elif not held and not self._batches and self._frame is None:
             now = trio.current_time()

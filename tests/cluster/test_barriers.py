@@ -147,7 +147,7 @@ async def test_a_question_is_answered_with_its_number_and_anything_else_is_refus
     peer = cast("Peer", bench.peers[ONE])
     bench.barriers.receive_ping(peer, (kinds.PING, 7))
     assert bench.peers[ONE].link.posted == [(kinds.PONG, 7)]
-    for token in (None, "7", b"7", 7.0, True, (7,)):
-        with pytest.raises(RemoteProtocolError, match="the token of a ping is an integer"):
+    for token in (None, "7", b"7", 7.0, True, (7,), -1, 2**64 - 1):
+        with pytest.raises(RemoteProtocolError, match="the token of a ping is an integer from 0"):
             bench.barriers.receive_ping(peer, (kinds.PING, token))
     assert len(bench.peers[ONE].link.posted) == 1

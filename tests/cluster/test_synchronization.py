@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.cluster.gossip import MAX_UPDATES, Accusation, update_size
+from iris.cluster.gossip import MAX_SIGNATURES, Accusation, update_size
 from iris.cluster.records import MemberState
 from iris.cluster.synchronization import (
     MAX_DIGEST,
@@ -125,5 +125,6 @@ def test_portions_fit_a_message_in_bytes_and_number() -> None:
     parts = list(portions(records, 2000))
     assert [one for part in parts for one in part] == records
     assert all(sum(map(update_size, part)) <= 2000 for part in parts)
-    hints = [Accusation(node=node(number), incarnation=1) for number in range(MAX_UPDATES + 1)]
-    assert [len(part) for part in portions(hints, 10**9)] == [MAX_UPDATES, 1]
+    hints = [Accusation(node=node(number), incarnation=1) for number in range(MAX_SIGNATURES + 1)]
+    assert [len(part) for part in portions(hints, 10**9)] == [MAX_SIGNATURES, 1]
+    assert [len(part) for part in portions(records, 10**9)] == [80] * 6 + [20], "a record is three signatures"

@@ -94,10 +94,52 @@ def test_a_batch_comes_back_as_it_was_encoded(batch: list[wire.Message]) -> None
     assert wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch(batch))) == batch
 
 
-@pytest.mark.parametrize("count", [1, 15, 16, 65535, 65536])
-def test_a_batch_may_hold_any_number_of_messages(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 15, 16, 512])
+def test_a_batch_holds_so_many_messages(count: int) -> None:
     batch: list[wire.Message] = [(1, 2)] * count
     assert wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch(batch))) == batch
+
+
+@pytest.mark.parametrize("count", [513, 65535, 65536, 350_000])
+def test_a_batch_of_more_messages_is_refused_and_costs_little_memory(count: int) -> None:
+    decoder = wire.BatchDecoder()
+    batch = bytes(wire.encode_batch([(3, "")] * count))
+    assert peak_memory(decoder.decode_untrusted, batch) < 3 * MIB
+    assert decoder.decode_untrusted(bytes(wire.encode_batch([(1, 2)]))) == [(1, 2)]
+
+
+def filled(element: bytes, count: int) -> bytes:
+    """Return a message with so many elements, in arrays of 1,000."""
+    arrays, rest = divmod(count, 1000)
+    assert not rest
+    return b"\x92\x01" + b"\xdc" + arrays.to_bytes(2) + (b"\xdc\x03\xe8" + element * 1000) * arrays
+
+
+ELEMENTS = {
+    "short arrays": b"\x91\x01",
+    "short texts": b"\xa2ab",
+    "numbers": b"\xcd\xff\xff",
+    "packed values": b"\xd4\x01a",
+    "binaries": b"\xc4\x02ab",
+}
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_a_batch_of_too_many_elements_is_refused_and_costs_little_memory(element: str) -> None:
+    decoder = wire.BatchDecoder()
+    few, many = filled(ELEMENTS[element], 16_000), filled(ELEMENTS[element], 200_000)
+    assert peak_memory(decoder.decode_untrusted, many) < 6 * MIB
+    assert peak_memory(wire.unpack_untrusted, many) < 6 * MIB
+    for _ in range(3):  # what was counted for one batch does not count for the next
+        assert len(decoder.decode_untrusted(few)) == 1
+
+
+def test_elements_of_all_messages_of_a_batch_count() -> None:
+    decoder = wire.BatchDecoder()
+    message = filled(b"\xcd\xff\xff", 2000)
+    assert len(decoder.decode_untrusted(message * 16)) == 16
+    with pytest.raises(RemoteProtocolError, match="more than 32768 elements"):
+        decoder.decode_untrusted(message * 17)
 
 
 @given(batch=st.lists(messages, min_size=1, max_size=5), data=st.data())

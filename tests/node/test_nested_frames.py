@@ -56,13 +56,13 @@ async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
     autojump_clock: MockClock, kind: int, depth: int, gateway: bool
 ) -> None:
     async with open_pair(gateway=gateway) as (attacker, victim, pings):
-        attacker.send(attacker.nested(kind, depth))
+        await attacker.send(attacker.nested(kind, depth))
         await trio.sleep(0.1)
         refusals = victim.statistics().refusals
         assert refusals.get(f"message of kind {kind:#x}", 0) + refusals.get("RemoteProtocolError", 0) == 1
         assert not [reason for reason in refusals if reason.startswith("unexpected")]
         assert pings == []
-        attacker.send(attacker.seal((kinds.PING, 7)))
+        await attacker.send(attacker.seal((kinds.PING, 7)))
         await trio.sleep(0.1)
         assert pings == [7]
 
@@ -70,7 +70,7 @@ async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
 @pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
 async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int) -> None:
     async with open_pair() as (attacker, _, pings):
-        attacker.send(attacker.nested(kind, 1))
+        await attacker.send(attacker.nested(kind, 1))
         await trio.sleep(0.1)
         assert pings == [1]
 
@@ -90,7 +90,7 @@ async def test_what_comes_through_gateways_may_come_the_last_step_through_anothe
         session._sequence = first + 1
         frame = attacker.seal(attacker.around(inner, frame))
         session._sequence = first
-        attacker.send(attacker.seal(attacker.around(outer, frame)))
+        await attacker.send(attacker.seal(attacker.around(outer, frame)))
         session._sequence = first + 3
         await trio.sleep(0.1)
         assert pings == ([7] if taken else [])

@@ -303,7 +303,7 @@ def test_a_message_of_any_depth_can_wait() -> None:
         headers = (headers,)
     desk.incoming.receive_direct((*direct(1)[:5], headers, *direct(1)[6:]), desk.now)
     assert desk.incoming.is_waiting
-    assert desk.incoming._behind_bytes > 5000 * 64
+    assert desk.incoming._behind_bytes > 5000 * 256
 
 
 def test_more_than_may_come_early_is_dropped_and_counted() -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 import trio
 
 import iris
+from iris.cluster.gossip import Claim, Evidence
 from iris.cluster.mesh import Mesh
-from iris.kernel import kinds
-from iris.kernel.wire import Message, encode_batch
+from iris.kernel import kinds, wire
+from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
+from iris.kernel.wire import FRAME_OVERHEAD, Message, encode_batch
+from iris.patterns import event_tree, relay
+from iris.patterns.durable_names import sign_record
+
+MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
+"""Bytes of the largest frame that a node with the usual limits takes."""
+
+_SEAL: Final = 32
+"""Bytes of header and tag of a frame."""
 
 
 @final
@@ -28,6 +40,8 @@ class Attacker:
         self.victim: Final = victim
         self.url: Final = url or victim.listening[0]
 
+    # -- frames
+
     def seal(self, *messages: Message) -> bytes:
         """Return the frame that carries these messages."""
         return self.seal_batch(encode_batch(list(messages)))
@@ -38,15 +52,16 @@ class Attacker:
         assert session is not None
         return session.seal(batch)
 
-    def send(self, frame: bytes) -> None:
+    async def send(self, frame: bytes) -> None:
         """Send a frame by the connection to the victim, if it is still there."""
         peer = self.mesh.peers.get(self.victim.node)
         outgoing = None if peer is None else peer.link.outgoing
         if outgoing is not None:
             with contextlib.suppress(trio.ClosedResourceError):
-                outgoing.send_nowait(frame)
+                while not outgoing.send_nowait(frame):
+                    await outgoing.wait_writable()
 
-    def nested(self, kind: int, depth: int, inner: Message = (kinds.PING, 1)) -> bytes:
+    def nested(self, kind: int, depth: int, *inner: Message) -> bytes:
         """Return a frame in a FORWARD to the victim in a frame in a FORWARD ...: so many, or of CARRY."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
@@ -54,7 +69,9 @@ class Attacker:
         frame = b""
         for number in range(depth, -1, -1):  # what is outside is opened first, and has the lowest number
             session._sequence = first + number
-            frame = self.seal(inner if number == depth else self.around(kind, frame))
+            frame = (
+                self.seal(*(inner or ((kinds.PING, 1),))) if number == depth else self.seal(self.around(kind, frame))
+            )
         session._sequence = first + depth + 1
         return frame
 
@@ -65,9 +82,23 @@ class Attacker:
             return (kind, node, frame)
         return (kind, 16, self.victim.tag.site, node, self.mesh.tag.site, bytes.fromhex(self.mesh.node), frame)
 
+    def carried(self, kind: int, *frames: tuple[Message, ...]) -> bytes:
+        """Return a frame with so many FORWARDs or CARRYs, each around a frame with some messages."""
+        session = self.mesh.peers[self.victim.node].session
+        assert session is not None
+        first = session._sequence
+        session._sequence = first + 1
+        around = [self.around(kind, self.seal(*messages)) for messages in frames]
+        after, session._sequence = session._sequence, first
+        outer = self.seal(*around)
+        session._sequence = after
+        return outer
+
+    # -- links
+
     async def wait_linked(self) -> None:
         """Wait until both ends have the link, which the last frame may have ended."""
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             while not self.is_linked:
                 with contextlib.suppress(iris.IrisError):
                     await self.mesh.connect([self.url])
@@ -77,4 +108,173 @@ class Attacker:
     def is_linked(self) -> bool:
         """Whether both ends have the link."""
         near, far = self.mesh.peers.get(self.victim.node), self.victim.peers.get(self.mesh.node)
-        return near is not None and far is not None and near.link.is_up and not far.leaving
+        return near is not None and far is not None and near.link.is_up and not (near.leaving or far.leaving)
+
+
+@final
+class Messages:
+    """Messages of every kind as an attacker could make them, each a little different from the one before.
+
+    Those that have to be signed are signed by the attacker, as far as it is its own word.
+
+    Args:
+        attacker: who says it, and to whom.
+        other: a third node.
+        record: the attacker's own record of membership.
+    """
+
+    def __init__(self, attacker: Attacker, other: NodeId, record: tuple[object, ...]) -> None:
+        self._attacker = attacker
+        self._other = bytes.fromhex(other)
+        self._record = record
+        self._next = 0
+        self._makers: Mapping[int, Callable[[int], tuple[object, ...]]] = self._table()
+
+    @property
+    def kinds(self) -> frozenset[int]:
+        """Those that can be made."""
+        return frozenset(self._makers)
+
+    def make(self, kind: int) -> Message:
+        """Return another message of a kind."""
+        self._next += 1
+        return (kind, *self._makers[kind](self._next))
+
+    def _table(self) -> dict[int, Callable[[int], tuple[object, ...]]]:
+        attacker, other = self._attacker, self._other
+        victim, own = bytes.fromhex(attacker.victim.node), bytes.fromhex(attacker.mesh.node)
+        here, there = attacker.victim.tag.site, attacker.mesh.tag.site
+        origin = (there, own)
+        return {
+            kinds.PING: lambda n: (n,),
+            kinds.PONG: lambda n: (n,),
+            kinds.GOODBYE: lambda n: (f"goodbye {n}",),
+            kinds.RESET: lambda _: (),
+            kinds.REVOCATIONS: lambda n: (b"%064d" % n,),
+            kinds.FORWARD: lambda n: (other if n % 2 else victim, b"%016d" % n),
+            kinds.FORWARD_REFUSED: lambda _: (other,),
+            kinds.PROBE: lambda n: (n, n % 3, 1, ()),
+            kinds.PROBE_ANSWER: lambda n: (n, 5, ()),
+            kinds.PROBE_REQUEST: lambda n: (n, other, ()),
+            kinds.PROBE_REPORT: lambda n: (n, n % 3, ()),
+            kinds.GOSSIP: lambda n: (tuple(self._claim(n, at) for at in range(8)),),
+            kinds.SYNC: lambda n: (b"%08d" % n * 256,),
+            kinds.DIGEST: lambda n: (bytes((n % 256,)), b""),
+            kinds.WANTED: lambda n: (b"%016d" % n * 64,),
+            kinds.STATE: lambda n: (bool(n % 2), ((0, *self._record),) * 8),
+            kinds.JOIN: lambda _: (self._record,),
+            kinds.REQUEST: lambda n: (n, "victim", None, 5000, n % 8, None, b"question"),
+            kinds.REPLY: lambda n: (n, b"answer"),
+            kinds.FAILURE: lambda n: (n, "code", "text", 0),
+            kinds.CANCEL: lambda n: (n,),
+            kinds.AWAITED: lambda n: (n,),
+            kinds.RUNNING: lambda n: (n,),
+            kinds.BROADCAST: lambda n: ("victim", ("n", str(n)), b"all"),
+            kinds.RELAY: self._relay,
+            kinds.RELAYED: lambda n: (own, (n, 0)),
+            kinds.INTEREST: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
+            kinds.INTEREST_KNOWN: lambda n: (n, n),
+            kinds.EVENTS: lambda n: (f"t.{n}", n, n, None, None, None, (b"event",), ()),
+            kinds.CONFIRMED: lambda n: ((0, 999_999) * 512 if n % 2 else (n, n),),
+            kinds.HOLD: lambda n: ("t.>", bool(n % 2)),
+            kinds.RETAINED: lambda n: (f"t.{n}", n, n, None, None, b"value", ()),
+            kinds.RETAINED_WANTED: lambda n: ((">", "t.>", "*.>", "t.*", f"t.{n}")[n % 5],),
+            kinds.EVENTS_LOST: lambda n: (("t.a", n, n),),
+            kinds.CONFIRM_DELAYED: lambda n: (f"reason {n}",),
+            kinds.EVENT_TREE: lambda n: (n, b"\1", (other, b"\2")),
+            kinds.EVENT_WAY: lambda n: (n, n, bool(n % 2)),
+            kinds.EVENTS_RELAYED: self._events_relayed,
+            kinds.EVENT_RELAY: lambda n: (n, n % 5, other),
+            kinds.SENDER_KEY: lambda n: (n, 1 + n % 2, b"%032d" % n),
+            kinds.SENDER_KEY_WANTED: lambda n: (n,),
+            kinds.COPIES_LOST: lambda _: (),
+            kinds.TUNNEL_OPEN: lambda n: (n, "victim", None, None, 65_536, 65_536),
+            kinds.TUNNEL_ACCEPT: lambda n: (-n, 65_536, 65_536),
+            kinds.TUNNEL_REFUSE: lambda n: (-n, "code", "text", 0),
+            kinds.TUNNEL_CHUNK: lambda n: (1, n, 1, b"piece", n),
+            kinds.TUNNEL_EOF: lambda n: (n, 0),
+            kinds.TUNNEL_ACK: lambda n: (n, 0, 65_536, 0, 1),
+            kinds.TUNNEL_CLOSE: lambda n: (n, 1, 0, "reason"),
+            kinds.TUNNEL_MARKED: lambda n: (n,),
+            kinds.DURABLE: lambda n: ((self._durable(n),),),
+            kinds.CARRY: lambda n: (16, here, victim if n % 2 else other, there, own, b"\4%015d" % n),
+            kinds.CARRY_REFUSED: lambda n: (16, here, victim, there, own, n % 8),
+            kinds.ROUTE: lambda n: (f"site{n}", own, (f"site{n}", own)),
+            kinds.EXPORTS: lambda n: (there, own, n - 1, n, ((1, f"c{n}", own, b""),), (), False),
+            kinds.EXPORTS_WANTED: lambda n: origin if n % 2 else (here, victim),
+            kinds.ALLOWED: lambda n: ((f"c{n}",), (">",), (">",)),
+            kinds.COPY: lambda n: (16, there, own, (here, victim if n % 2 else other), b"\5\1\0\0\0\0\0\1%040d" % n),
+        }
+
+    def _claim(self, number: int, at: int) -> tuple[object, ...]:
+        claim = Claim(
+            node=NodeId(self._other.hex()),
+            incarnation=1 + at,
+            witness=self._attacker.mesh.node,
+            evidence=Evidence.SILENT,
+            signature=b"%064d" % number,
+        )
+        return claim.as_tuple()
+
+    def _relay(self, number: int) -> tuple[object, ...]:
+        mesh = self._attacker.mesh
+        body = wire.pack((kinds.BROADCAST, "victim", None, b"%d" % number))
+        at = int(mesh.wall_clock())
+        signature = mesh.identity.sign(relay.claim(mesh.node, number, at, body))
+        behind = (NodeId(self._other.hex()),)
+        return relay.Relayed(mesh.node, number, at, behind, body, signature).message(behind)[0][1:]
+
+    def _events_relayed(self, number: int) -> tuple[object, ...]:
+        mesh = self._attacker.mesh
+        body = wire.pack(((kinds.EVENTS, "t.a", number, 0, None, None, None, (b"event",), ()),) * 64)
+        signature = mesh.identity.sign(event_tree.claim(mesh.node, 1, number, 1, body))
+        return event_tree.Relayed(mesh.node, 1, number, 1, body, signature).message()[0][1:]
+
+    def _durable(self, number: int) -> bytes:
+        mesh = self._attacker.mesh
+        version = int(mesh.wall_clock() * 1_000_000) + number
+        return sign_record(
+            mesh.identity, f"name{number}", version=version, site=mesh.tag.site, patterns=("t.>",), group=None, share=()
+        ).signed
+
+
+def as_many_as_fit(message: Message) -> bytes:
+    """Return a batch of the same message, 10^5 times or as often as a frame has room for."""
+    one = bytes(encode_batch([message]))
+    return one * min(100_000, (MAX_FRAME - _SEAL) // len(one))
+
+
+def numbers_in(field: object) -> bool:
+    """Tell whether there is a number in a field."""
+    if isinstance(field, tuple):
+        return any(map(numbers_in, field))
+    return isinstance(field, int) and not isinstance(field, bool)
+
+
+def with_numbers(field: object, number: int) -> object:
+    """Return a field with another number in the place of each."""
+    if isinstance(field, tuple):
+        return tuple(with_numbers(part, number) for part in field)
+    return number if isinstance(field, int) and not isinstance(field, bool) else field
+
+
+def lengthened(field: object, size: int) -> object:
+    """Return a field of about ``size`` bytes: a longer text or binary, more elements, or deeper ones."""
+    match field:
+        case str():
+            return "x" * size
+        case bytes():
+            return b"x" * size
+        case tuple():
+            parts = field or ((),)
+            return tuple(parts * (1024 // len(parts)))
+        case _:
+            return field
+
+
+def deepened(levels: int) -> object:
+    """Return an empty array in an array in an array ...."""
+    value: object = ()
+    for _ in range(levels):
+        value = (value,)
+    return value

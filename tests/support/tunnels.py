@@ -14,7 +14,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.ids import NodeId
 from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import BatchDecoder, Message, encode_batch
+from iris.kernel.wire import MAX_MESSAGES, BatchDecoder, Message, encode_batch
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnel_end import TunnelEnd
 from iris.patterns.tunnel_messages import Opening, Refusal
@@ -65,12 +65,12 @@ class FakeMesh:
 
     def next_frame(self) -> tuple[NodeId, list[Message]] | None:
         if self.posted:
-            node = self.posted[0][0]
-            return node, [self.posted.popleft()[1] for _ in range(len(self.posted)) if self.posted[0][0] == node]
+            node, most = self.posted[0][0], min(len(self.posted), MAX_MESSAGES)
+            return node, [self.posted.popleft()[1] for _ in range(most) if self.posted[0][0] == node]
         if not self.sources:
             return None
         node, size, frame = next(iter(self.sources.values())), 0, list[Message]()
-        while self.sources and size < FRAME:
+        while self.sources and size < FRAME and len(frame) < MAX_MESSAGES:
             source = next(iter(self.sources))
             if self.sources[source] != node:
                 break

@@ -1,0 +1,86 @@
+"""What one frame may have its receiver do, with all that is carried in it (sans-IO).
+
+A frame is dealt with in one go, and others wait meanwhile.  Its batch has at most ``wire.MAX_MESSAGES`` messages; but
+frames are carried in messages, and messages in relayed ones, with a signature for each.  So what is in them is counted
+together.  Links keep what they send within these bounds (``wire.RELAYED``, ``wire.CHECK``); what is beyond them is an
+error of the peer, and is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final, final
+
+from iris.kernel import wire
+from iris.kernel.errors import RemoteProtocolError
+
+MAX_CARRIED: Final = 2048
+"""Messages in carried frames and relayed messages: 20 to 100 ms, at 10 to 50 us for each."""
+
+MAX_CHECKS: Final = 256
+"""Signatures: 35 ms, at 130 us for each."""
+
+
+@final
+class Work:
+    """What is left of it for the present frame.
+
+    Attributes:
+        frame: grows with each frame that came over a connection.
+        is_frame: whether it is one that is being dealt with, and not something that no frame has brought about.
+        elements: of arrays that may still be decoded, in bodies of relayed messages.
+        later: what is to be done once when the frame has been dealt with, by what it is.
+    """
+
+    __slots__ = ("_checks", "_messages", "elements", "frame", "is_frame", "later")
+
+    def __init__(self) -> None:
+        self.frame = 0
+        self.elements: Final = wire.Elements(2 * wire.MAX_ELEMENTS)
+        self.later: Final[dict[Hashable, Callable[[], None]]] = {}
+        self.is_frame = False
+        self.begin()
+
+    def __repr__(self) -> str:
+        return f"<Work: {self._messages} messages and {self._checks} signatures left>"
+
+    def begin(self, *, is_frame: bool = False) -> None:
+        """Begin with another frame, or with something that no frame has brought about."""
+        self.frame += 1
+        self.is_frame = is_frame
+        self._messages = MAX_CARRIED
+        self._checks = MAX_CHECKS
+        self.elements.begin()
+
+    def finish(self) -> None:
+        """End with a frame: do what was to be done then."""
+        self.is_frame = False
+        while self.later:
+            self.later.pop(next(iter(self.later)))()
+
+    def once(self, what: Hashable, do: Callable[[], None]) -> None:
+        """Do something once for all the messages of a frame, at its end; at once if no frame has brought it about."""
+        if self.is_frame:
+            self.later.setdefault(what, do)
+        else:
+            do()
+
+    def take(self, messages: int) -> None:
+        """Count messages that came in others.
+
+        Raises:
+            RemoteProtocolError: more than there may be.
+        """
+        if messages > self._messages:
+            raise RemoteProtocolError(f"a frame carries more than {MAX_CARRIED} messages")
+        self._messages -= messages
+
+    def check(self, signatures: int = 1) -> None:
+        """Count signatures that are to be checked.
+
+        Raises:
+            RemoteProtocolError: more than there may be.
+        """
+        if signatures > self._checks:
+            raise RemoteProtocolError(f"a frame has more than {MAX_CHECKS} signatures checked")
+        self._checks -= signatures

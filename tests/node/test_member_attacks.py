@@ -1,0 +1,305 @@
+"""Every kind of message from a member that breaks the rules, in every way in which it can break them.
+
+Nested, by the thousand, with made-up numbers, as long as can be, behind its goodbye, and before its hello.  The victims
+are a node, a gateway as a node of its site, and a gateway at its border.  Behind each hostile frame an honest node asks
+something, and is answered.
+
+What the honest one waits for is told in processor time, which is the same however busy the machine is: that in which
+the victim deals with the frame, for it does nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from benchmarks.fuzz_node import Stage
+from iris.cluster.mesh import Mesh
+from iris.cluster.peer import Peer
+from iris.cluster.receivers import MessageReceiver
+from iris.kernel import kinds, wire
+from iris.kernel.config import MIB
+from iris.kernel.memory import MemoryOutgoing, MemoryTransport
+from iris.kernel.wire import MAX_MESSAGES, MAX_NUMBER, Message, encode_batch
+from tests.support.attacks import (
+    MAX_FRAME,
+    Attacker,
+    Messages,
+    as_many_as_fit,
+    deepened,
+    lengthened,
+    numbers_in,
+    with_numbers,
+)
+
+SLOWEST: Final = 0.1
+"""Seconds of processor time in which the victim has dealt with 99 of 100 hostile frames."""
+
+ALL_OF_IT: Final = 1.0
+"""Seconds of processor time that all nodes together take until an honest request behind such a frame is answered."""
+
+BY_THE_WALL: Final = 30.0
+"""Seconds of it for anybody who looks, on a machine that has other things to do as well."""
+
+GROWTH: Final = 16 * MIB
+
+NAMES: Final = {value: name for name, value in vars(kinds).items() if isinstance(value, int)}
+VICTIMS: Final = ("node", "gateway", "border")
+
+
+@final
+class Front:
+    """Where one mesh is attacked."""
+
+    def __init__(self, stage: Stage, attacker: Attacker, *, is_gateway: bool) -> None:
+        self.attacker: Final = attacker
+        self._is_gateway = is_gateway
+        honest, villain = stage.nodes["x@near"], stage.nodes["villain@near"]
+        record = villain._parts.membership._swim.own.as_tuple()
+        self.messages: Final = Messages(attacker, honest.id, record)
+        self._honest = honest
+        self.dispatched: Final[list[float]] = []
+        """Seconds of processor time that the victim took for each frame."""
+        self.began = (0.0, 0.0)
+        reading = attacker.victim.reading
+        receive = reading._receive
+
+        def receive_timed(frame: bytes) -> None:
+            began = time.thread_time()
+            receive(frame)
+            self.dispatched.append(time.thread_time() - began)
+
+        reading._receive = receive_timed
+
+    @property
+    def kinds(self) -> list[int]:
+        """What the victim takes, and of a gateway what it takes otherwise than every node."""
+        own = sorted(self.attacker.victim._receivers.own)
+        return [kind for kind in own if kind >= kinds.CARRY or kind == kinds.FORWARD] if self._is_gateway else own
+
+    async def ask(self) -> None:
+        """Have an honest node ask something."""
+        assert await self._honest.request("victim", b"question", timeout=300) == b"question"
+
+
+class Forgotten(defaultdict[int, list[Message]]):
+    """Keeps nothing of what is recorded, which would count for the victim."""
+
+    def __missing__(self, kind: int) -> list[Message]:
+        return []
+
+
+@asynccontextmanager
+async def open_front(victim: str) -> AsyncIterator[Front]:
+    """Open the nodes, and let an honest one use everything at the end."""
+    stage = Stage()
+    async with stage.open(5):
+        stage.recording.messages = Forgotten()
+        one = stage.attackers[VICTIMS.index(victim)]
+        attacker = Attacker(one.mesh, one.victim, "mem://near/between" if victim == "border" else None)
+        front = Front(stage, attacker, is_gateway=victim == "gateway")
+        await front.attacker.wait_linked()
+        yield front
+        honest = stage.nodes["x@near"]
+        await trio.sleep(10)
+        await front.ask()
+        async with honest.open_tunnel("victim") as tunnel:
+            await tunnel.send(b"there and back")
+            assert await tunnel.receive() == b"there and back"
+        for mesh in stage.victims:
+            assert not [reason for reason in mesh.refusals if reason.startswith("unexpected")], mesh.refusals
+
+
+# -- the attacks -------------------------------------------------------------------------------------------
+
+Attack = Callable[[Front, int], Iterator[bytes]]
+"""Yields frames with messages of a kind."""
+
+
+def flooded(front: Front, kind: int) -> Iterator[bytes]:
+    """10^5 in a frame, and as many as a frame may have: the same one, others, and in frames that are carried."""
+    attacker, make = front.attacker, front.messages.make
+    yield attacker.seal_batch(as_many_as_fit(make(kind)))
+    yield attacker.seal(*[make(kind)] * fitting(make(kind)))
+    yield attacker.seal(*[make(kind) for _ in range(fitting(make(kind)))])
+    for carrier in carriers(front):
+        several = [make(kind) for _ in range(fitting(make(kind), 5))]
+        yield attacker.carried(carrier, *[tuple(several)] * 5)
+
+
+def crowded(front: Front, kind: int) -> Iterator[bytes]:
+    """As many as fit, and as many others as are taken: what takes most memory."""
+    attacker, make = front.attacker, front.messages.make
+    yield attacker.seal_batch(as_many_as_fit(make(kind)))
+    yield attacker.seal(*[make(kind) for _ in range(fitting(make(kind)))])
+
+
+def nested(front: Front, kind: int) -> Iterator[bytes]:
+    """In frames that are carried in each other, and with fields that are deep."""
+    attacker, message = front.attacker, front.messages.make(kind)
+    for carrier in carriers(front):
+        for depth in (2, 100):
+            yield attacker.nested(carrier, depth, message)
+    for at in range(1, len(message)):
+        yield attacker.seal((*message[:at], deepened(400), *message[at + 1 :]))
+
+
+def numbered(front: Front, kind: int) -> Iterator[bytes]:
+    """With all numbers, and with each of them, at the edges of what there is."""
+    attacker, message = front.attacker, front.messages.make(kind)
+    places = [at for at in range(1, len(message)) if numbers_in(message[at])]
+    for number in (0, MAX_NUMBER, 2**64 - 1):
+        for changed in ([at] for at in places) if len(places) == 1 else (places, *([at] for at in places)):
+            fields = [with_numbers(field, number) if at in changed else field for at, field in enumerate(message)]
+            yield attacker.seal(tuple(fields))
+
+
+def lengthy(front: Front, kind: int) -> Iterator[bytes]:
+    """With each field as long as it can be."""
+    attacker, message = front.attacker, front.messages.make(kind)
+    for at in range(1, len(message)):
+        longer = lengthened(message[at], MAX_FRAME - 8192)
+        if longer != message[at]:
+            yield attacker.seal((*message[:at], longer, *message[at + 1 :]))
+
+
+def behind_a_goodbye(front: Front, kind: int) -> Iterator[bytes]:
+    """In the frame with a goodbye, and in the next one."""
+    attacker, make = front.attacker, front.messages.make
+    several = [make(kind) for _ in range(min(500, fitting(make(kind))))]
+    yield attacker.seal((kinds.GOODBYE, "for now"), *several)
+    first, second = attacker.seal((kinds.GOODBYE, "for now")), attacker.seal(*several)
+    yield from (first, second)
+
+
+def fitting(message: Message, frames: int = 1) -> int:
+    """Return how often a message can be in each of so many frames, which one is to carry."""
+    return max(1, min(MAX_MESSAGES, (MAX_FRAME // frames - 2048) // (len(encode_batch([message])) + 16)))
+
+
+def carriers(front: Front) -> list[int]:
+    """Return the kinds of messages by which the victim takes frames for itself."""
+    return [kind for kind in (kinds.FORWARD, kinds.CARRY) if kind in front.kinds]
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "by the thousand": flooded,
+    "nested": nested,
+    "with made-up numbers": numbered,
+    "as long as can be": lengthy,
+    "behind a goodbye": behind_a_goodbye,
+}
+
+
+async def carry_out(front: Front, attack: Attack) -> AsyncIterator[int]:
+    """Attack with each kind; yield it behind each frame, when an honest request that came behind it is answered."""
+    for kind in front.kinds:
+        gc.collect()  # else it comes at any time, and takes as long as what is measured
+        await front.attacker.wait_linked()
+        frames = attack(front, kind)
+        while True:
+            await front.attacker.wait_linked()
+            frame = next(frames, None)
+            if frame is None:
+                break
+            front.dispatched.clear()
+            front.began = time.thread_time(), time.perf_counter()
+            await front.attacker.send(frame)
+            await front.ask()
+            yield kind
+            await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("how", ATTACKS)
+async def test_honest_members_hardly_wait(autojump_clock: MockClock, how: str, victim: str) -> None:
+    took: list[tuple[float, str]] = []
+    async with open_front(victim) as front:
+        assert set(front.kinds) <= front.messages.kinds, "there is a kind of message that nobody attacks with"
+        async for kind in carry_out(front, ATTACKS[how]):
+            processor, wall = (now - then for now, then in zip(clocks(), front.began, strict=True))
+            assert processor < ALL_OF_IT, NAMES[kind]
+            assert wall < BY_THE_WALL, NAMES[kind]
+            took.append((max(front.dispatched, default=0.0), NAMES[kind]))
+    assert len(took) > len(front.kinds)
+    took.sort(reverse=True)
+    assert took[len(took) // 100][0] < SLOWEST, took[:10]
+
+
+def clocks() -> tuple[float, float]:
+    """Return the seconds that this thread has had a processor, and those of the clock on the wall."""
+    return time.thread_time(), time.perf_counter()
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("attack", [crowded, nested, lengthy])
+async def test_a_victim_hardly_grows(autojump_clock: MockClock, attack: Attack, victim: str) -> None:
+    grown: list[tuple[float, str]] = []
+    now = 0
+    async with open_front(victim) as front:
+        tracemalloc.start()
+        try:
+            async for kind in carry_out(front, attack):
+                now, peak = tracemalloc.get_traced_memory()
+                grown.append((peak / MIB, NAMES[kind]))
+                tracemalloc.reset_peak()
+        finally:
+            tracemalloc.stop()
+    grown.sort(reverse=True)
+    assert grown[0][0] < GROWTH / MIB, grown[:10]
+    assert now < GROWTH, "what all of them have left behind"
+
+
+# -- before its hello --------------------------------------------------------------------------------------
+
+
+def connect(source: MemoryTransport, victim: Mesh) -> MemoryOutgoing:
+    """Open a connection to a mesh, and say nothing."""
+    network = source._network
+    target = network.find(victim.listening[0])
+    assert target is not None
+    way = MemoryOutgoing(network, source, target, lambda: None)
+    source.opened(way)
+    target.accept(way)
+    return way
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_nothing_is_taken_before_a_hello(autojump_clock: MockClock, victim: str) -> None:
+    async with open_front(victim) as front:
+        mesh = front.attacker.victim
+        taken: list[Message] = []
+
+        def tap(receiver: MessageReceiver) -> MessageReceiver:
+            def receive(peer: Peer, message: Message) -> None:
+                taken.append(message)
+                receiver(peer, message)
+
+            return receive
+
+        for kind, (receiver, length) in list(mesh._receivers.own.items()):
+            mesh._receivers.own[kind] = (tap(receiver), length)
+        transport = front.attacker.mesh._transport
+        assert isinstance(transport, MemoryTransport)
+        stranger = transport._network.transport("stranger")
+        said: list[Message] = []
+        for kind in front.kinds:
+            messages = [front.messages.make(kind) for _ in range(10)]
+            said += [message for message in messages if len(message) > 1]
+            for index in (1, 2**32 - 1, *mesh._sessions):  # of nobody's session, and of other people's
+                header = wire.HEADER.pack(wire.DATA, wire.VERSION, 0, index, 2**40)
+                way = connect(stranger, mesh)
+                way.send_nowait(header + encode_batch(messages))
+                await trio.sleep(0.01)
+                assert way.closed
+        stranger.close()
+        assert not [message for message in said if message in taken]
