@@ -23,7 +23,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import Link
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, carried_by
 
 _AVOIDED: Final = 5.0
 """Seconds for which a helper is not asked again for a node that it could not reach."""
@@ -104,7 +104,7 @@ class Forwarding:
         if not other.link.has_room():
             self._mesh.refusals["not handed on: link full"] += 1
             return
-        other.link.post((kinds.FORWARD, target_id, frame), len(frame))
+        other.link.post_carrying((kinds.FORWARD, target_id, frame), len(frame), carried_by(len(frame)))
         self.forwarded += 1
 
     def _receive_refused(self, peer: Peer, message: Message) -> None:

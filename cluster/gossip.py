@@ -39,7 +39,7 @@ _CLAIM: Final = 2
 _ACCUSATION: Final = 3
 
 MAX_SIGNATURES: Final = 240
-"""Signatures in one message: receivers check ``work.MAX_CHECKS`` for one frame."""
+"""Signatures in one message: receivers check ``wire.MAX_CHECKS`` for one frame."""
 
 _RECORD_FIELDS: Final = 11
 _RECORD_SIGNATURES: Final = 3

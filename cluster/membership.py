@@ -45,7 +45,7 @@ _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
 
 _TOGETHER: Final = 32
-"""Signatures in a message that travels with others: receivers check ``work.MAX_CHECKS`` for one frame."""
+"""Signatures in a message that travels with others: receivers check ``wire.MAX_CHECKS`` for one frame."""
 
 _HELD_BACK_SIZE: Final = 4096
 """Bytes of a message that was held back for a node: most of them, rounded up."""

@@ -20,6 +20,7 @@ from iris.kernel.ids import NodeId, is_node_id, is_site, realm_of_site
 from iris.kernel.link import Link
 from iris.kernel.scratch import LARGE
 from iris.kernel.transport import Outgoing
+from iris.kernel.wire import carried_by
 
 SCHEME: Final = "site://"
 
@@ -116,7 +117,7 @@ class CarriedWay(IndirectWay):
         if link.waiting_bytes > AHEAD:
             return False
         try:
-            link.post((kinds.CARRY, HOPS, *self._envelope, frame), size)
+            link.post_carrying((kinds.CARRY, HOPS, *self._envelope, frame), size, carried_by(size))
         except NotSent:
             return False
         return True

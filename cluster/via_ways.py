@@ -17,6 +17,7 @@ from iris.kernel import kinds
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.ids import NodeId, is_node_id
 from iris.kernel.link import Link
+from iris.kernel.wire import carried_by
 
 SCHEME: Final = "via://"
 
@@ -73,7 +74,7 @@ class ViaWay(IndirectWay):
         if not link.has_room():
             return False
         try:
-            link.post((kinds.FORWARD, self._target, frame), len(frame))
+            link.post_carrying((kinds.FORWARD, self._target, frame), len(frame), carried_by(len(frame)))
         except NotSent:
             return False
         return True

@@ -2,8 +2,8 @@
 
 A frame is dealt with in one go, and others wait meanwhile.  Its batch has at most ``wire.MAX_MESSAGES`` messages; but
 frames are carried in messages, and messages in relayed ones, with a signature for each.  So what is in them is counted
-together.  Links keep what they send within these bounds (``wire.RELAYED``, ``wire.CHECK``); what is beyond them is an
-error of the peer, and is not taken.
+together.  Links keep what they send within these bounds (``Link.post_carrying``, ``wire.CHECK``); what is beyond them
+is an error of the peer, and is not taken.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, final
 
-from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-
-MAX_CARRIED: Final = 2048
-"""Messages in carried frames and relayed messages: 20 to 100 ms, at 10 to 50 us for each."""
-
-MAX_CHECKS: Final = 256
-"""Signatures: 35 ms, at 130 us for each."""
+from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, Elements
 
 
 @final
@@ -36,7 +30,7 @@ class Work:
 
     def __init__(self) -> None:
         self.frame = 0
-        self.elements: Final = wire.Elements(2 * wire.MAX_ELEMENTS)
+        self.elements: Final = Elements(2 * MAX_ELEMENTS)
         self.later: Final[dict[Hashable, Callable[[], None]]] = {}
         self.is_frame = False
         self.begin()

@@ -187,7 +187,7 @@ class Carrying:
             return
         size = len(frame) if kind == kinds.CARRY else 0
         try:
-            link.post((kind, hops - 1, site, target_id, named, source_id, frame), size)
+            link.post_carrying((kind, hops - 1, site, target_id, named, source_id, frame), size, wire.carried_by(size))
         except NotSent:
             self.refused["next link full"] += 1
             return

@@ -41,8 +41,8 @@ from iris.security.rights import covers
 _MESSAGE_BYTES: Final = 64 * KIB
 """Records in one message, as many as are begun before this size."""
 
-_MAX_RECORDS: Final = 128
-"""Records in one message: verifying so many takes 50 ms."""
+_MAX_RECORDS: Final = 80
+"""Records in one message: receivers check ``wire.MAX_CHECKS`` signatures for one frame, 3 for a record."""
 
 _SIGNATURES: Final = 3
 """Of a record: those of its subscriber, of that one's cluster, and of the realm."""

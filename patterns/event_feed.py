@@ -118,7 +118,7 @@ class Feed:
         """Add a message to the body, which is for these places only."""
         size += _OVERHEAD
         self._grow_no_more()
-        full = self._bytes + size > _BODY or len(self._messages) == wire.MAX_RELAYED
+        full = self._bytes + size > _BODY or len(self._messages) == wire.MAX_MESSAGES
         if self._messages and (mask != self._mask or full):
             self.flush()
         self._mask = mask
@@ -162,11 +162,15 @@ class Feed:
         mesh = self._mesh
         self._number += 1
         signature = mesh.identity.sign(claim(mesh.node, self.tree, self._number, mask, body))
-        message, size = Relayed(mesh.node, self.tree, self._number, mask, body, signature).message()
+        relayed = Relayed(mesh.node, self.tree, self._number, mask, body, signature)
+        message, size = relayed.message()
         for child in self.shape.top:
             if mask & child.mask:
+                peer = mesh.peer(child.node)
                 try:
-                    mesh.post(child.node, message, size)
+                    if peer is None:
+                        raise NotSent(f"no link to node {child.node}")
+                    peer.link.post_carrying(message, size, relayed.work)
                 except NotSent:
                     yield (mask & child.mask).bit_count()
 

@@ -156,7 +156,7 @@ class EventRelays:
             peer = self._mesh.peers.get(node)
             if peer is not None:
                 try:
-                    peer.link.post(message, size, reserve)
+                    peer.link.post_carrying(message, size, relayed.work, reserve)
                 except NotSent:
                     pass
                 else:

@@ -183,11 +183,16 @@ class Relayed(NamedTuple):
         """What the signature is over."""
         return claim(self.publisher, self.tree, self.number, self.mask, self.body)
 
+    @property
+    def work(self) -> int:
+        """What it is for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
+        return wire.RELAYED_CHECK + wire.array_length(self.body)
+
     def message(self) -> tuple[wire.Message, int]:
         """Return the wire form, and its size."""
         mask = packed_mask(self.mask)
         fields = (bytes.fromhex(self.publisher), self.tree, self.number, mask, self.body, self.signature)
-        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE + wire.RELAYED
+        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE
 
 
 def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> bytes:

@@ -66,7 +66,7 @@ class HeardCopies:
         self._mesh = mesh
         self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
-        self._decoder: Final = wire.BatchDecoder(elements=mesh.work.elements)
+        self._decoder: Final = wire.BatchDecoder()
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         self._behind: dict[NodeId, None] = {}

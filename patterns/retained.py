@@ -131,17 +131,25 @@ class RetainedEvents:
 
     def match(self, pattern: str) -> list[RetainedEvent]:
         """Return the values of all topics that a valid pattern matches."""
+        return self.search(pattern)[0]
+
+    def search(self, pattern: str) -> tuple[list[RetainedEvent], int]:
+        """Return the values of all topics that a valid pattern matches, and how many places were looked at for them."""
         tokens = pattern.split(".")
         rest = tokens[-1] == ">"
         branches = [self._root]
+        looks = 1
         for token in tokens[:-1] if rest else tokens:
+            looks += len(branches)
             if token == "*":  # noqa: S105 -- a token of a pattern
                 branches = [child for branch in branches for child in branch.children.values()]
             else:
                 branches = [branch.children[token] for branch in branches if token in branch.children]
         if rest:
-            return [event for branch in branches for child in branch.children.values() for event in _below(child)]
-        return [branch.here for branch in branches if branch.here is not None]
+            events = [event for branch in branches for child in branch.children.values() for event in _below(child)]
+        else:
+            events = [branch.here for branch in branches if branch.here is not None]
+        return events, looks + len(branches) + len(events)
 
 
 def _below(branch: _Branch) -> Iterator[RetainedEvent]:

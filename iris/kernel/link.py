@@ -30,7 +30,7 @@ from iris.kernel.link_statistics import LinkStatistics
 from iris.kernel.scratch import LARGE
 from iris.kernel.transport import Outgoing
 from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import Message, encode_batch
+from iris.kernel.wire import MAX_CARRIED, Message, encode_batch
 
 _MESSAGE_OVERHEAD: Final = 32
 """What a message weighs besides its payload, so that empty ones are bounded too."""
@@ -76,6 +76,7 @@ class Link:
         "_batches",
         "_bulk",
         "_bytes_sent",
+        "_carried",
         "_closed",
         "_frame",
         "_frame_messages",
@@ -117,6 +118,7 @@ class Link:
         self._outgoing: Outgoing | None = None
         self._open: list[Message] = []
         self._open_bytes = 0  # without what a message has grown by
+        self._carried = 0  # messages that those of the open batch carry, at most
         self._growing: Growing | None = None
         self._batches: deque[tuple[list[Message], int]] = deque()  # with bytes for a kind: one, encoded already
         self._waiting_bytes = 0  # of closed batches
@@ -222,6 +224,24 @@ class Link:
                 return  # nothing is left for the flusher
             self._pushed = True
         self._wakeup.wake()
+
+    def post_carrying(self, message: Message, size: int, carried: int, reserve: int = 0) -> None:
+        """Append a message in which there are others; a batch has no more of them than its receiver takes for a frame.
+
+        Args:
+            message: as for ``post``.
+            size: as for ``post``.
+            carried: messages in it, at most; see ``wire.carried_by``.
+            reserve: as for ``post``.
+
+        Raises:
+            NotSent: as ``post``.
+        """
+        if self._carried and self._carried + carried > MAX_CARRIED:
+            self.cut()
+        self.post(message, size, reserve)
+        if self._open:  # else it has left
+            self._carried += carried
 
     def _send_first(self, message: Message, now: float) -> bool:
         """Do what ``_push`` would with a message before which there is nothing, by five calls less; tell whether."""
@@ -414,7 +434,7 @@ class Link:
         self._grow_no_more()
         batch, size = self._open, self._open_bytes
         self._open = []
-        self._open_bytes = 0
+        self._open_bytes = self._carried = 0
         return batch, size
 
     def _close_batch(self) -> None:

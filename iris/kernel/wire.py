@@ -39,6 +39,8 @@ COPY: Final = 5
 HEADER: Final = struct.Struct(">BBHIQ")
 HEADER_SIZE: Final = HEADER.size
 _SEALED: Final = bytes((DATA, VERSION))
+_ARRAY: Final = 0x90
+_ARRAY_16: Final = b"\xdc"
 
 MAX_ARRAY: Final = 1024
 """Elements of one array on the wire."""
@@ -55,13 +57,16 @@ ELEMENT: Final = 16
 """Bytes that an element of a list of any length counts for the size of its message at least."""
 
 CHECK: Final = 1 * KIB
-"""Bytes that a signature counts which the receiver of a message will check, besides all else: 256 are in one batch."""
+"""Bytes that a signature which receivers check counts for the size of its message: a batch has room for 256."""
 
-RELAYED: Final = 16 * KIB
-"""Bytes that a message counts which holds up to ``MAX_RELAYED`` others, besides all else: 16 are in one batch."""
+MAX_CARRIED: Final = 2 * MAX_MESSAGES
+"""Messages that a frame brings in frames and messages which it carries: work for 10 to 50 ms."""
 
-MAX_RELAYED: Final = 128
-"""Messages that are gathered in another one."""
+MAX_CHECKS: Final = 256
+"""Signatures that are checked for a frame, with all that it carries: 35 ms, at 130 us for each."""
+
+RELAYED_CHECK: Final = MAX_CARRIED // MAX_CHECKS
+"""Messages that the signature of a message which carries others counts for."""
 
 MAX_FRAME: Final = 16 * MIB + 64 * 1024
 """No transport accepts a larger frame, whatever the configured payload limit."""
@@ -212,20 +217,16 @@ class BatchDecoder:
     Elements are counted of batches only that have bytes for too many: it takes 0.1 us for each array.
     """
 
-    __slots__ = ("_counting", "_elements", "_max_bytes", "_shared", "_unpacker")
+    __slots__ = ("_counting", "_elements", "_max_bytes", "_unpacker")
 
-    def __init__(self, max_bytes: int = MAX_FRAME, elements: Elements | None = None) -> None:
-        """Make a decoder.
-
-        Args:
-            max_bytes: of the largest batch.
-            elements: counts those of all batches; else each batch may have ``MAX_ELEMENTS``.
-        """
+    def __init__(self, max_bytes: int = MAX_FRAME) -> None:
         self._max_bytes = max_bytes
-        self._shared = elements is not None
-        self._elements = elements or Elements()
-        self._counting = _unpacker(max_bytes, self._elements)
-        self._unpacker = self._counting if self._shared else _unpacker(max_bytes)
+        self._elements = Elements()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._counting = _unpacker(self._max_bytes, self._elements)
+        self._unpacker = _unpacker(self._max_bytes)
 
     def decode_untrusted(self, batch: bytes | memoryview) -> list[Message]:
         """Return the messages of a batch: non-empty tuples that start with an int.
@@ -238,8 +239,7 @@ class BatchDecoder:
             unpacker = self._unpacker
         else:
             unpacker = self._counting
-            if not self._shared:
-                self._elements.begin()
+            self._elements.begin()
         try:
             unpacker.feed(batch)
             messages: list[Message] = list(itertools.islice(unpacker, MAX_MESSAGES + 1))
@@ -253,10 +253,25 @@ class BatchDecoder:
                 if type(message) is not tuple or not message or type(message[0]) is not int:
                     raise ValueError("a message is an array that starts with its kind")
         except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
-            self._counting = _unpacker(self._max_bytes, self._elements)
-            self._unpacker = self._counting if self._shared else _unpacker(self._max_bytes)
+            self._begin()
             raise RemoteProtocolError(f"malformed batch: {error}") from None
         return messages
+
+
+def carried_by(size: int) -> int:
+    """Return how many messages a frame of ``size`` bytes may hold, for ``Link.post_carrying``.
+
+    It is sealed for somebody else, so its size is all that is known: four bytes for a message, and 64 for a signature.
+    """
+    return max(min(MAX_MESSAGES, size // 4), size // 64 * RELAYED_CHECK)
+
+
+def array_length(packed: bytes) -> int:
+    """Return how many elements the array has that ``pack`` has made these bytes of; 0 if it is none."""
+    head = packed[:1]
+    if head == _ARRAY_16:
+        return int.from_bytes(packed[1:3])
+    return head[0] & 0x0F if head and head[0] & 0xF0 == _ARRAY else 0
 
 
 def pack(value: object) -> bytes:

@@ -14,7 +14,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.growing import Growing
 from iris.kernel.link import Link
-from iris.kernel.wire import BatchDecoder
+from iris.kernel.wire import MAX_CARRIED, MAX_MESSAGES, BatchDecoder
 from tests.support.links import (
     NODE,
     SMALL,
@@ -356,3 +356,29 @@ def test_whatever_happens_messages_keep_their_order_and_counters_add_up(
             assert max((len(frame) for way in ways for frame in way.frames), default=0) <= 1000 + 200 + 32 + KIB
 
     trio.run(main, clock=MockClock())
+
+
+async def test_a_batch_has_no_more_messages_than_receivers_take(autojump_clock: MockClock) -> None:
+    way = Way()
+    async with open_link(Config(), way) as link:
+        for number in range(2000):
+            link.post((1, number), 0)
+        await wait_all_tasks_blocked()
+        assert [message[1] for message in way.messages] == list(range(2000))
+        assert max(map(len, way.batches)) == MAX_MESSAGES
+
+
+@pytest.mark.parametrize(("carried", "together"), [(1, 100), (100, 10), (MAX_CARRIED, 1), (10 * MAX_CARRIED, 1)])
+async def test_a_batch_carries_no_more_messages_than_receivers_take(
+    carried: int, together: int, autojump_clock: MockClock
+) -> None:
+    way = Way()
+    async with open_link(Config(), way) as link:
+        for number in range(600):
+            link.post_carrying((1, number), 10, carried)
+            if number % 100 == 50:
+                await wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
+        assert [message[1] for message in way.messages] == list(range(600))
+        assert max(map(len, way.batches)) == together
+        check(link, 600)

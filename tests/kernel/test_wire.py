@@ -528,3 +528,21 @@ def test_numbers_have_a_least_one() -> None:
 def test_counters_of_what_peers_say_stay_where_they_mean_nothing_any_more() -> None:
     assert wire.saturated(5) == 5
     assert wire.saturated(2**62 + 2**62) == 2**62
+
+
+@pytest.mark.parametrize(
+    ("size", "most"), [(0, 0), (100, 25), (2048, 512), (8000, 512), (16 * KIB, 1024), (MIB, 65536)]
+)
+def test_what_a_sealed_frame_may_hold_follows_from_its_size(size: int, most: int) -> None:
+    assert wire.carried_by(size) == most
+
+
+@given(st.lists(st.integers(), max_size=2000))
+def test_the_length_of_a_packed_array_is_read_off(values: list[int]) -> None:
+    numbers = [value % 2**63 for value in values]
+    assert wire.array_length(wire.pack(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc0", b"\x81\x01\x02", b"\xa3abc", b"\xcd\x01\x02"])
+def test_what_is_no_array_has_no_length(packed: bytes) -> None:
+    assert wire.array_length(packed) == 0

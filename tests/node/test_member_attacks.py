@@ -4,13 +4,16 @@ Nested, by the thousand, with made-up numbers, as long as can be, behind its goo
 are a node, a gateway as a node of its site, and a gateway at its border.  Behind each hostile frame an honest node asks
 something, and is answered.
 
-What the honest one waits for is told in processor time, which is the same however busy the machine is: that in which
-the victim deals with the frame, for it does nothing else meanwhile.
+How long that takes is the time of the network, which is virtual, and the processor time of all nodes together, for they
+share a thread.  So neither depends on what else the machine does, but that the same work takes up to twice as much
+processor time beside other processes.  What is measured is printed:
+``pytest tests/node/test_member_attacks.py -k wait -rP``.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 import tracemalloc
 from collections import defaultdict
@@ -41,14 +44,11 @@ from tests.support.attacks import (
     with_numbers,
 )
 
-SLOWEST: Final = 0.1
-"""Seconds of processor time in which the victim has dealt with 99 of 100 hostile frames."""
+SLOW: Final = 2 * 0.1
+"""Seconds until 99 of 100 honest requests behind a hostile frame are answered: twice what is promised, see above."""
 
-ALL_OF_IT: Final = 1.0
-"""Seconds of processor time that all nodes together take until an honest request behind such a frame is answered."""
-
-BY_THE_WALL: Final = 30.0
-"""Seconds of it for anybody who looks, on a machine that has other things to do as well."""
+SLOWEST: Final = 1.0
+"""Seconds until each of them is."""
 
 GROWTH: Final = 16 * MIB
 
@@ -64,21 +64,10 @@ class Front:
         self.attacker: Final = attacker
         self._is_gateway = is_gateway
         honest, villain = stage.nodes["x@near"], stage.nodes["villain@near"]
+        self.victim: Final = stage.nodes["victim@near"]
         record = villain._parts.membership._swim.own.as_tuple()
         self.messages: Final = Messages(attacker, honest.id, record)
         self._honest = honest
-        self.dispatched: Final[list[float]] = []
-        """Seconds of processor time that the victim took for each frame."""
-        self.began = (0.0, 0.0)
-        reading = attacker.victim.reading
-        receive = reading._receive
-
-        def receive_timed(frame: bytes) -> None:
-            began = time.thread_time()
-            receive(frame)
-            self.dispatched.append(time.thread_time() - began)
-
-        reading._receive = receive_timed
 
     @property
     def kinds(self) -> list[int]:
@@ -200,8 +189,8 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
-async def carry_out(front: Front, attack: Attack) -> AsyncIterator[int]:
-    """Attack with each kind; yield it behind each frame, when an honest request that came behind it is answered."""
+async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[int, float]]:
+    """Attack with each kind; yield it behind each frame, and how long an honest request waited that came behind it."""
     for kind in front.kinds:
         gc.collect()  # else it comes at any time, and takes as long as what is measured
         await front.attacker.wait_linked()
@@ -211,52 +200,97 @@ async def carry_out(front: Front, attack: Attack) -> AsyncIterator[int]:
             frame = next(frames, None)
             if frame is None:
                 break
-            front.dispatched.clear()
-            front.began = time.thread_time(), time.perf_counter()
+            began = now()
             await front.attacker.send(frame)
             await front.ask()
-            yield kind
+            yield kind, now() - began
             await trio.sleep(0.05)
+
+
+def now() -> float:
+    """Return seconds of virtual time and of processor time together."""
+    return trio.current_time() + time.thread_time()
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("how", ATTACKS)
 async def test_honest_members_hardly_wait(autojump_clock: MockClock, how: str, victim: str) -> None:
-    took: list[tuple[float, str]] = []
+    waited: list[tuple[float, str]] = []
     async with open_front(victim) as front:
         assert set(front.kinds) <= front.messages.kinds, "there is a kind of message that nobody attacks with"
-        async for kind in carry_out(front, ATTACKS[how]):
-            processor, wall = (now - then for now, then in zip(clocks(), front.began, strict=True))
-            assert processor < ALL_OF_IT, NAMES[kind]
-            assert wall < BY_THE_WALL, NAMES[kind]
-            took.append((max(front.dispatched, default=0.0), NAMES[kind]))
-    assert len(took) > len(front.kinds)
-    took.sort(reverse=True)
-    assert took[len(took) // 100][0] < SLOWEST, took[:10]
-
-
-def clocks() -> tuple[float, float]:
-    """Return the seconds that this thread has had a processor, and those of the clock on the wall."""
-    return time.thread_time(), time.perf_counter()
+        async for kind, seconds in carry_out(front, ATTACKS[how]):
+            waited.append((seconds, NAMES[kind]))
+    assert len(waited) > len(front.kinds)
+    waited.sort(reverse=True)
+    slow, slowest = waited[len(waited) // 100], waited[0]
+    print(f"{victim}, {how}: of {len(waited)} waits p99 {slow[0]:.3f} s, longest {slowest[0]:.3f} s ({slowest[1]})")  # noqa: T201
+    assert slow[0] < SLOW, waited[:10]
+    assert slowest[0] < SLOWEST, waited[:10]
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("attack", [crowded, nested, lengthy])
 async def test_a_victim_hardly_grows(autojump_clock: MockClock, attack: Attack, victim: str) -> None:
     grown: list[tuple[float, str]] = []
-    now = 0
+    left = 0
     async with open_front(victim) as front:
         tracemalloc.start()
         try:
-            async for kind in carry_out(front, attack):
-                now, peak = tracemalloc.get_traced_memory()
+            async for kind, _ in carry_out(front, attack):
+                left, peak = tracemalloc.get_traced_memory()
                 grown.append((peak / MIB, NAMES[kind]))
                 tracemalloc.reset_peak()
         finally:
             tracemalloc.stop()
     grown.sort(reverse=True)
     assert grown[0][0] < GROWTH / MIB, grown[:10]
-    assert now < GROWTH, "what all of them have left behind"
+    assert left < GROWTH, "what all of them have left behind"
+
+
+# -- what is looked for in much that is kept --------------------------------------------------------------
+
+WIDE: Final = [".".join(tokens) for tokens in itertools.product(("*", "b", "c"), ("*", "7"), *[("*", "d", "e")] * 6)]
+"""2,916 patterns with many wildcards, each of which is to be looked for in most of what is kept."""
+
+
+def wanting(front: Front) -> Iterator[bytes]:
+    """Ask for the last values by one pattern again and again, and by others."""
+    yield front.attacker.seal(*[(kinds.RETAINED_WANTED, ">")] * MAX_MESSAGES)
+    for start in range(0, len(WIDE), MAX_MESSAGES):
+        several = WIDE[start : start + MAX_MESSAGES]
+        yield front.attacker.seal(*[(kinds.RETAINED_WANTED, pattern) for pattern in several])
+
+
+def subscribing(front: Front) -> Iterator[bytes]:
+    """Subscribe by many patterns, to begin with and again and again."""
+    for begin in range(8):
+        messages: list[Message] = []
+        for start in range(0, 2000, 500):
+            terms = tuple((pattern, None, False, False, ()) for pattern in WIDE[start : start + 500])
+            messages += [
+                (kinds.INTEREST, 100 + begin, begin % 2 == 0, terms, ()),
+                (kinds.INTEREST, 0, False, (), terms),
+            ]
+        yield front.attacker.seal(*messages)
+
+
+@pytest.mark.parametrize("attack", [wanting, subscribing])
+async def test_honest_members_hardly_wait_for_what_is_kept(
+    autojump_clock: MockClock, attack: Callable[[Front], Iterator[bytes]]
+) -> None:
+    waited: list[float] = []
+    async with open_front("node") as front:
+        for number in range(4000):
+            topic = f"b.{number % 40}.d.d.e.e.d.{number}"
+            await front.victim.publish(topic, b"value", retain=True)
+        for frame in attack(front):
+            began = now()
+            await front.attacker.send(frame)
+            await front.ask()
+            waited.append(now() - began)
+            await front.attacker.wait_linked()
+    print(f"{attack.__name__}: {[round(seconds, 3) for seconds in waited]}")  # noqa: T201
+    assert max(waited) < SLOW, waited
 
 
 # -- before its hello --------------------------------------------------------------------------------------

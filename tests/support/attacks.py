@@ -169,7 +169,9 @@ class Messages:
             kinds.CANCEL: lambda n: (n,),
             kinds.AWAITED: lambda n: (n,),
             kinds.RUNNING: lambda n: (n,),
-            kinds.BROADCAST: lambda n: ("victim", ("n", str(n)), b"all"),
+            kinds.BROADCAST: lambda n: ("victim", ("n", str(n)), b"all", n),
+            kinds.BROADCAST_CREDIT: lambda n: ("victim", n, 0, 262_144 + n, 0),
+            kinds.BROADCAST_CREDIT_WANTED: lambda n: ("victim", n),
             kinds.RELAY: self._relay,
             kinds.RELAYED: lambda n: (own, (n, 0)),
             kinds.INTEREST: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
@@ -197,6 +199,7 @@ class Messages:
             kinds.TUNNEL_CLOSE: lambda n: (n, 1, 0, "reason"),
             kinds.TUNNEL_MARKED: lambda n: (n,),
             kinds.DURABLE: lambda n: ((self._durable(n),),),
+            kinds.DURABLE_AWAY: lambda n: (f"name{n}", n),
             kinds.CARRY: lambda n: (16, here, victim if n % 2 else other, there, own, b"\4%015d" % n),
             kinds.CARRY_REFUSED: lambda n: (16, here, victim, there, own, n % 8),
             kinds.ROUTE: lambda n: (f"site{n}", own, (f"site{n}", own)),
@@ -218,7 +221,7 @@ class Messages:
 
     def _relay(self, number: int) -> tuple[object, ...]:
         mesh = self._attacker.mesh
-        body = wire.pack((kinds.BROADCAST, "victim", None, b"%d" % number))
+        body = wire.pack((kinds.BROADCAST, "victim", None, b"%d" % number, number))
         at = int(mesh.wall_clock())
         signature = mesh.identity.sign(relay.claim(mesh.node, number, at, body))
         behind = (NodeId(self._other.hex()),)
