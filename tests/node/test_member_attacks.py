@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import statistics
 import time
 import tracemalloc
 from collections import defaultdict
@@ -290,7 +291,8 @@ async def test_honest_members_hardly_wait_for_what_is_kept(
             waited.append(now() - began)
             await front.attacker.wait_linked()
     print(f"{attack.__name__}: {[round(seconds, 3) for seconds in waited]}")  # noqa: T201
-    assert max(waited) < SLOW, waited
+    assert statistics.median(waited) < SLOW, waited
+    assert max(waited) < SLOWEST, waited
 
 
 # -- before its hello --------------------------------------------------------------------------------------

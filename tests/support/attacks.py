@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -174,6 +174,8 @@ class Messages:
             kinds.BROADCAST_CREDIT_WANTED: lambda n: ("victim", n),
             kinds.RELAY: self._relay,
             kinds.RELAYED: lambda n: (own, (n, 0)),
+            kinds.GROUP_SENT: lambda n: (n, n),
+            kinds.GROUP_SETTLED: lambda n: (n % 3, n, n),
             kinds.INTEREST: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
             kinds.INTEREST_KNOWN: lambda n: (n, n),
             kinds.EVENTS: lambda n: (f"t.{n}", n, n, None, None, None, (b"event",), ()),
@@ -250,14 +252,14 @@ def as_many_as_fit(message: Message) -> bytes:
 def numbers_in(field: object) -> bool:
     """Tell whether there is a number in a field."""
     if isinstance(field, tuple):
-        return any(map(numbers_in, field))
+        return any(map(numbers_in, cast("tuple[object, ...]", field)))
     return isinstance(field, int) and not isinstance(field, bool)
 
 
 def with_numbers(field: object, number: int) -> object:
     """Return a field with another number in the place of each."""
     if isinstance(field, tuple):
-        return tuple(with_numbers(part, number) for part in field)
+        return tuple(with_numbers(part, number) for part in cast("tuple[object, ...]", field))
     return number if isinstance(field, int) and not isinstance(field, bool) else field
 
 
@@ -269,7 +271,7 @@ def lengthened(field: object, size: int) -> object:
         case bytes():
             return b"x" * size
         case tuple():
-            parts = field or ((),)
+            parts = cast("tuple[object, ...]", field) or ((),)
             return tuple(parts * (1024 // len(parts)))
         case _:
             return field
