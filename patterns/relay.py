@@ -168,8 +168,10 @@ class Seen:
             self._bits = 1 if ahead >= _WINDOW else (self._bits << ahead | 1) & _MASK
             self._highest = number
             return True
+        if -ahead >= _WINDOW:  # looked at before anything has as many bits as an origin says
+            return False
         bit = 1 << -ahead
-        if -ahead >= _WINDOW or self._bits & bit:
+        if self._bits & bit:
             return False
         self._bits |= bit
         return True

@@ -140,7 +140,7 @@ class Retention:
         pattern = message[1]
         if not is_pattern(pattern):
             raise RemoteProtocolError("last values are asked for by a pattern")
-        if peer.identity.certificate.rights.may_subscribe(pattern):
+        if peer.may_hear(pattern):
             self._send(peer, pattern)
 
     def peer_gone(self, node: NodeId) -> None:

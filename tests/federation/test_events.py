@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 import iris
 from iris.federation.policy import Policy
-from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
+from iris.kernel import kinds
+from tests.support.federations import EVERYTHING, Federation, Heard, echo, open_federation
 
 
 async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str, **options: str) -> list[Heard]:
@@ -82,6 +83,27 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_not_let_in(autoj
                 assert weather.statistics().received >= 1
                 assert late.statistics().received == 1
                 assert secret.statistics().received == secret_late.statistics().received == 0
+
+
+async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node_of_another_site_that_asks(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(exports=("store",), export_topics=("public.>",), import_topics=("public.>",))
+    async with open_federation() as federation:
+        await federation.gateway("eu", policy=policy)
+        await federation.gateway("us", to=["eu-gateway"], policy=policy)
+        store = await federation.member("eu", echo("store"))
+        shop = await federation.shop("us", "store")
+        for topic in ("secret.plans", "public.news"):
+            await store.publish(topic, b"kept", retain=True)
+        assert await shop.request("store", 1) == 1
+        sent: list[str] = []
+        publishing = store._parts.pubsub.publishing
+        monkeypatch.setattr(publishing, "post", lambda _, message, *_more: sent.append(message[1]) or True)
+        for pattern in (">", "secret.*", "public.*"):
+            shop._parts.mesh.post(store.id, (kinds.RETAINED_WANTED, pattern), len(pattern))
+        await trio.sleep(1)
+        assert sent == ["public.news"]
 
 
 @pytest.mark.parametrize("side", ["out", "in"])

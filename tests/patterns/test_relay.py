@@ -164,3 +164,10 @@ def test_numbers_may_jump_and_overtake_each_other_within_the_window() -> None:
     seen = Seen()
     order = [2**62, 2**62 - 1, 2**62 - 4095, 2**62 + 5000, 2**62 + 905, 2**62 + 904]
     assert [seen.take(number) for number in order] == [True, True, True, True, True, False]
+
+
+def test_a_number_far_behind_the_highest_is_a_repeat() -> None:
+    seen = Seen()
+    assert seen.take(2**62)
+    assert not seen.take(1)
+    assert seen.take(2**62 - 1)
