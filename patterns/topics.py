@@ -11,6 +11,7 @@ look at all of it.  What was matched once is remembered.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from iris.kernel.errors import ConfigError
@@ -67,6 +68,7 @@ class Shape(NamedTuple):
     """The places of ``*``."""
 
 
+@lru_cache(maxsize=1024)  # of one message: it is asked for several times for each pattern that a node begins to want
 def shape_of(pattern: str) -> Shape | None:
     """Return the shape of a valid pattern; None if it has no wildcards, so that it matches itself only."""
     if "*" not in pattern and pattern[-1] != ">":
