@@ -91,7 +91,10 @@ class SiteDirectory:
         self._sources: dict[Hop, NodeId] = {}
         """For each origin the neighbour that is believed."""
         self._since: dict[Hop, float] = {}
-        self._accepted: dict[str, list[Hop]] = {}
+        self._present: dict[str, dict[NodeId, Hop]] = {}
+        """The origins of each site by their gateways, in the order in which they became known."""
+        self._accepted: dict[str, dict[Hop, None]] = {}
+        """Those of them that speak for the site."""
 
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
@@ -165,6 +168,7 @@ class SiteDirectory:
         elif known.route(origin, path):
             self._since.setdefault(origin, now)
             self._contents.setdefault(origin, Contents(origin))
+            self._present.setdefault(origin.site, {})[origin.gateway] = origin
             self._follow(origin)
 
     def receive_exports_untrusted(self, neighbour: NodeId, message: Message, now: float) -> Message | None:
@@ -234,29 +238,46 @@ class SiteDirectory:
                 contents.replace(self.version, entries)
 
     def _settle(self, origin: Hop) -> None:
-        """Work out again which gateways speak for a site."""
+        """Work out again which gateways speak for a site, after one of them has changed.
+
+        Whoever speaks for a site does so for as long as it can be reached.  So the companions of one gateway are looked
+        at when it changes and when it is accepted, and no others.
+        """
         site = origin.site
+        present = self._present.get(site, {})
+        accepted = self._accepted.setdefault(site, {})
         if not self._has_route(origin):
             self._contents.pop(origin, None)
             self._sources.pop(origin, None)
             self._since.pop(origin, None)
-        present = [other for other in self._contents if other.site == site]
-        accepted = [other for other in self._accepted.get(site, ()) if other in self._contents] or present[:1]
-        growing = True
-        while growing:
-            more = [other for other in present if other not in accepted and self._belongs(other, accepted)]
-            accepted += more
-            growing = bool(more)
-        if accepted:
-            self._accepted[site] = accepted
+            present.pop(origin.gateway, None)
+            accepted.pop(origin, None)
+            if not present:
+                self._present.pop(site, None)
+        if not accepted:
+            waiting = list(present.values())[:1]
+        elif origin in accepted or any(other in accepted for other in self._companions(origin)):
+            waiting = [origin]
         else:
-            self._accepted.pop(site, None)
+            waiting = []
+        accepted.update(dict.fromkeys(waiting))
+        while waiting:
+            more = [other for other in self._companions(waiting.pop()) if other not in accepted]
+            accepted.update(dict.fromkeys(more))
+            waiting += more
+        if not accepted:
+            del self._accepted[site]
 
-    def _belongs(self, origin: Hop, accepted: list[Hop]) -> bool:
-        companions = self._contents[origin].companions
-        return any(
-            other.gateway in companions and origin.gateway in self._contents[other].companions for other in accepted
-        )
+    def _companions(self, origin: Hop) -> list[Hop]:
+        """Return the gateways of a site that name this one as their companion, as it does them."""
+        contents = self._contents.get(origin)
+        if contents is None or not contents.companions:
+            return []
+        present = self._present[origin.site]
+        named = present.keys() & contents.companions
+        return [
+            present[other] for other in sorted(named) if origin.gateway in self._contents[present[other]].companions
+        ]
 
     def _has_route(self, origin: Hop) -> bool:
         return any(origin in neighbour.told for neighbour in self._neighbours.values())
@@ -309,10 +330,10 @@ class SiteDirectory:
         for site, accepted in self._accepted.items():
             if realm_of_site(site) != realm_id:
                 continue
-            for origin in accepted:
-                members = self._contents[origin].clusters.get(cluster)
-                way = self.way(site) if members else None
-                if members and way is not None:
+            listed = [members for one in accepted if (members := self._contents[one].clusters.get(cluster))]
+            way = self.way(site) if listed else None
+            if way is not None:
+                for members in listed:
                     for node, proof in members.items():
                         found.setdefault(node, Foreign(site, node, proof, len(way.path)))
         return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -301,6 +303,49 @@ def test_companions_have_to_name_each_other() -> None:
     assert directory.origins() == (Hop("far", B),), "its word alone is not enough"
     tell(directory, B, Hop("far", B), [Export(3, "", C)])
     assert directory.origins() == (Hop("far", B), Hop("far", C))
+
+
+def told_backwards(gateways: list[Hop], named: Callable[[int], Iterable[int]]) -> tuple[SiteDirectory, int]:
+    """Tell of gateways, the first one last; return the directory and the function calls that the last message took."""
+    directory = listening()
+    for hop in gateways:
+        directory.receive_route_untrusted(B, route(Hop("far", B), hop), 0.0)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    for place in reversed(range(len(gateways))):
+        exports = [Export(COMPANION, "", gateways[other].gateway) for other in named(place)]
+        sys.setprofile(None if place else count)
+        try:
+            tell(directory, B, gateways[place], exports)
+        finally:
+            sys.setprofile(None)
+    return directory, calls
+
+
+def chain(length: int) -> int:
+    gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(length)]
+    directory, calls = told_backwards(
+        gateways, lambda place: [other for other in (place - 1, place + 1) if 0 <= other < length]
+    )
+    assert set(directory.origins()) == set(gateways)
+    return calls
+
+
+def test_a_site_of_many_gateways_that_are_companions_one_by_one_is_settled_in_one_go() -> None:
+    assert chain(256) < 3 * chain(128)
+
+
+def test_a_gateway_speaks_for_its_site_as_long_as_it_can_be_reached() -> None:
+    first, second, third = gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(3)]
+    directory, _ = told_backwards(gateways, lambda place: [other for other in range(3) if other != place])
+    tell(directory, B, second, [], version=2)
+    assert set(directory.origins()) == set(gateways), "whoever is accepted stays"
+    directory.receive_route_untrusted(B, Route(third, ()).message(), 0.0)
+    assert set(directory.origins()) == {first, second}
 
 
 def tell(directory: SiteDirectory, neighbour: NodeId, origin: Hop, exports: list[Export], version: int = 1) -> None:
