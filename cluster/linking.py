@@ -66,15 +66,17 @@ class _Wait:
     Attributes:
         messages: of the machine, for when it is linked.
         new: whether it was not linked before, and could not be found silent yet.
+        failed: whether an attempt has come to nothing.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """
 
-    __slots__ = ("hurry", "linked", "messages", "new")
+    __slots__ = ("failed", "hurry", "linked", "messages", "new")
 
     def __init__(self, *, new: bool) -> None:
         self.messages: list[Message] = []
         self.new = new
+        self.failed = False
         self.hurry = trio.Event()
         self.linked = trio.Event()
 
@@ -90,6 +92,7 @@ class Linking:
         is_alive: tells whether a node is held alive, or only suspected.
         refused: called with a node whose address refuses connections.
         failed: called with the name of each error that an attempt ended with.
+        unreached: called when the first attempt to link to a node has come to nothing.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Linking:
         is_alive: Callable[[NodeId], bool],
         refused: Callable[[NodeId], None],
         failed: Callable[[str], None],
+        unreached: Callable[[], None],
     ) -> None:
         self._mesh = mesh
         self._nursery = nursery
@@ -108,6 +112,7 @@ class Linking:
         self._is_alive = is_alive
         self._refused = refused
         self._failed = failed
+        self._tell_unreached = unreached
         self._waits: dict[NodeId, _Wait] = {}
         self._unreached: Counter[str] = Counter()
         """Nodes that an attempt to link to has failed with, by cluster."""
@@ -124,6 +129,11 @@ class Linking:
         """Tell whether a node is being linked for the first time, and may well not have had its turn yet."""
         wait = self._waits.get(node)
         return wait is not None and wait.new
+
+    def is_unreached(self, node: NodeId) -> bool:
+        """Tell whether an attempt to link to a node has come to nothing; others follow."""
+        wait = self._waits.get(node)
+        return wait is not None and wait.failed
 
     def hold(self, node: NodeId, message: Message) -> None:
         """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself."""
@@ -217,6 +227,9 @@ class Linking:
                 except Exception as error:  # noqa: BLE001 -- others chose its addresses, and must not end the node
                     self._mesh.note_unexpected("dialling a member", error)
                 wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
+                if not wait.failed:
+                    wait.failed = True
+                    self._tell_unreached()
                 if not self._is_alive(node):
                     return
                 if unreached is None:

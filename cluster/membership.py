@@ -50,6 +50,10 @@ _TOGETHER: Final = 32
 _HELD_BACK_SIZE: Final = 4096
 """Bytes of a message that was held back for a node: most of them, rounded up."""
 
+_SILENCE: Final = 0.4
+"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
+wait for the others no more.  A handshake over a way of 300 ms takes 1.5 s, the courtesy to who may dial included."""
+
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
 
@@ -107,6 +111,7 @@ class Membership:
             is_alive=self._records.__contains__,
             refused=self._refused,
             failed=self._cannot_link,
+            unreached=self.news,
         )
         mesh.redialling.refused = self._refused
         mesh.turns.lateness = lambda: swim.lateness
@@ -119,6 +124,8 @@ class Membership:
         self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._synchronized = False
+        self._progress = -math.inf
+        """When a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
         for kind, fields in KINDS.items():
             mesh.on(kind, fields, self._receive)
@@ -279,19 +286,26 @@ class Membership:
     # -- joining and leaving --------------------------------------------------------------------------------
 
     async def introduce(self, node: NodeId) -> None:
-        """Exchange all that is known with a linked node, and link to everybody it tells of.
+        """Exchange all that is known with a linked node, and link to everybody it tells of who can be reached.
 
         Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
+        Not waited for is who could not be reached at the first attempt; nor are those of whom none answers for
+        ``_SILENCE``: a firewall between here and there says nothing.  It is tried further to link to them.
         """
+        self._progress = trio.current_time()
         self._perform(self._swim.join([node], trio.current_time()))
         self._wakeup.wake()
         with trio.move_on_after(self._config.subscribe_timeout):
             while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
-                await self._changed.park()
+                silent = self._progress + _SILENCE * self._mesh.turns.patience() if self._synchronized else math.inf
+                if trio.current_time() >= silent:
+                    return
+                with trio.move_on_at(silent):
+                    await self._changed.park()
 
     def _lacks_links(self) -> bool:
         return any(
-            other not in self._mesh.peers and other not in self._closed_routes
+            other not in self._mesh.peers and other not in self._closed_routes and not self._linking.is_unreached(other)
             for other in self._records
             if other != self._mesh.node
         )
@@ -403,6 +417,7 @@ class Membership:
                     self._report(self._roster.load(effect.node, effect.queue_delay))
                 case Synchronized():
                     self._synchronized = True
+                    self._progress = trio.current_time()
                     self._changed.unpark_all()
                 case Rejected():
                     self._offences.tell(effect, self._mesh.peers.get(effect.sender), trio.current_time())
@@ -518,6 +533,7 @@ class Membership:
         """
         if peer.foreign:
             return
+        self._progress = trio.current_time()
         self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)), self._swim.own.size)
         for message in self._linking.linked(peer.node):
             self._send(peer.node, message, _HELD_BACK_SIZE)

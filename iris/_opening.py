@@ -83,8 +83,9 @@ async def open_node(
     With no arguments it is a node of the user's own local realm, which is made on first use and reachable on this
     machine only; nodes of one local realm find each other.  With a credential, nodes find each other on this machine,
     on the local network, through seeds, and where others were met before (``addresses`` in ``$IRIS_HOME``).  The block
-    is entered when the node is linked to every node of its realm that could be found, and knows what they subscribe
-    to; it goes on looking.  At its end the node says goodbye; that takes a second at most.
+    is entered when the node is linked to every node of its realm that could be found and answers, and knows what they
+    subscribe to; it goes on looking.  Members that say nothing, because of a firewall for one, are waited for until
+    none was linked for 2 s, and linked later.  At its end the node says goodbye; that takes a second at most.
 
     Args:
         name: the cluster that this node speaks for; with a credential it is taken from that.

@@ -88,7 +88,7 @@ def _codes_of(module: ModuleType) -> list[CodeType]:
         *[vars(one).values() for one in defined if isinstance(one, type) and one.__module__ == name],
     ):
         for one in space:
-            kind = cast("type[Any]", type(one))
+            kind = type(cast("object", one))
             if kind in _KINDS:
                 function: Any = one if kind is FunctionType else one.fget if kind is property else one.__func__
                 if getattr(function, "__globals__", None) is not names:  # it is contextlib's, which everybody uses

@@ -129,6 +129,7 @@ async def open_linking(links: Links) -> AsyncIterator[Linking]:
             is_alive=lambda _: True,
             refused=lambda _: None,
             failed=lambda _: None,
+            unreached=lambda: None,
         )
         nursery.cancel_scope.cancel()
 

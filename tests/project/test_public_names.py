@@ -82,7 +82,7 @@ def classes_in(hint: Any) -> Iterator[type]:
     if inspect.isclass(hint):
         yield hint
     for argument in typing.get_args(hint):
-        parts = cast("list[Any]", argument) if isinstance(argument, list) else [argument]
+        parts = cast("list[object]", argument) if isinstance(argument, list) else [argument]
         for part in parts:
             yield from classes_in(part)
 
