@@ -99,7 +99,12 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
         assert await shop.request("store", 1) == 1
         sent: list[str] = []
         publishing = store._parts.pubsub.publishing
-        monkeypatch.setattr(publishing, "post", lambda _, message, *_more: sent.append(message[1]) or True)
+
+        def post(_: object, message: tuple[int, str], *_more: object) -> bool:
+            sent.append(message[1])
+            return True
+
+        monkeypatch.setattr(publishing, "post", post)
         for pattern in (">", "secret.*", "public.*"):
             shop._parts.mesh.post(store.id, (kinds.RETAINED_WANTED, pattern), len(pattern))
         await trio.sleep(1)
