@@ -96,8 +96,9 @@ class Run:
         return len(self.payloads) - self.next
 
 
+@final
 class Event(tuple[Any, int, Run, int]):
-    """One published event.
+    """One published event.  Its payload was decoded before it was delivered.
 
     Attributes:
         payload: the value that was published.
@@ -116,8 +117,7 @@ class Event(tuple[Any, int, Run, int]):
     @property
     def raw_payload(self) -> wire.Payload:
         """The payload as it travelled: bytes, or the packed form of another value."""
-        raw: wire.Payload = self[0]
-        return raw
+        return self[2].payloads[self[3]]
 
     @property
     def missed(self) -> int:
@@ -159,19 +159,6 @@ class Event(tuple[Any, int, Run, int]):
         """A number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
         first = self[2].confirm
         return first + self[3] if first else 0
-
-
-@final
-class PackedEvent(Event):
-    """An event of a run in which some payloads are not bytes."""
-
-    __slots__ = ()
-
-    @property
-    def payload(self) -> Any:
-        """The value that was published."""
-        raw = self[0]
-        return raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
 
 
 def labels_size(headers: wire.Headers, key: str | None) -> int:

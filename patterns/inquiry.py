@@ -14,14 +14,14 @@ import trio
 from iris.cluster.mesh import Mesh
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError, Unknown
+from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
 from iris.kernel.ids import NodeId, cluster_of
 from iris.kernel.link import CONTROL_RESERVE
 from iris.patterns.counters import Tally
 from iris.patterns.handlers import encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.relays import Relays, Tree
-from iris.patterns.requests import NOT_HERE, PRIORITY_SHIFT, Requests, failure_of
+from iris.patterns.requests import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, failure_of, too_large
 from iris.patterns.shedding import Priority
 from iris.patterns.waiter import budget_of
 
@@ -138,8 +138,8 @@ class Inquiry:
         match outcome:
             case (kinds.REPLY, _, reply):
                 try:
-                    value = wire.decode_payload_untrusted(reply)
-                except RemoteProtocolError as error:
+                    value = self._requests.decode_reply_untrusted(reply, self._cluster, member)
+                except RemoteError as error:
                     self._end(member, error)
                 else:
                     del self._waiting[member]
@@ -149,6 +149,10 @@ class Inquiry:
             case (kinds.FAILURE, _, str() as code, str(), int()) if code == NOT_HERE:
                 text = f"node {member} of cluster {self._cluster!r} does not have the request, and no reply has come"
                 self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))
+            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after) if (
+                code == TOO_LARGE and retry_after >= 0
+            ):
+                self._end(member, too_large(self._cluster, text))
             case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
                 self._end(member, failure_of(self._cluster, member, code, text, retry_after))
             case _:

@@ -19,16 +19,17 @@ from iris.cluster.peer import Peer
 from iris.cluster.reading import Follower, Reading
 from iris.kernel import kinds, wire
 from iris.kernel.config import Config
-from iris.kernel.errors import TunnelBroken
+from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.ids import NodeId
 from iris.kernel.interrupts import interruptible
 from iris.kernel.values import dataclass
 from iris.patterns.adaptive import AdaptiveConcurrency
+from iris.patterns.arriving import Arriving
 from iris.patterns.broadcast_queue import BroadcastQueue
 from iris.patterns.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.failure_log import FailureLog, serving_log
 from iris.patterns.failures import described, failure_in, is_only
-from iris.patterns.handlers import RequestHandler, encoded
+from iris.patterns.handlers import BAD_REQUEST, RequestHandler, encoded
 from iris.patterns.inheritance import served_priority
 from iris.patterns.requests import DRAINING, EXPIRED, MEMBER_LEFT, OF_HANDLER, OVERLOADED
 from iris.patterns.service import BroadcastHandler, Limits, Service, TunnelHandler
@@ -148,6 +149,7 @@ class Membership:
         answer: called with a job, its reply and the size of the reply.
         forget: called when a job has ended.
         report: posts what a sender of broadcasts is told to it; False if its link has no room.
+        arriving: counts requests that cannot be read.
 
     Attributes:
         broadcasts: those that wait.
@@ -165,6 +167,7 @@ class Membership:
         answer: Callable[[Job, wire.Message, int], None],
         forget: Callable[[Job], None],
         report: Callable[[NodeId, wire.Message], bool],
+        arriving: Arriving,
     ) -> None:
         self.cluster: Final = cluster
         self.service: Final = service
@@ -176,7 +179,7 @@ class Membership:
         self._queue_limit = limits.queue or config.service_queue
         self._queue_bytes = limits.queue_bytes or config.service_queue_bytes
         self._bytes = 0  # of payloads of requests that did not find a free place when they came
-        self._reading, self._answer, self._forget = reading, answer, forget
+        self._reading, self._answer, self._forget, self._arriving = reading, answer, forget, arriving
         self._queue: deque[Job] = deque()
         self._urgent: deque[Job] = deque()
         self._shedding = Shedding(config.queue_delay_target)
@@ -398,7 +401,6 @@ class Membership:
 
     @interruptible  # also what it calls, conversion and handler: either may never end
     async def _call(self, job: Job) -> tuple[wire.Message, int]:
-        request: Request | None = None
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -408,6 +410,10 @@ class Membership:
                 cluster=self.cluster,
                 operation=job.operation,
             )
+        except RemoteProtocolError as error:
+            self._arriving.malformed("request", error, job.peer.node, job.peer.identity.caller, self.cluster)
+            return self._fail(job, RemoteError(BAD_REQUEST, str(error)), None)
+        try:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolE
 from iris.kernel.ids import Entropy, NodeId, check_name, qualified
 from iris.kernel.interrupts import protected_context
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.arriving import Arriving, Excess
 from iris.patterns.beginnings import Beginnings
 from iris.patterns.confirming import REPEATED, Confirming
 from iris.patterns.copies import Copies
@@ -72,6 +74,7 @@ class PubSub:
     ) -> None:
         self._mesh = mesh
         self._config = config
+        self._arriving = Arriving(mesh, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
@@ -232,6 +235,7 @@ class PubSub:
             report=self._reports.note if group is None else self._count_dropped,
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
             settled=self._groups.settled,
+            unreadable=self._note_unreadable,
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
@@ -408,6 +412,9 @@ class PubSub:
 
     def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
         _, topic, sequence, confirm, group, headers, key, payloads, since = message
+        if size > self._arriving.max_payload and not self._fits(payloads):
+            self._take_those_that_fit(peer, message, plain=plain)
+            return
         if group:
             self._groups.received(peer.node, len(payloads))
         realm = peer.identity.foreign
@@ -430,6 +437,10 @@ class PubSub:
         sender = self._senders.get(peer.node)
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
+        excess = None if headers is None else self._arriving.headers_excess_untrusted(headers)
+        if excess is not None:
+            self._refuse_events(peer, named, group, excess, len(payloads), confirm)
+            return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
             size += labels_size(headers, key)
@@ -478,6 +489,44 @@ class PubSub:
         """Count events for groups that nobody gets."""
         self._reports.note(publisher, topic, dropped, refused)
         self._groups.settled(publisher, dropped + refused)
+    def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
+        """Tell whether none of the payloads is too large for this node."""
+        return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
+
+    def _take_those_that_fit(self, peer: Peer, message: wire.Message, *, plain: bool) -> None:
+        """Take a run of events of which some are too large for this node; these leave gaps in its numbers."""
+        kind, topic, sequence, confirm, group, headers, key, payloads, since = message
+        sizes = [*map(wire.payload_size, payloads)]
+        limit = self._arriving.max_payload
+        begin = 0
+        for fits, several in itertools.groupby(sizes, lambda size: size <= limit):
+            sizes_here = list(several)
+            end = begin + len(sizes_here)
+            if fits:
+                numbers = sequence + begin, confirm and confirm + begin
+                part = (kind, topic, *numbers, group, headers, key, payloads[begin:end], since)
+                self._take_events(peer, part, sum(sizes_here), plain=plain)
+            else:
+                excess = self._arriving.payload_excess(max(sizes_here))
+                if group:
+                    self._groups.received(peer.node, len(sizes_here))
+                self._refuse_events(peer, topic, group, excess, len(sizes_here), confirm)
+            begin = end
+
+    def _refuse_events(
+        self, peer: Peer, topic: str, group: str | None, excess: Excess, count: int, confirm: int
+    ) -> None:
+        """Count events that are too large for this node, and tell their publisher."""
+        self._arriving.refused("event", excess, peer.node, peer.identity.caller, topic, count=count)
+        if group:
+            self._count_dropped(peer.node, topic, 0, count)
+        else:
+            self._reports.note(peer.node, topic, 0, count)
+        if confirm:
+            self._send_delay((peer.node,), excess.text)
+
+    def _note_unreadable(self, run: Run, error: RemoteProtocolError) -> None:
+        self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
 
     def _check_own_untrusted(self, topic: str) -> None:
         """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
@@ -504,6 +553,10 @@ class PubSub:
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         if peer.border is not None and not peer.border.may_enter(topic):
             raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
+        excess = self._arriving.excess_untrusted(payload, headers)
+        if excess is not None:
+            self._refuse_events(peer, topic, None, excess, 1, 0)
+            return
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         plain = type(payload) is bytes

@@ -42,6 +42,7 @@ from iris.kernel.errors import (
     NotAllowed,
     NotSent,
     Overloaded,
+    PayloadTooLarge,
     RemoteError,
     RemoteProtocolError,
     RequestTimeout,
@@ -49,6 +50,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.ids import NodeId, check_address, cluster_of
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.arriving import Arriving
 from iris.patterns.counters import Tally
 from iris.patterns.deadlines import Deadlines
 from iris.patterns.directory import Directory, Picker, nobody_serves
@@ -71,6 +73,12 @@ NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+TOO_LARGE: Final = "too_large"
+"""Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
+
+REPLY_TOO_LARGE: Final = "reply_too_large"
+REPLY_MALFORMED: Final = "reply_malformed"
+"""Codes of the error when a handler has replied, and the asking node cannot take the reply."""
 
 OF_HANDLER: Final = -1
 """In a failure, where the time is after which to try again: the handler ran, and the code is its own."""
@@ -93,6 +101,9 @@ _AT_ONCE: Final = 0.001
 """Who asks again so many seconds after the last reply, and has nothing else under way, reads the next one by itself."""
 
 
+_LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
+"""What requests are counted as of which the reply came, and cannot be given to the caller."""
+
 _BROKEN: Final[wire.Message] = ("the connection broke",)
 _GONE: Final[wire.Message] = ("the member is gone",)
 
@@ -112,6 +123,7 @@ class Requests:
         self._mesh = mesh
         self._directory = directory
         self._config = config
+        self._arriving = Arriving(mesh, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Waiter] = {}
         self._follower: Final = Follower(mesh.reading, hasty=True)
@@ -187,6 +199,19 @@ class Requests:
         self.tally.answered += 1
         return reply
 
+    def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
+        """Return what a member has replied.
+
+        Raises:
+            RemoteError: it cannot be read; that is counted.
+        """
+        try:
+            return wire.decode_payload_untrusted(payload)
+        except RemoteProtocolError as error:
+            self._arriving.malformed("reply", error, member, cluster, None)
+            text = f"node {member} of cluster {cluster!r} has replied what cannot be read: {error}"
+            raise RemoteError(REPLY_MALFORMED, text) from None
+
     def number(self) -> int:
         """Return the number of a request that is made by somebody else."""
         return next(self._ids)
@@ -196,14 +221,16 @@ class Requests:
         match error:
             case RequestTimeout() | trio.Cancelled():
                 self.tally.expired += 1
+            case RemoteError(code=str() as code) if code in _LOST_REPLIES:
+                self.tally.lost[_LOST_REPLIES[code]] += 1
             case RemoteError():
                 self.tally.answered += 1  # the handler ran
             case Unknown() | MemberLost():
                 self.tally.lost[type(error).__name__] += 1
-            case DeliveryError():
+            case DeliveryError() | PayloadTooLarge():
                 self.tally.refused += 1
             case _:
-                self.tally.lost["malformed reply"] += 1
+                self.tally.lost["unexpected error"] += 1
 
     @property
     def hedged(self) -> int:
@@ -297,8 +324,10 @@ class Requests:
                     raise await self._timed_out(cluster, timeout, lost or failure)
                 match outcome:
                     case (kinds.REPLY, _, reply):
-                        return wire.decode_payload_untrusted(reply)
+                        return self.decode_reply_untrusted(reply, cluster, member)
                     case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                        if code == TOO_LARGE and retry_after >= 0:
+                            raise too_large(cluster, text)
                         failure = failure_of(cluster, member, code, text, retry_after)
                         if retry_after < 0:
                             raise failure
@@ -397,8 +426,14 @@ class Requests:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_reply(self, peer: Peer, message: wire.Message) -> None:
-        if not wire.is_payload(message[2]):
+        payload = message[2]
+        if not wire.is_payload(payload):
             raise RemoteProtocolError("a reply carries a payload")
+        size = len(payload) if type(payload) is bytes else len(payload.data)
+        if size > self._arriving.max_payload:
+            excess = self._arriving.payload_excess(size)
+            self._arriving.refused("reply", excess, peer.node, peer.identity.caller, None)
+            message = (kinds.FAILURE, message[1], REPLY_TOO_LARGE, excess.text, OF_HANDLER)
         self._end(peer, message)
 
     def _receive_failure(self, peer: Peer, message: wire.Message) -> None:
@@ -471,6 +506,11 @@ class Requests:
                 waiter.end(_GONE)
         for take in list(self.gathering.values()):
             take(peer.node, None)
+
+
+def too_large(cluster: str, text: str) -> PayloadTooLarge:
+    """Return the error of what is too large for the member that it was sent to, which has said ``text``."""
+    return PayloadTooLarge(f"cluster {cluster!r} refuses {text}; send larger things through a tunnel")
 
 
 def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:

@@ -16,6 +16,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.link import CONTROL_RESERVE
+from iris.patterns.arriving import Arriving
 from iris.patterns.broadcast_credit import cost
 from iris.patterns.member import Job, Membership
 from iris.patterns.relays import Relays
@@ -31,6 +32,7 @@ from iris.patterns.requests import (
     OF_HANDLER,
     OVERLOADED,
     PRIORITY_SHIFT,
+    TOO_LARGE,
 )
 from iris.patterns.service import Limits, Service
 from iris.patterns.values import Message, Sender
@@ -59,6 +61,7 @@ class Serving:
         self.memberships: dict[str, Membership] = {}
         self._mesh = mesh
         self._config = config
+        self._arriving = Arriving(mesh, config)
         self._jobs: dict[tuple[NodeId, int], Job] = {}
         self._remembered = Remembered()
         mesh.on(kinds.REQUEST, 7, self._receive_request)
@@ -92,6 +95,7 @@ class Serving:
                 answer=self._answer,
                 forget=self._forget,
                 report=self._post_report,
+                arriving=self._arriving,
             )
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
@@ -131,6 +135,11 @@ class Serving:
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
+            return
+        excess = self._arriving.excess_untrusted(payload, headers)
+        if excess is not None:
+            self._arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
+            self._fail(peer, identifier, TOO_LARGE, excess.text)
             return
         handler = membership.service.requests.get(operation)
         if handler is None:
@@ -184,12 +193,19 @@ class Serving:
             self._mesh.refusals["broadcast not allowed"] += 1
             membership.broadcasts.refuse(peer.node, begin + price)
             return
-        broadcast = Message(
-            payload=wire.decode_payload_untrusted(payload),
-            sender=Sender(peer.identity.caller, peer.node),
-            headers=decoded,
-            cluster=cluster,
-        )
+        sender = Sender(peer.identity.caller, peer.node)
+        excess = self._arriving.excess_untrusted(payload, headers)
+        if excess is not None:
+            self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
+            membership.broadcasts.refuse(peer.node, begin + price)
+            return
+        try:
+            value = wire.decode_payload_untrusted(payload)
+        except RemoteProtocolError as error:
+            self._arriving.malformed("broadcast", error, sender.node, sender.cluster, cluster)
+            membership.broadcasts.refuse(peer.node, begin + price)
+            return
+        broadcast = Message(payload=value, sender=sender, headers=decoded, cluster=cluster)
         membership.broadcasts.accept(broadcast, begin, price)
 
     def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:

@@ -18,12 +18,12 @@ import trio
 
 from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.values import dataclass
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.beginnings import owed_from
-from iris.patterns.events import Event, PackedEvent, Run, payload_bytes
+from iris.patterns.events import Event, Run, payload_bytes
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
@@ -69,12 +69,14 @@ class SubscriptionLimits:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
-    """Counters of one subscription, in events.  received = delivered + dropped + waiting."""
+    """Counters of one subscription, in events.  received = delivered + dropped + malformed + waiting."""
 
     received: int
     delivered: int
     dropped: int
     """Turned away or thrown out because too many waited, or still there when this member of a group left."""
+    malformed: int
+    """Not delivered because their payloads cannot be decoded; ``missed`` of the next event counts them, too."""
     missed: int
     """Lost before they arrived: a publisher's numbering showed a gap."""
     refused: int
@@ -105,6 +107,7 @@ class Subscription:
         "_forgotten",
         "_hold",
         "_holding",
+        "_malformed",
         "_max_bytes",
         "_max_events",
         "_missed",
@@ -118,8 +121,10 @@ class Subscription:
         "_runs",
         "_settled",
         "_settling",
+        "_skipped",
         "_turn_began",
         "_turn_events",
+        "_unreadable",
         "_untaken",
         "_waiting",
         "_waiting_bytes",
@@ -146,6 +151,7 @@ class Subscription:
         report: Callable[[NodeId, str, int, int], None],
         published: Callable[[NodeId, int], int | None],
         settled: Callable[[NodeId, int], None],
+        unreadable: Callable[[Run, RemoteProtocolError], None],
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
             raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
@@ -164,6 +170,7 @@ class Subscription:
         self._settled = settled
         self._settling: dict[NodeId, int] = {}
         """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
+        self._unreadable = unreadable
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
         self._holding = False
@@ -177,7 +184,9 @@ class Subscription:
         self._run_left = 0  # how many there were when the run began
         self._waiting = 0
         self._waiting_bytes = 0
-        self._refused = self._received = self._delivered = self._dropped = self._missed = 0
+        self._refused = self._received = self._delivered = self._dropped = self._missed = self._malformed = 0
+        self._skipped = 0
+        """Malformed events that were passed over since ``_note_taken`` last looked."""
         self._arrived: dict[tuple[NodeId, str], int] = {}
         self._expected: dict[tuple[NodeId, str], int] = {}
         self._forgotten: dict[NodeId, int] = {}
@@ -197,6 +206,7 @@ class Subscription:
             received=self._received,
             delivered=self._delivered,
             dropped=self._dropped,
+            malformed=self._malformed,
             missed=self._missed,
             refused=self._refused,
             waiting=self._waiting,
@@ -340,21 +350,21 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        for event in self._events:
-            return event
-        self._note_taken()
-        if self._settling:
-            self._settle()
-        if self._turn_events >= _TURN_EVENTS:
-            await self._pass_turn()
-        while not self._runs:
-            if self._closed:
-                raise StopAsyncIteration
-            await self._news.wait()
-            self._turn_began = trio.current_time()
-            self._turn_events = 0
-        self._begin_run()
-        return next(self._events)
+        while True:  # a run may hold nothing that can be delivered
+            for event in self._events:
+                return event
+            self._note_taken()
+            if self._settling:
+                self._settle()
+            if self._turn_events >= _TURN_EVENTS:
+                await self._pass_turn()
+            while not self._runs:
+                if self._closed:
+                    raise StopAsyncIteration
+                await self._news.wait()
+                self._turn_began = trio.current_time()
+                self._turn_events = 0
+            self._begin_run()
 
     async def _pass_turn(self) -> None:
         """Let other tasks run, and cancellation through, if this one has gone on for long."""
@@ -369,7 +379,9 @@ class Subscription:
         taken = self._untaken - untaken
         self._untaken = untaken
         self._waiting -= taken
-        self._delivered += taken
+        self._delivered += taken - self._skipped
+        self._malformed += self._skipped
+        self._skipped = 0
         if not untaken and self._current is not None:
             self._waiting_bytes -= self._current.size
             if self.group is not None:
@@ -397,10 +409,39 @@ class Subscription:
         self._untaken = self._run_left = run.left
         self._turn_events += run.left
         payloads = self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
+        if not run.plain:
+            self._events = self._decoded(run, payloads)
+            return
         missed = itertools.chain((run.missed,), itertools.repeat(0))
         made = zip(payloads, missed, itertools.repeat(run), itertools.count(run.next))
-        kind = Event if run.plain else PackedEvent
-        self._events = map(_new_event, itertools.repeat(kind), made)
+        self._events = map(_new_event, itertools.repeat(Event), made)
+
+    def _decoded(self, run: Run, payloads: Iterator[wire.Payload]) -> Iterator[Event]:
+        """Yield the events of a run in which some payloads are not bytes, each decoded when it is taken.
+
+        A payload that cannot be decoded is its publisher's mistake: counted, told to it, and left out.
+        """
+        missed = run.missed
+        for place, raw in enumerate(payloads, run.next):
+            try:
+                value = raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
+            except RemoteProtocolError as error:
+                self._skipped += 1
+                self._run_left -= 1  # what is reported is settled with that
+                missed += self.group is None
+                self._refuse_malformed(run, error)
+                continue
+            yield _new_event(Event, (value, missed, run, place))
+            missed = 0
+        numbering = (run.sender.node, run.topic)
+        if missed and numbering in self._expected:  # the next event of the numbering is to tell of them
+            self._expected[numbering] -= missed
+
+    def _refuse_malformed(self, run: Run, error: RemoteProtocolError) -> None:
+        self._unreadable(run, error)
+        self._report(run.sender.node, run.topic, 0, 1)
+        if run.confirm:
+            self._delay((run.sender.node,), f"the payload cannot be read: {error}"[:256])
 
     def _go_on(self) -> None:
         """Let publishers go on when little waits any more."""

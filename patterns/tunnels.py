@@ -17,6 +17,7 @@ from iris.kernel.errors import (
     NotAllowed,
     NotSent,
     Overloaded,
+    PayloadTooLarge,
     RemoteError,
     RemoteProtocolError,
     RequestTimeout,
@@ -25,8 +26,9 @@ from iris.kernel.errors import (
 from iris.kernel.ids import NodeId, cluster_of
 from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
+from iris.patterns.arriving import Arriving
 from iris.patterns.directory import Directory, Picker, nobody_serves
-from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED
+from iris.patterns.requests import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, TOO_LARGE, too_large
 from iris.patterns.serving import Serving, refusal_text
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnel_end import TunnelEnd
@@ -64,6 +66,7 @@ class Tunnels:
         self._directory = directory
         self._serving = serving
         self._config = config
+        self._arriving = Arriving(mesh, config)
         self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
         for kind, fields in _FIELDS.items():
             mesh.on(kind, fields, self._receive)
@@ -119,7 +122,7 @@ class Tunnels:
             raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
         deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
-        failure: DeliveryError | None = None
+        failure: DeliveryError | PayloadTooLarge | None = None
         for _ in range(_MAX_ATTEMPTS):
             member = picker.pick(exclude=tried, prefer=prefer)
             if member is None:
@@ -186,6 +189,10 @@ class Tunnels:
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
             return Refusal(code="no_such_operation", text=f"cluster {opening.cluster!r} does not serve {wanted}")
+        excess = self._arriving.headers_excess_untrusted(opening.headers)
+        if excess is not None:
+            self._arriving.refused("tunnel", excess, peer.node, peer.identity.caller, opening.cluster)
+            return Refusal(code=TOO_LARGE, text=excess.text)
         try:
             headers = wire.decode_headers_untrusted(opening.headers)
         except RemoteProtocolError as error:
@@ -228,7 +235,7 @@ class Tunnels:
         self._table.node_lost(peer.node, reason)
 
 
-def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError:
+def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError | PayloadTooLarge:
     match refusal.code:
         case "overloaded":
             return Overloaded(
@@ -238,5 +245,7 @@ def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError:
             return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
         case "not_allowed":
             return NotAllowed(refusal.text)
+        case "too_large":
+            return too_large(cluster, refusal.text)
         case _:
             return RemoteError(refusal.code, refusal.text)

@@ -36,7 +36,10 @@ class AuthenticationError(IrisError):
 
 
 class PayloadTooLarge(IrisError):
-    """A payload or its headers exceed the limit named in the message.  Nothing was sent."""
+    """A payload or its headers exceed the limit named in the message, this node's own or the receiver's.
+
+    No handler got it.  Send larger things through a tunnel, or give the node that is named a larger ``Config``.
+    """
 
 
 class DeliveryError(IrisError):

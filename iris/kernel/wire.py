@@ -451,8 +451,8 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     """Return the value that the sender gave.
 
     Raises:
-        RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, or holds more
-            than 65,536 dicts.
+        RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, holds more than
+            65,536 dicts, or is nested beyond 500 levels, which ``repr`` and JSON may not be able to follow.
     """
     if isinstance(payload, bytes):
         return payload
@@ -475,16 +475,28 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     try:
         # skip() builds nothing, and proves that every element which a header promises is really there: nested
         # headers cannot reserve memory that the bytes do not back.
-        scout = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+        above = _ABOVE if len(data) > MAX_DEPTH else b""
+        scout = msgpack.Unpacker(max_buffer_size=len(above) + len(data) or 1)
+        scout.feed(above)
         scout.feed(data)
         scout.skip()
-        if scout.tell() != len(data):
+        if scout.tell() != len(above) + len(data):
             raise ValueError("surplus bytes")
-        return msgpack.unpackb(
+        value: Any = msgpack.unpackb(
             data, raw=False, strict_map_key=True, object_pairs_hook=build, ext_hook=_refuse_extension
         )
+        if any(map(data.__contains__, _TIMESTAMPS)):  # msgpack makes values of its own of them, and asks no hook
+            _check_values(value)
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed payload: {error}") from None
+    return value
+
+
+_ABOVE: Final = b"\x91" * (1024 - MAX_DEPTH)
+"""Levels around a payload that leave it as many as it may have: msgpack itself takes 1,024.  3 us."""
+
+_TIMESTAMPS: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
+"""How each of the three forms of msgpack's own timestamps begins; what holds these bytes may also be something else."""
 
 
 def _refuse_extension(code: int, _: bytes) -> NoReturn:
@@ -522,6 +534,16 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
 def headers_size(headers: Headers) -> int:
     """Return how many bytes of a batch headers take."""
     return 0 if headers is None else sum(len(text.encode()) + ELEMENT for text in headers)
+
+
+def headers_bytes_untrusted(field: object) -> int:
+    """Return the bytes that ``encode_headers`` holds against its limit; 0 for what are no headers."""
+    if type(field) is not tuple:
+        return 0
+    try:
+        return len("".join(cast("tuple[str, ...]", field)).encode())
+    except (TypeError, UnicodeEncodeError):
+        return 0  # whoever decodes them says so
 
 
 def decode_headers_untrusted(field: object) -> dict[str, str]:

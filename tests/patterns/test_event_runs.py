@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iris.kernel import kinds, wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
-from iris.patterns.events import Event, PackedEvent, Run, check_run_untrusted, payload_bytes
+from iris.patterns.events import Event, Run, check_run_untrusted, payload_bytes
 from iris.patterns.retention import check_retained_untrusted
 from iris.patterns.topics import MAX_TOPIC
 from iris.patterns.values import Sender
@@ -197,11 +197,10 @@ def test_an_event_shows_its_payload_and_what_it_shares_with_its_run() -> None:
     assert repr(event) == "Event(topic='a.b', payload=b'x', missed=3)"
 
 
-def test_a_packed_event_is_unpacked_when_it_is_looked_at_and_travels_on_as_it_came() -> None:
-    event = PackedEvent((PACKED, 0, run(plain=False, payloads=(PACKED,)), 0))
+def test_an_event_whose_payload_was_decoded_still_has_it_as_it_came() -> None:
+    event = Event(({"a": 1}, 0, run(plain=False, payloads=(b"x", PACKED)), 1))
     assert event.payload == {"a": 1}
     assert event.raw_payload is PACKED
-    assert PackedEvent((b"x", 0, run(plain=False), 1)).payload == b"x"
     assert repr(event) == "Event(topic='a.b', payload={'a': 1}, missed=0)"
 
 
@@ -224,14 +223,6 @@ def test_a_subscriber_cannot_change_an_event_for_others() -> None:
         with pytest.raises(AttributeError):
             setattr(event, name, b"y")
     assert event.payload == b"x"
-
-
-def test_a_damaged_payload_is_an_error_for_whoever_looks_at_it_and_only_then() -> None:
-    damaged = wire.join_payload(b"\xc1", packed=True)
-    event = PackedEvent((damaged, 0, run(plain=False, payloads=(damaged,)), 0))
-    assert event.topic == "a.b"
-    with pytest.raises(RemoteProtocolError):
-        _ = event.payload
 
 
 @pytest.mark.parametrize("payload", [b"", b"abc", PACKED])

@@ -14,7 +14,7 @@ from iris.patterns.events import check_run_untrusted
 from iris.patterns.subscription import Overflow, SubscriptionLimits
 from iris.patterns.values import Sender
 from tests.support.events import collect
-from tests.support.meshes import open_meshes
+from tests.support.meshes import check_subscription, open_meshes
 from tests.support.subscriptions import (
     GOOD,
     PUBLISHERS,
@@ -141,12 +141,15 @@ def test_an_event_shows_what_it_is() -> None:
     assert "0 events waiting" in repr(desk.subscription)
 
 
-def test_a_payload_that_a_peer_made_up_is_an_error_of_whoever_looks_at_it() -> None:
+def test_a_payload_that_a_peer_made_up_is_left_out_counted_and_told() -> None:
     desk = Desk()
-    desk.deliver(1, [wire.join_payload(b"\xc1", packed=True)])
+    desk.deliver(1, [wire.join_payload(b"\xc1", packed=True), b"x"], confirm=7)
     (event,) = desk.take()
-    with pytest.raises(RemoteProtocolError):
-        _ = event.payload
+    assert (event.payload, event.missed, event.sequence) == (b"x", 1, 8)
+    assert desk.subscription.statistics().malformed == 1
+    assert desk.reported == {"dropped": 0, "refused": 1}
+    assert desk.delayed == [(SENDER.node, f"the payload cannot be read: {desk.unreadable[0]}")]
+    check_subscription(desk.subscription)
 
 
 @pytest.mark.parametrize("overflow", ["", "drop", None, "WAIT"])

@@ -39,6 +39,7 @@ class Desk:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
         self.delayed: list[tuple[NodeId, str]] = []
         self.holds: list[bool] = []
+        self.unreadable: list[str] = []
         self.labels = 0
         """Bytes of headers and key of each run."""
         self.reported: Counter[str] = Counter()
@@ -58,6 +59,7 @@ class Desk:
             report=self.report,
             published=self.beginnings.published,
             settled=self.settle,
+            unreadable=lambda _, error: self.unreadable.append(str(error)),
         )
         self.arrived: Counter[str] = Counter()
 
