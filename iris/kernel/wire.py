@@ -475,17 +475,21 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     try:
         # skip() builds nothing, and proves that every element which a header promises is really there: nested
         # headers cannot reserve memory that the bytes do not back.
-        above = _ABOVE if len(data) > MAX_DEPTH else b""
-        scout = msgpack.Unpacker(max_buffer_size=len(above) + len(data) or 1)
-        scout.feed(above)
+        size = len(data)
+        if size > MAX_DEPTH:
+            size += len(_ABOVE)
+        scout = msgpack.Unpacker(max_buffer_size=size or 1)
+        if size > MAX_DEPTH:
+            scout.feed(_ABOVE)
         scout.feed(data)
         scout.skip()
-        if scout.tell() != len(above) + len(data):
+        if scout.tell() != size:
             raise ValueError("surplus bytes")
         value: Any = msgpack.unpackb(
             data, raw=False, strict_map_key=True, object_pairs_hook=build, ext_hook=_refuse_extension
         )
-        if any(map(data.__contains__, _TIMESTAMPS)):  # msgpack makes values of its own of them, and asks no hook
+        # Of timestamps msgpack makes values of its own, without asking the hook.
+        if b"\xff" in data and any(map(data.__contains__, _TIMESTAMPS)):
             _check_values(value)
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed payload: {error}") from None
