@@ -15,7 +15,7 @@ from typing import Any, final
 import click
 import trio
 
-from iris._command_payload import as_text
+from iris._command_payload import TOO_DEEP, as_text
 from iris._command_printable import printable, printable_line
 
 LINES = 1024
@@ -88,7 +88,10 @@ def _shown(text: str) -> str:
 
 
 def _as_json(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"), default=as_text)
+    try:
+        return json.dumps(fields, separators=(",", ":"), default=as_text)
+    except RecursionError:
+        return json.dumps({**fields, "payload": TOO_DEEP}, separators=(",", ":"), default=as_text)
 
 
 async def _write_out(receiver: trio.MemoryReceiveChannel[bytes]) -> None:

@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
+TOO_DEEP = "(nested too deep to be shown)"
+"""Stands for a payload that another program has sent: Iris itself sends 500 levels at most."""
+
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
@@ -90,7 +93,12 @@ def as_text(payload: Any) -> str:
             return payload.decode()
         except UnicodeDecodeError:
             return "base64:" + base64.b64encode(payload).decode()
-    return payload if isinstance(payload, str) else json.dumps(payload, default=as_text)
+    if isinstance(payload, str):
+        return payload
+    try:
+        return json.dumps(payload, default=as_text)
+    except RecursionError:
+        return TOO_DEEP
 
 
 def as_fields(payload: Any) -> dict[str, Any]:

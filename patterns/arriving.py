@@ -8,10 +8,9 @@ logged as a warning.  Nothing of a payload is written there.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final, Literal, final
 
-from iris.cluster.mesh import Mesh
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
@@ -50,15 +49,16 @@ class Arriving:
     """Holds what arrives against the limits of a node.
 
     Args:
-        mesh: where refusals are counted.
+        refusals: where they are counted.
+        node: whose limits they are.
         config: ``max_payload`` and ``max_headers``.
     """
 
-    def __init__(self, mesh: Mesh, config: Config) -> None:
+    def __init__(self, refusals: Counter[str], node: NodeId, config: Config) -> None:
         self.max_payload: Final = config.max_payload
         self.max_headers: Final = config.max_headers
-        self._refusals = mesh.refusals
-        self._node = mesh.node
+        self._refusals = refusals
+        self._node = node
         self._logged: OrderedDict[tuple[NodeId, str], None] = OrderedDict()
 
     def excess_untrusted(self, payload: wire.Payload, headers: object) -> Excess | None:

@@ -54,7 +54,7 @@ class PublishStatistics:
     dropped: int
     """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
     refused: int
-    """Turned away by the ``allow`` of a subscription, in the same way."""
+    """Turned away by the ``allow`` of a subscription, or by its node as too large or malformed, in the same way."""
     retained: int
     """Last values that this node keeps."""
     retained_bytes: int

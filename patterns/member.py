@@ -119,7 +119,8 @@ class ServiceStatistics:
     broadcasts_failed: int
     """Broadcasts whose handler raised."""
     broadcasts_refused: int
-    """Broadcasts that found no room here, or whose sender may not use this service; their senders are told."""
+    """Broadcasts that found no room here, are above this node's limits or malformed, or whose sender may not use this
+    service; their senders are told."""
     broadcasts_cancelled: int
     """Broadcasts that were still here when this member left; their senders are told."""
     broadcasts_queued: int

@@ -74,7 +74,7 @@ class PubSub:
     ) -> None:
         self._mesh = mesh
         self._config = config
-        self._arriving = Arriving(mesh, config)
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
@@ -489,6 +489,7 @@ class PubSub:
         """Count events for groups that nobody gets."""
         self._reports.note(publisher, topic, dropped, refused)
         self._groups.settled(publisher, dropped + refused)
+
     def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
         """Tell whether none of the payloads is too large for this node."""
         return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload

@@ -123,7 +123,7 @@ class Requests:
         self._mesh = mesh
         self._directory = directory
         self._config = config
-        self._arriving = Arriving(mesh, config)
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Waiter] = {}
         self._follower: Final = Follower(mesh.reading, hasty=True)

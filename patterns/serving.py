@@ -61,7 +61,7 @@ class Serving:
         self.memberships: dict[str, Membership] = {}
         self._mesh = mesh
         self._config = config
-        self._arriving = Arriving(mesh, config)
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], Job] = {}
         self._remembered = Remembered()
         mesh.on(kinds.REQUEST, 7, self._receive_request)

@@ -105,6 +105,7 @@ class Subscription:
         "_events",
         "_expected",
         "_forgotten",
+        "_gaps",
         "_hold",
         "_holding",
         "_malformed",
@@ -180,6 +181,8 @@ class Subscription:
         """Those of the current run that have not been taken."""
         self._events: Iterator[Event] = iter(())
         """The same, as events."""
+        self._gaps: Iterator[int] = itertools.repeat(0)
+        """For each of them, how many events are missing before it."""
         self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
         self._run_left = 0  # how many there were when the run began
         self._waiting = 0
@@ -351,8 +354,12 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while True:  # a run may hold nothing that can be delivered
-            for event in self._events:
-                return event
+            try:
+                for event in self._events:
+                    return event
+            except RemoteProtocolError as error:
+                self._skip_malformed(error)
+                continue
             self._note_taken()
             if self._settling:
                 self._settle()
@@ -408,36 +415,28 @@ class Subscription:
         run = self._current = self._next_run()
         self._untaken = self._run_left = run.left
         self._turn_events += run.left
-        payloads = self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
-        if not run.plain:
-            self._events = self._decoded(run, payloads)
-            return
-        missed = itertools.chain((run.missed,), itertools.repeat(0))
-        made = zip(payloads, missed, itertools.repeat(run), itertools.count(run.next))
+        self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
+        self._make_events(run, run.missed, run.next)
+
+    def _make_events(self, run: Run, missed: int, place: int) -> None:
+        """Have ``_events`` make an event of each of ``_payloads``, the first of which is at ``place`` in the run."""
+        values = self._payloads if run.plain else map(wire.decode_payload_untrusted, self._payloads)
+        self._gaps = itertools.chain((missed,), itertools.repeat(0))
+        made = zip(values, self._gaps, itertools.repeat(run), itertools.count(place))
         self._events = map(_new_event, itertools.repeat(Event), made)
 
-    def _decoded(self, run: Run, payloads: Iterator[wire.Payload]) -> Iterator[Event]:
-        """Yield the events of a run in which some payloads are not bytes, each decoded when it is taken.
-
-        A payload that cannot be decoded is its publisher's mistake: counted, told to it, and left out.
-        """
-        missed = run.missed
-        for place, raw in enumerate(payloads, run.next):
-            try:
-                value = raw if type(raw) is bytes else wire.decode_payload_untrusted(raw)
-            except RemoteProtocolError as error:
-                self._skipped += 1
-                self._run_left -= 1  # what is reported is settled with that
-                missed += self.group is None
-                self._refuse_malformed(run, error)
-                continue
-            yield _new_event(Event, (value, missed, run, place))
-            missed = 0
+    def _skip_malformed(self, error: RemoteProtocolError) -> None:
+        """Leave out an event whose payload could not be decoded: count it, and tell its publisher."""
+        run = self._current
+        assert run is not None
+        self._skipped += 1
+        self._run_left -= 1  # what is reported is settled with that
+        missed = next(self._gaps) + (self.group is None)  # where decoding failed, it has not been asked yet
+        left = operator.length_hint(self._payloads)
+        self._make_events(run, missed, len(run.payloads) - left)
         numbering = (run.sender.node, run.topic)
-        if missed and numbering in self._expected:  # the next event of the numbering is to tell of them
+        if missed and not left and numbering in self._expected:  # the next event of the numbering is to tell of them
             self._expected[numbering] -= missed
-
-    def _refuse_malformed(self, run: Run, error: RemoteProtocolError) -> None:
         self._unreadable(run, error)
         self._report(run.sender.node, run.topic, 0, 1)
         if run.confirm:
@@ -472,7 +471,11 @@ class Subscription:
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
         while True:
-            batch += itertools.islice(self._events, max_events - len(batch))
+            try:
+                batch += itertools.islice(self._events, max_events - len(batch))
+            except RemoteProtocolError as error:  # those before it are in the batch
+                self._skip_malformed(error)
+                continue
             if len(batch) >= max_events:
                 return batch
             self._note_taken()

@@ -168,7 +168,8 @@ class Tunnel:
         Raises:
             trio.EndOfChannel: the other end has called ``send_eof`` or closed the tunnel, and everything it sent
                 was received.
-            TunnelBroken: the tunnel ended before that.  Whole messages that had arrived come first.
+            TunnelBroken: the tunnel ended before that, or the other end sent what cannot be decoded, which ends it.
+                Whole messages that had arrived come first.
             trio.BusyResourceError: another task is receiving.
             trio.ClosedResourceError: the tunnel was closed here.
 

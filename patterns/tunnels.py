@@ -66,7 +66,7 @@ class Tunnels:
         self._directory = directory
         self._serving = serving
         self._config = config
-        self._arriving = Arriving(mesh, config)
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
         for kind, fields in _FIELDS.items():
             mesh.on(kind, fields, self._receive)

@@ -186,7 +186,7 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
 def value_of(value: bytes, *, packed: bool) -> dict[str, Any]:
     """Return the part of an event's object that holds its payload."""
     if packed:
-        with suppress(RemoteProtocolError):
+        with suppress(RemoteProtocolError, RecursionError):
             return {"value": _plain(decode_payload_untrusted(join_payload(value, packed=True)))}
     try:
         return {"value": value.decode()}

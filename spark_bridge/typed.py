@@ -184,7 +184,7 @@ def _as_json(value: bytes) -> bytes:
         if isinstance(payload, str):  # of an older log: it is JSON already, if it is anything that fits
             return payload.encode()
         return json.dumps(payload, ensure_ascii=False, default=_text).encode()
-    except (RemoteProtocolError, ValueError):
+    except (RemoteProtocolError, ValueError, RecursionError):
         return b""  # which is no JSON: the row does not fit
 
 

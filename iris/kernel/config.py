@@ -19,10 +19,10 @@ class Config:
 
     # -- messages and links ------------------------------------------------------------------------------
     max_payload: int = MIB
-    """Largest payload of one message.  1 MiB is what NATS, Kafka and Mangos allow; larger things go by tunnel."""
+    """Largest payload of one message, sent or received.  1 MiB is what NATS, Kafka and Mangos allow; larger things go by tunnel."""
 
     max_headers: int = 8 * KIB
-    """Largest sum of all header names and values of one message."""
+    """Largest sum of all header names and values of one message, sent or received."""
 
     batch_bytes: int = 256 * KIB
     """A link seals what has gathered when it reaches this size, as happens while somebody sends without pause.  Events

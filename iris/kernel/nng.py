@@ -37,7 +37,7 @@ from iris.kernel.sending import StreamOutgoing
 from iris.kernel.streams import Framing, Streams
 from iris.kernel.tcp import Dials, open_connection, prepare_to_send, with_length
 from iris.kernel.transport import ConnectionObserver, Outgoing, Permit
-from iris.kernel.wire import FRAME_OVERHEAD
+from iris.kernel.wire import largest_frame
 
 with deferred("asyncio"):
     import pynng
@@ -98,7 +98,7 @@ class NngTransport:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._limit = max(config.max_payload, config.batch_bytes) + FRAME_OVERHEAD
+        self._limit = largest_frame(config)
         self._trio = trio.lowlevel.current_trio_token()
         _note_opened()
         self._pull = pynng.Pull0(recv_max_size=self._limit, recv_buffer_size=config.receive_frames)

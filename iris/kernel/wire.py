@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn, cast, final
 
 import msgpack
 
-from iris.kernel.config import KIB, MIB
+from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
 
 VERSION: Final = 1
@@ -73,6 +73,16 @@ MAX_FRAME: Final = 16 * MIB + 64 * 1024
 
 FRAME_OVERHEAD: Final = 32 * 1024
 """Room for header, tag, headers and fields around one payload of the configured maximum."""
+
+
+def largest_frame(config: Config) -> int:
+    """Return the bytes of the largest frame that a node takes.  A larger one costs its sender the connection.
+
+    It is no less than what a node with the default ``Config`` sends, however little this node takes of a message: a
+    payload above ``max_payload`` is to be refused with an answer.
+    """
+    return max(config.max_payload, config.batch_bytes, MIB) + FRAME_OVERHEAD
+
 
 _PAYLOAD: Final = 1
 _NIL: Final = b"\xc0"
@@ -452,7 +462,7 @@ def decode_payload_untrusted(payload: Payload) -> Any:
 
     Raises:
         RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, holds more than
-            65,536 dicts, or is nested beyond 500 levels, which ``repr`` and JSON may not be able to follow.
+            65,536 dicts, or is nested beyond 1,024 levels.  ``repr`` and JSON may not follow it as far as that.
     """
     if isinstance(payload, bytes):
         return payload
@@ -475,15 +485,10 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     try:
         # skip() builds nothing, and proves that every element which a header promises is really there: nested
         # headers cannot reserve memory that the bytes do not back.
-        size = len(data)
-        if size > MAX_DEPTH:
-            size += len(_ABOVE)
-        scout = msgpack.Unpacker(max_buffer_size=size or 1)
-        if size > MAX_DEPTH:
-            scout.feed(_ABOVE)
+        scout = msgpack.Unpacker(max_buffer_size=len(data) or 1)
         scout.feed(data)
         scout.skip()
-        if scout.tell() != size:
+        if scout.tell() != len(data):
             raise ValueError("surplus bytes")
         value: Any = msgpack.unpackb(
             data, raw=False, strict_map_key=True, object_pairs_hook=build, ext_hook=_refuse_extension
@@ -495,9 +500,6 @@ def decode_payload_untrusted(payload: Payload) -> Any:
         raise RemoteProtocolError(f"malformed payload: {error}") from None
     return value
 
-
-_ABOVE: Final = b"\x91" * (1024 - MAX_DEPTH)
-"""Levels around a payload that leave it as many as it may have: msgpack itself takes 1,024.  3 us."""
 
 _TIMESTAMPS: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
 """How each of the three forms of msgpack's own timestamps begins; what holds these bytes may also be something else."""

@@ -139,7 +139,7 @@ async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path:
 )
 @pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
 async def test_every_socket_has_a_receive_limit(config: Config, url: str) -> None:
-    expected = max(config.max_payload, config.batch_bytes) + FRAME_OVERHEAD
+    expected = max(config.max_payload, config.batch_bytes, MIB) + FRAME_OVERHEAD
     async with open_transports(config=config) as (transport,):
         (bound,) = await transport.listen([url])
         way = await transport.dial(bound, ignore)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import trio
 from trio.testing import MockClock
 
@@ -10,7 +12,9 @@ from iris.cluster.peer import Peer
 from iris.cluster.reading import Reading
 from iris.kernel import wire
 from iris.kernel.config import Config
+from iris.kernel.ids import NodeId
 from iris.kernel.memory import MemoryNetwork
+from iris.patterns.arriving import Arriving
 from iris.patterns.member import Job, Membership
 from iris.patterns.service import Limits, Service
 from tests.support.realms import TestRealm
@@ -47,6 +51,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
             answer=answer,
             forget=lambda _: None,
             report=lambda _, __: True,
+            arriving=Arriving(Counter(), NodeId("0" * 32), Config()),
         )
         now = trio.current_time()
         for identifier in range(TRIALS):

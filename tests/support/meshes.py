@@ -20,7 +20,7 @@ from iris.kernel.background import open_background
 from iris.kernel.config import Config
 from iris.kernel.ids import NodeId
 from iris.kernel.memory import MemoryNetwork, MemoryTransport
-from iris.kernel.wire import FRAME_OVERHEAD
+from iris.kernel.wire import largest_frame
 from iris.patterns.broadcast import Broadcasts
 from iris.patterns.counters import PatternStatistics, Tally
 from iris.patterns.member import Membership
@@ -195,7 +195,7 @@ class Fleet:
         """Add a node on a host of its own; it speaks for the cluster of its name."""
         began = trio.current_time()
         realm = realm or self.realm
-        limit = max(self.config.max_payload, self.config.batch_bytes) + FRAME_OVERHEAD  # as over nng
+        limit = largest_frame(self.config)  # as over nng
         transport = self.network.transport(name, limit)
         listening = await transport.listen([url or f"mem://{name}"])
         async with open_mesh(

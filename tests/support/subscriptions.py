@@ -13,6 +13,7 @@ import trio
 from hypothesis import strategies as st
 
 from iris.kernel import kinds, wire
+from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.beginnings import Beginnings, Milestones
 from iris.patterns.events import Event, Run
@@ -99,13 +100,17 @@ class Desk:
     def take_one(self) -> Event | None:
         """Take the next event that waits, without waiting."""
         subscription = self.subscription
-        for event in subscription._events:
-            return event
-        subscription._note_taken()
-        if not subscription._runs:
-            return None
-        subscription._begin_run()
-        return next(subscription._events)
+        while True:
+            try:
+                for event in subscription._events:
+                    return event
+            except RemoteProtocolError as error:
+                subscription._skip_malformed(error)
+                continue
+            subscription._note_taken()
+            if not subscription._runs:
+                return None
+            subscription._begin_run()
 
     def take(self) -> list[Event]:
         """Take everything that waits, without waiting."""
