@@ -61,7 +61,7 @@ class Arriving:
         self._node = node
         self._logged: OrderedDict[tuple[NodeId, str], None] = OrderedDict()
 
-    def excess_untrusted(self, payload: wire.Payload, headers: object) -> Excess | None:
+    def excess_of(self, payload: wire.Payload, headers: object) -> Excess | None:
         """Return why a message of a peer is too large to be taken here; None if it is not.
 
         Headers that are none are not looked at: whoever decodes them refuses them.
@@ -69,16 +69,16 @@ class Arriving:
         size = len(payload) if isinstance(payload, bytes) else len(payload.data)
         if size > self.max_payload:
             return self.payload_excess(size)
-        return None if headers is None else self.headers_excess_untrusted(headers)
+        return None if headers is None else self.headers_excess(headers)
 
     def payload_excess(self, size: int) -> Excess:
         """Return why a payload of so many bytes is refused."""
         text = f"a payload of {size} bytes: node {self._node} takes at most {self.max_payload} (its Config.max_payload)"
         return Excess(TOO_LARGE, text)
 
-    def headers_excess_untrusted(self, headers: object) -> Excess | None:
+    def headers_excess(self, headers: object) -> Excess | None:
         """Return why headers are too large to be taken here; None if they are not, or are no headers."""
-        size = wire.headers_bytes_untrusted(headers)
+        size = wire.headers_bytes(headers)
         if size <= self.max_headers:
             return None
         text = f"headers of {size} bytes: node {self._node} takes at most {self.max_headers} (its Config.max_headers)"

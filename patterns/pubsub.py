@@ -437,7 +437,7 @@ class PubSub:
         sender = self._senders.get(peer.node)
         if sender is None:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
-        excess = None if headers is None else self._arriving.headers_excess_untrusted(headers)
+        excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
             self._refuse_events(peer, named, group, excess, len(payloads), confirm)
             return
@@ -554,7 +554,7 @@ class PubSub:
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         if peer.border is not None and not peer.border.may_enter(topic):
             raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
-        excess = self._arriving.excess_untrusted(payload, headers)
+        excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._refuse_events(peer, topic, None, excess, 1, 0)
             return

@@ -136,7 +136,7 @@ class Serving:
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
             return
-        excess = self._arriving.excess_untrusted(payload, headers)
+        excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
             self._fail(peer, identifier, TOO_LARGE, excess.text)
@@ -194,7 +194,7 @@ class Serving:
             membership.broadcasts.refuse(peer.node, begin + price)
             return
         sender = Sender(peer.identity.caller, peer.node)
-        excess = self._arriving.excess_untrusted(payload, headers)
+        excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
             membership.broadcasts.refuse(peer.node, begin + price)

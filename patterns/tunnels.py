@@ -189,7 +189,7 @@ class Tunnels:
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
             return Refusal(code="no_such_operation", text=f"cluster {opening.cluster!r} does not serve {wanted}")
-        excess = self._arriving.headers_excess_untrusted(opening.headers)
+        excess = self._arriving.headers_excess(opening.headers)
         if excess is not None:
             self._arriving.refused("tunnel", excess, peer.node, peer.identity.caller, opening.cluster)
             return Refusal(code=TOO_LARGE, text=excess.text)

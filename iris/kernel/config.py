@@ -19,8 +19,8 @@ class Config:
 
     # -- messages and links ------------------------------------------------------------------------------
     max_payload: int = MIB
-    """Largest payload of one message, sent or received.  1 MiB is what NATS, Kafka and Mangos allow; larger things go by
-    tunnel."""
+    """Largest payload of one message, sent or received.  1 MiB is what NATS, Kafka and Mangos allow; larger things go
+    by tunnel."""
 
     max_headers: int = 8 * KIB
     """Largest sum of all header names and values of one message, sent or received."""

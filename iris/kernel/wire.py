@@ -542,7 +542,7 @@ def headers_size(headers: Headers) -> int:
     return 0 if headers is None else sum(len(text.encode()) + ELEMENT for text in headers)
 
 
-def headers_bytes_untrusted(field: object) -> int:
+def headers_bytes(field: object) -> int:
     """Return the bytes that ``encode_headers`` holds against its limit; 0 for what are no headers."""
     if type(field) is not tuple:
         return 0
