@@ -1,12 +1,14 @@
 """``python -m benchmarks.interrupts``: Ctrl-C at random moments, in a program that uses everything.
 
 A program of two nodes, real connections between them, does everything at a time that nodes can do; or two sites with a
-gateway each, on a network in memory.  It is interrupted by SIGINT while it comes up, works or ends.  What has to come
-of it is ``KeyboardInterrupt``, or the program's own end if that came first, and nothing else: no other exception,
-nothing that was ignored somewhere, nothing logged as an error, no warning, and no program that goes on.
+gateway each, on a network in memory.  It is interrupted by one SIGINT while it comes up, works or ends.  What has to
+come of it is ``KeyboardInterrupt`` and nothing else: no other exception, nothing that was ignored somewhere, nothing
+logged as an error, no warning, and no program that goes on.
 
 Programs run one after the other in child processes, each of which is interrupted many times, so that what one leaves
-behind harms the next.
+behind harms the next.  One interruption in 25 is that of an ``iris`` command in an interpreter of its own, at any time
+from its first import on: it ends with its status and without a traceback.  A program that ends before its moment has
+come is not counted, and runs again with another moment.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -43,6 +46,16 @@ from iris.testing import open_network
 ROOT: Final = Path(__file__).resolve().parents[1]
 BATCH: Final = 25
 """Interruptions of one child process."""
+
+_COMMANDS: Final = (
+    (["request", "nobody", "hello", "--wait", "9"], {130}),
+    (["sub", ">"], {0, 130}),
+    (["run", "interrupted:service"], {0, 130}),
+)
+"""Commands that go on until they are interrupted, and the statuses that they may end with; those that serve have 0."""
+
+_COMMAND_TIME: Final = 3.0
+"""Seconds within which a command is interrupted: it loads for one, and is up by then, on a machine that is busy."""
 
 _FEDERATED: Final = 5
 """One program in so many is that of two sites."""
@@ -247,13 +260,15 @@ class _Interrupter:
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
         self._at: float | None = None
+        self.sent = False
+        """Whether the last one was sent."""
         self._news = threading.Condition()
         threading.Thread(target=self._run, daemon=True).start()
 
     def arm(self, seconds: float) -> None:
         """Interrupt the main thread so much later."""
         with self._news:
-            self._at = time.monotonic() + seconds
+            self._at, self.sent = time.monotonic() + seconds, False
             self._news.notify()
 
     def disarm(self) -> None:
@@ -272,7 +287,7 @@ class _Interrupter:
                 if left > 0:
                     self._news.wait(left)
                     continue
-                self._at = None
+                self._at, self.sent = None, True
                 assert self._main is not None
                 signal.pthread_kill(self._main, signal.SIGINT)
 
@@ -295,26 +310,69 @@ def _run_one(program: Program, after: float | None, interrupter: _Interrupter) -
 
 
 def run_batch(count: int, seed: int) -> None:
-    """Interrupt programs one after the other, in this process; write a JSON object for each to standard output."""
+    """Interrupt programs, one after the other in this process; write a JSON object for each to standard output."""
     random = Random(seed)
     faults, interrupter = _Faults(), _Interrupter()
     lengths: dict[Program, float] = {}
     with own_realm():
-        for number in range(count):
+        number = 0
+        while number < count:
             program = work_abroad if number % _FEDERATED == _FEDERATED - 1 else work_nearby
             if program not in lengths:  # how long it takes here and now, when nobody interrupts it
                 began = time.monotonic()
                 _run_one(program, None, interrupter)
                 lengths[program] = time.monotonic() - began
-            after = random.uniform(0, 1.1 * lengths[program])
+            after = random.uniform(0, lengths[program])
             faulthandler.dump_traceback_later(_PATIENCE, exit=True)
             outcome, fault = "", None
             with suppress(KeyboardInterrupt):  # it may come when the program has just ended
                 outcome, fault = _run_one(program, after, interrupter)
+                time.sleep(0)  # for one that was sent and has not come yet
             faulthandler.cancel_dump_traceback_later()
             gc.collect()  # what it has not closed says so now
             texts = [*([fault] if fault else []), *faults.take()]
+            if not interrupter.sent and not texts:
+                continue
+            number += 1
             print(json.dumps({"outcome": outcome or "interrupted", "after": after, "faults": texts}), flush=True)
+
+
+# -- commands -----------------------------------------------------------------------------------------------
+
+_BEGIN: Final = """
+import os, runpy, sys
+os.write(1, b"begun\\n")
+sys.argv = ["iris", *sys.argv[1:]]
+runpy.run_module("iris", run_name="__main__")
+"""
+
+
+def run_command(random: Random) -> tuple[str, list[str]]:
+    """Interrupt an ``iris`` command in an interpreter of its own; return what came of it, and what should not have."""
+    arguments, statuses = random.choice(_COMMANDS)
+    after = random.uniform(0, _COMMAND_TIME)
+    with own_realm(), tempfile.TemporaryDirectory() as directory:
+        Path(directory, "interrupted.py").write_text("import iris\nservice = iris.Service('interrupted')\n")
+        child = subprocess.Popen(
+            [sys.executable, "-c", _BEGIN, *arguments],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        time.sleep(after)
+        child.send_signal(signal.SIGINT)
+        try:
+            _, errors = child.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            errors = child.communicate()[1] + "\nit did not end"
+    shown = [line for line in errors.splitlines() if line and not line.startswith("iris: ")]
+    wrong = bool(shown) or child.returncode not in statuses
+    text = f"iris {arguments[0]} after {after:.4f} s: status {child.returncode}: {errors}"
+    return "command interrupted", [text] * wrong
 
 
 # -- the whole ----------------------------------------------------------------------------------------------
@@ -338,6 +396,11 @@ def run(count: int, seed: int = 1, tell: Callable[[Interruptions], None] = lambd
     began = time.monotonic()
     for first in range(0, count, BATCH):
         size = min(BATCH, count - first)
+        if size > 1:
+            size -= 1
+            outcome, texts = run_command(Random(seed + first))
+            outcomes[outcome] += 1
+            faults += texts
         command = [sys.executable, "-m", "benchmarks.interrupts", "--batch", str(size), "--seed", str(seed + first)]
         child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ))
         lines = child.stdout.splitlines()
@@ -370,7 +433,7 @@ def main() -> None:
     kinds = Counter(fault.rstrip().splitlines()[-1] for fault in shown.faults)
     for fault in shown.faults[:20]:
         print(f"\n{fault}")
-    print(f"\n{given.count} interruptions: {dict(shown.outcomes)}; faults: {len(shown.faults)}")
+    print(f"\nseed {given.seed}, {given.count} interruptions: {dict(shown.outcomes)}; faults: {len(shown.faults)}")
     for text, count in kinds.most_common():
         print(f"{count} times: {text}")
     sys.exit(bool(shown.faults))

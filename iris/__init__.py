@@ -6,6 +6,7 @@
         print(await node.request("databases", b"hello"))
 """
 
+from iris import _starting  # first: it decides what Ctrl-C does while the others load
 from iris._environment import Environment
 from iris._joining import ClusterMembership
 from iris._node import Node
@@ -108,3 +109,5 @@ __all__ = [
     "Watch",
     "open_node",
 ]
+
+_starting.raise_when_interrupted()

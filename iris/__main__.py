@@ -1,5 +1,5 @@
 """``python -m iris``: the ``iris`` command, where its script is not on the PATH."""
 
-from iris._command import main
+from iris._starting import main
 
 main()

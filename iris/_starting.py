@@ -1,0 +1,57 @@
+"""How the ``iris`` command starts and ends: quietly, when Ctrl-C comes while its modules load or when it is done.
+
+Loading takes a third of a second, before anything of the command runs that could catch ``KeyboardInterrupt``.  Programs
+that import Iris are not concerned: there it is raised as Python does it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from itertools import pairwise
+from pathlib import PurePath
+from types import FrameType
+
+_INTERRUPTED = 130
+
+
+def is_command() -> bool:
+    """Tell whether this process is the command, or a process of it: ``iris`` or ``python -m iris``."""
+    if sys.argv[:1] == ["-m"]:  # for as long as Python looks for the module
+        return any(flag == "-m" and name.partition(".")[0] == "iris" for flag, name in pairwise(sys.orig_argv))
+    return bool(sys.argv) and PurePath(sys.argv[0]).stem == "iris"
+
+
+def exit_when_interrupted() -> None:
+    """Have SIGINT end this process at once, unless it is ignored or somebody else handles it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit)
+
+
+def raise_when_interrupted() -> None:
+    """Have SIGINT raise ``KeyboardInterrupt`` again."""
+    if signal.getsignal(signal.SIGINT) is _exit:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _exit(_: int, __: FrameType | None) -> None:
+    os._exit(_INTERRUPTED)
+
+
+def main() -> None:
+    """Run the command of this process and exit with its status."""
+    exit_when_interrupted()
+    from iris._command import main as run_command_line
+
+    try:
+        raise_when_interrupted()
+        run_command_line()
+    except KeyboardInterrupt:  # where the command line does not catch it: before it begins, and when it is done
+        sys.exit(_INTERRUPTED)
+    finally:
+        exit_when_interrupted()
+
+
+if is_command():
+    exit_when_interrupted()
