@@ -254,7 +254,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 @final
-class _Interrupter:
+class Interrupter:
     """Sends one SIGINT for each run, at a moment that is drawn."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class _Interrupter:
                 signal.pthread_kill(self._main, signal.SIGINT)
 
 
-def _run_one(program: Program, after: float | None, interrupter: _Interrupter) -> tuple[str, str | None]:
+def run_one(program: Program, after: float | None, interrupter: Interrupter) -> tuple[str, str | None]:
     """Run a program, and interrupt it; return what came of it, and what should not have."""
     outcome, fault = "ended", None
     try:
@@ -312,7 +312,7 @@ def _run_one(program: Program, after: float | None, interrupter: _Interrupter) -
 def run_batch(count: int, seed: int) -> None:
     """Interrupt programs, one after the other in this process; write a JSON object for each to standard output."""
     random = Random(seed)
-    faults, interrupter = _Faults(), _Interrupter()
+    faults, interrupter = _Faults(), Interrupter()
     lengths: dict[Program, float] = {}
     with own_realm():
         number = 0
@@ -320,13 +320,13 @@ def run_batch(count: int, seed: int) -> None:
             program = work_abroad if number % _FEDERATED == _FEDERATED - 1 else work_nearby
             if program not in lengths:  # how long it takes here and now, when nobody interrupts it
                 began = time.monotonic()
-                _run_one(program, None, interrupter)
+                run_one(program, None, interrupter)
                 lengths[program] = time.monotonic() - began
             after = random.uniform(0, lengths[program])
             faulthandler.dump_traceback_later(_PATIENCE, exit=True)
             outcome, fault = "", None
             with suppress(KeyboardInterrupt):  # it may come when the program has just ended
-                outcome, fault = _run_one(program, after, interrupter)
+                outcome, fault = run_one(program, after, interrupter)
                 time.sleep(0)  # for one that was sent and has not come yet
             faulthandler.cancel_dump_traceback_later()
             gc.collect()  # what it has not closed says so now
@@ -391,6 +391,8 @@ class Interruptions:
 
 def run(count: int, seed: int = 1, tell: Callable[[Interruptions], None] = lambda _: None) -> Interruptions:
     """Interrupt so many programs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes: Counter[str] = Counter()
     faults: list[str] = []
     began = time.monotonic()
