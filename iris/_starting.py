@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from types import FrameType
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 def is_command() -> bool:
@@ -36,21 +36,7 @@ def raise_when_interrupted() -> None:
 
 
 def _exit(_: int, __: FrameType | None) -> None:
-    os._exit(_INTERRUPTED)
-
-
-def main() -> None:
-    """Run the command of this process and exit with its status."""
-    exit_when_interrupted()
-    from iris._command import main as run_command_line
-
-    try:
-        raise_when_interrupted()
-        run_command_line()
-    except KeyboardInterrupt:  # where the command line does not catch it: before it begins, and when it is done
-        sys.exit(_INTERRUPTED)
-    finally:
-        exit_when_interrupted()
+    os._exit(INTERRUPTED)
 
 
 if is_command():

@@ -42,7 +42,7 @@ def run(arguments: list[str], directory: Path, name: str) -> subprocess.Complete
 )
 def test_interrupted_while_it_loads_it_ends_with_130_and_says_nothing(form: str, name: str, tmp_path: Path) -> None:
     script = tmp_path / "iris"  # as installing the package makes it
-    script.write_text("import sys\nfrom iris._starting import main\nsys.exit(main())\n")
+    script.write_text("import sys\nfrom iris.__main__ import main\nsys.exit(main())\n")
     begun = ["-m", "iris"] if form == "module" else [str(script)]
     ended = run([*begun, "nodes", "--help"], tmp_path, name)
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")  # click ends the line of "^C"
@@ -50,7 +50,7 @@ def test_interrupted_while_it_loads_it_ends_with_130_and_says_nothing(form: str,
 
 def test_interrupted_when_it_is_done_it_ends_with_130_and_says_no_more(tmp_path: Path) -> None:
     code = (
-        "import atexit, signal, sys; from iris._starting import main; sys.argv = ['iris', '--version'];"
+        "import atexit, signal, sys; from iris.__main__ import main; sys.argv = ['iris', '--version'];"
         "atexit.register(signal.raise_signal, signal.SIGINT); main()"
     )
     ended = run(["-c", code], tmp_path, "nothing")

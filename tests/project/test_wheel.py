@@ -51,7 +51,7 @@ def test_the_wheel_holds_nothing_that_would_shadow_other_packages(wheel: Path) -
 def test_the_wheel_brings_the_iris_command(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
-    assert "iris = iris._starting:main" in archive.read(entry_points).decode()
+    assert "iris = iris.__main__:main" in archive.read(entry_points).decode()
 
 
 def test_the_installed_wheel_works_away_from_the_tree(wheel: Path, tmp_path: Path) -> None:
