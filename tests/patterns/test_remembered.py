@@ -49,6 +49,31 @@ def test_beyond_the_limits_the_oldest_go_first_whatever_their_deadline() -> None
     assert remembered.bytes == 995
 
 
+@pytest.mark.parametrize(("size", "count"), [(0, 10_000), (100, 10_000), (900, 50), (1001, 5)])
+def test_what_one_caller_has_done_takes_nothing_from_the_others(size: int, count: int) -> None:
+    remembered = Remembered(count=30, size=1000)
+    others = [NodeId(str(digit) * 32) for digit in range(3)]
+    for node in others:
+        for number in range(5):
+            remembered.add((node, number), reply(number), 20, until=math.inf, now=0.0)
+    for number in range(count):
+        remembered.add((SHOP, number), reply(number), size, until=math.inf, now=0.0)
+        assert len(remembered) <= 30
+        assert remembered.bytes <= 1000
+    assert all(remembered.find((node, number)) for node in others for number in range(5))
+
+
+def test_a_caller_that_comes_later_gets_its_share_from_who_has_more() -> None:
+    remembered = Remembered(count=30, size=1000)
+    for number in range(30):
+        remembered.add((SHOP, number), reply(number), 10, until=math.inf, now=0.0)
+    late = NodeId("6" * 32)
+    for number in range(15):
+        remembered.add((late, number), reply(number), 10, until=math.inf, now=0.0)
+    assert [number for number in range(30) if remembered.find((SHOP, number))] == list(range(15, 30))
+    assert all(remembered.find((late, number)) for number in range(15))
+
+
 def test_one_that_is_larger_than_everything_is_not_kept() -> None:
     remembered = Remembered(count=3, size=1000)
     remembered.add((SHOP, 1), reply(1), 1001, until=1.0, now=0.0)
