@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any, Final, final
 
@@ -37,6 +37,10 @@ from iris.patterns.shedding import Priority, Shedding
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
 from iris.patterns.waits import Waits
+
+
+_HEADER: Final = 192
+"""Bytes that a header takes beside its name and its value."""
 
 
 @final
@@ -68,7 +72,7 @@ class Job:
         handler: RequestHandler,
         arrived: float,
         deadline: float,
-        headers: object,
+        headers: Mapping[str, str],
         payload: wire.Payload,
         *,
         idempotent: bool,
@@ -189,7 +193,7 @@ class Membership:
             self._concurrency = self._adaptive.limit
         self._running: set[Job] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
-        self._received = 0
+        self.received = 0
         self._broadcasts_done = self._broadcasts_failed = 0
         self.repeated = 0
         self._workers = 0
@@ -209,7 +213,7 @@ class Membership:
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
         return ServiceStatistics(
-            received=self._received,
+            received=self.received,
             served=self._served,
             failed=self._failed,
             expired=self._expired,
@@ -240,7 +244,7 @@ class Membership:
 
     def accept(self, job: Job) -> bool:
         """Take a request on, or tell that the queue is full or stands."""
-        self._received += 1
+        self.received += 1
         if self._idle:
             self._queue.append(job)
             self._idle.pop().wake()
@@ -259,6 +263,8 @@ class Membership:
 
     def _enqueue(self, job: Job) -> bool:
         size = wire.payload_size(job.payload)
+        if job.headers:
+            size += sum(len(name) + len(text) + _HEADER for name, text in job.headers.items())
         # Counted together, because requests whose worker has not begun yet are still in the queue.
         full = len(self._running) + self.queued >= self._concurrency + self._queue_limit
         full = full or self._bytes + size > self._queue_bytes
@@ -406,14 +412,13 @@ class Membership:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
                 sender=Sender(job.peer.identity.caller, job.peer.node),
-                headers=wire.decode_headers_untrusted(job.headers),
+                headers=job.headers,
                 deadline=job.deadline,
                 cluster=self.cluster,
                 operation=job.operation,
             )
         except RemoteProtocolError as error:
-            self._arriving.malformed("request", error, job.peer.node, job.peer.identity.caller, self.cluster)
-            return self._fail(job, RemoteError(BAD_REQUEST, str(error)), None)
+            return self.malformed(job.peer, job.identifier, error)
         try:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
@@ -429,12 +434,21 @@ class Membership:
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
 
-    def _fail(self, job: Job, error: BaseException, request: Request | None) -> tuple[wire.Message, int]:
+    def _fail(self, job: Job, error: BaseException, request: Request) -> tuple[wire.Message, int]:
         self._failed += 1
-        if request is not None:  # else its payload or headers cannot be read, which is no failure of the handler
-            self.failures.failed("request", error, job.operation, request.sender, job.identifier)
+        self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, job.identifier, code, text, OF_HANDLER), len(text)
+
+    def malformed(self, peer: Peer, identifier: int, error: RemoteProtocolError) -> tuple[wire.Message, int]:
+        """Count a request of which the headers or the payload cannot be read; return the answer and its size.
+
+        That is no failure of the handler.
+        """
+        self._failed += 1
+        self._arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
+        code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
+        return (kinds.FAILURE, identifier, code, text, OF_HANDLER), len(text)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 

@@ -146,6 +146,12 @@ class Serving:
             wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
             self._fail(peer, identifier, "no_such_operation", f"cluster {cluster!r} does not serve {wanted}")
             return
+        try:
+            decoded = wire.decode_headers_untrusted(headers)
+        except RemoteProtocolError as error:
+            membership.received += 1
+            self._post(peer, *membership.malformed(peer, identifier, error))
+            return
         now = trio.current_time()
         job = Job(
             peer,
@@ -154,7 +160,7 @@ class Serving:
             handler,
             now,
             now + budget / 1000,
-            headers,
+            decoded,
             payload,
             idempotent=idempotent,
             priority=flags >> PRIORITY_SHIFT & 3,

@@ -149,7 +149,8 @@ class Config:
     mean time that handlers take counts instead where it is longer."""
 
     service_queue_bytes: int = 64 * MIB
-    """Payloads of requests that wait for a handler of one service, in bytes; the same."""
+    """Payloads and headers of requests that wait for a handler of one service, in bytes; beyond it the same as beyond
+    ``service_queue``."""
 
     service_queue: int = 1024
     """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""

@@ -153,6 +153,22 @@ async def test_what_waits_is_bounded_in_bytes_as_well(autojump_clock: MockClock)
         assert callers.outcomes["reply"] == 4, "nothing waits any more, so this one does not wait either"
 
 
+async def test_headers_of_what_waits_count_as_well(autojump_clock: MockClock) -> None:
+    store = Store(1.0)
+    async with open_stage() as stage:
+        await store.start(stage, 1, concurrency=1, queue_bytes=2500)
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        callers = Callers(shop, timeout=60, headers={"a": "x" * 999})
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):  # one runs, two wait
+                nursery.start_soon(callers.ask)
+                await trio.sleep(0.001)
+            await trio.sleep(0.01)
+            assert callers.outcomes == {"Overloaded": 1}
+        assert callers.outcomes == {"Overloaded": 1, "reply": 3}
+
+
 async def test_important_requests_keep_within_the_bytes_too(autojump_clock: MockClock) -> None:
     """As many of the others make room as it takes; none does if that is not enough."""
     store = Store(1.0)

@@ -58,7 +58,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
             deadline = now + 1.0
             payload = wire.encode_payload(identifier, 1000)
             assert membership.accept(
-                Job(peer, identifier, None, handler, now, deadline, None, payload, idempotent=False)
+                Job(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False)
             )
             await trio.sleep_until(deadline)
             now = deadline
