@@ -38,7 +38,6 @@ from iris.patterns.tunnel import Tunnel
 from iris.patterns.values import Message, Request, Sender
 from iris.patterns.waits import Waits
 
-
 _HEADER: Final = 192
 """Bytes that a header takes beside its name and its value."""
 

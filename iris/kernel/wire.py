@@ -365,9 +365,9 @@ def encode_payload(value: object, limit: int) -> Payload:
 
     Raises:
         PayloadTooLarge: more than ``limit`` bytes.
-        LocalProtocolError: a value of another type, an int of more than 64 bits, a dict key that is not a str, or
-            nesting beyond 500 levels.
-            Nothing that passes here is refused by ``decode_payload_untrusted``, but for more than 65,536 dicts.
+        LocalProtocolError: a value of another type, an int of more than 64 bits, a dict key that is not a str,
+            nesting beyond 500 levels, or more than 65,536 dicts or as many lists.
+            Nothing that passes here is refused by ``decode_payload_untrusted``.
     """
     if type(value) is bytes:
         if len(value) > limit:
@@ -404,11 +404,14 @@ _LEAVES: Final = frozenset({bytes, bytearray, memoryview, str, int, float, bool,
 MAX_DEPTH: Final = 500
 """Levels of a payload."""
 
+MAX_CONTAINERS: Final = 65536
+"""Dicts of a payload, and lists.  An empty one is a byte on the way and some 64 in memory."""
+
 
 def _check_values(value: object) -> None:
     """Refuse, where the mistake is made, what msgpack packs and the other side would not take."""
     level: list[object] = [value]
-    depth = 0
+    depth = dicts = lists = 0
     while level:
         deeper: list[object] = []
         for item in level:
@@ -418,17 +421,22 @@ def _check_values(value: object) -> None:
             if depth >= MAX_DEPTH:
                 raise LocalProtocolError(f"cannot send a value nested more than {MAX_DEPTH} levels deep")
             if isinstance(item, dict):
+                dicts += 1
                 entries = cast("dict[object, object]", item)
                 for key in entries:
                     if type(key) is not str:
                         raise LocalProtocolError(f"cannot send a dict with the key {key!r}: keys are str")
                 deeper.extend(entries.values())
             elif isinstance(item, list | tuple) and kind is not msgpack.ExtType:
+                lists += 1
                 deeper.extend(cast("list[object]", item))
             else:
                 raise LocalProtocolError(f"cannot send a value of type {kind.__name__}")
         level = deeper
         depth += 1
+    for count, what in ((dicts, "dicts"), (lists, "lists")):
+        if count > MAX_CONTAINERS:
+            raise LocalProtocolError(f"cannot send a value of {count} {what}: {MAX_CONTAINERS} at most; use bytes")
 
 
 def split_payload(payload: Payload) -> tuple[bytes, bool]:
@@ -454,26 +462,24 @@ def is_payload(field: object) -> bool:
     return type(field) is bytes or type(field) is msgpack.ExtType
 
 
-_MAX_MAPS: Final = 65536
-
-
 def decode_payload_untrusted(payload: Payload) -> Any:
     """Return the value that the sender gave.
 
     Raises:
         RemoteProtocolError: the packed form is malformed, has keys that are not str or stand twice, holds more than
-            65,536 dicts, or is nested beyond 1,024 levels.  ``repr`` and JSON may not follow it as far as that.
+            65,536 dicts or as many lists, or is nested beyond 1,024 levels.  ``repr`` and JSON may not follow it as far
+            as that.
     """
     if isinstance(payload, bytes):
         return payload
     data: bytes = payload.data
-    maps = 0
+    dicts = 0
 
     def build(pairs: list[tuple[object, object]]) -> dict[object, object]:
-        nonlocal maps
-        maps += 1
-        if maps > _MAX_MAPS:
-            raise ValueError(f"more than {_MAX_MAPS} dicts")
+        nonlocal dicts
+        dicts += 1
+        if dicts > MAX_CONTAINERS:
+            raise ValueError(f"more than {MAX_CONTAINERS} dicts")
         built = dict(pairs)
         if len(built) != len(pairs):
             raise ValueError("a key stands twice")
@@ -491,7 +497,12 @@ def decode_payload_untrusted(payload: Payload) -> Any:
         if scout.tell() != len(data):
             raise ValueError("surplus bytes")
         value: Any = msgpack.unpackb(
-            data, raw=False, strict_map_key=True, object_pairs_hook=build, ext_hook=_refuse_extension
+            data,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=build,
+            list_hook=_counted() if len(data) > MAX_CONTAINERS else None,  # of fewer bytes not so many are made
+            ext_hook=_refuse_extension,
         )
         # Of timestamps msgpack makes values of its own, without asking the hook.
         if b"\xff" in data and any(map(data.__contains__, _TIMESTAMPS)):
@@ -503,6 +514,18 @@ def decode_payload_untrusted(payload: Payload) -> Any:
 
 _TIMESTAMPS: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
 """How each of the three forms of msgpack's own timestamps begins; what holds these bytes may also be something else."""
+
+
+def _counted() -> Callable[[list[Any]], list[Any]]:
+    """Return a hook that refuses lists beyond ``MAX_CONTAINERS``."""
+    left = iter(range(MAX_CONTAINERS))
+
+    def count(made: list[Any]) -> list[Any]:
+        if next(left, None) is None:
+            raise ValueError(f"more than {MAX_CONTAINERS} lists")
+        return made
+
+    return count
 
 
 def _refuse_extension(code: int, _: bytes) -> NoReturn:

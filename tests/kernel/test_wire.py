@@ -372,6 +372,7 @@ def test_a_payload_at_the_limit_passes() -> None:
         b"\xa1\xff",
         b"\xdc\xff\xff" + b"\x80" * 65535 + b"\x80",
         b"\xdd\x00\x01\x00\x01" + b"\x80" * 65537,
+        b"\xdd\x00\x01\x00\x00" + b"\x90" * 65536,
     ],
     ids=[
         "nothing",
@@ -385,6 +386,7 @@ def test_a_payload_at_the_limit_passes() -> None:
         "text that is not UTF-8",
         "surplus after dicts",
         "too many dicts",
+        "too many lists",
     ],
 )
 def test_a_malformed_payload_is_the_peers_error(packed: bytes) -> None:
@@ -402,9 +404,18 @@ def test_any_packed_bytes_are_a_value_or_one_error(junk: bytes) -> None:
     wire.encode_payload(value, LIMIT)  # and every value that arrives can be sent on
 
 
-def test_dicts_cost_bounded_memory() -> None:
-    bomb = msgpack.ExtType(1, b"\xdd\x00\x0f\xff\xfb" + b"\x80" * (MIB - 5))
+@pytest.mark.parametrize("empty", [b"\x80", b"\x90"], ids=["dicts", "lists"])
+def test_dicts_and_lists_cost_bounded_memory(empty: bytes) -> None:
+    bomb = msgpack.ExtType(1, b"\xdd\x00\x0f\xff\xfb" + empty * (MIB - 5))
     assert peak_memory(wire.decode_payload_untrusted, bomb) < 20 * MIB
+
+
+@pytest.mark.parametrize("empty", [{}, [], ()], ids=["dicts", "lists", "tuples"])
+def test_so_many_dicts_and_lists_can_be_sent_and_no_more(empty: object) -> None:
+    lists = [empty] * (wire.MAX_CONTAINERS - (empty != {}))
+    assert len(wire.decode_payload_untrusted(wire.encode_payload(lists, MIB))) == len(lists)
+    with pytest.raises(LocalProtocolError, match="65536 at most"):
+        wire.encode_payload([*lists, empty], MIB)
 
 
 @pytest.mark.parametrize("field", [None, 1, "text", (b"x",), True])

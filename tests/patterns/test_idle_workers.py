@@ -57,9 +57,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
         for identifier in range(TRIALS):
             deadline = now + 1.0
             payload = wire.encode_payload(identifier, 1000)
-            assert membership.accept(
-                Job(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False)
-            )
+            assert membership.accept(Job(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False))
             await trio.sleep_until(deadline)
             now = deadline
         await trio.sleep(1.0)
