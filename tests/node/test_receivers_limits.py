@@ -329,6 +329,21 @@ async def test_malformed_events_are_left_out_of_batches(autojump_clock: MockCloc
         assert events.statistics().waiting == 0
 
 
+async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autojump_clock: MockClock) -> None:
+    async with open_small_store() as (_, member, shop), member.subscribe("a", group="workers") as events:
+        payloads = (b"1", MALFORMED["no msgpack"], LARGE, b"2", MALFORMED["keys"])
+        post(shop, member, kinds.EVENTS, "a", 1, 0, "workers", None, None, payloads, (0,))
+        post(shop, member, kinds.EVENTS, "a", 6, 0, "workers", None, None, (b"3",), (0,))
+        assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
+        events.close()
+        assert [event async for event in events] == []
+        assert events._settling == {}
+        statistics = events.statistics()
+        assert (statistics.delivered, statistics.malformed, statistics.waiting) == (3, 2, 0)
+        account = member._parts.pubsub._groups._accounts[shop.id]
+        assert (account.received, account.settled) == (6, 6)
+
+
 async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_told(autojump_clock: MockClock) -> None:
     async with open_small_store() as (_, member, shop), member.subscribe("a", durable=True) as events:
         told: list[Any] = []
