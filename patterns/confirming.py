@@ -29,7 +29,7 @@ from iris.patterns.durable_names import DurableRecord
 from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
-from iris.patterns.publishing import STALLED, Publishing, Topic, envelope_size
+from iris.patterns.publishing import STALLED, Publishing, Topic, envelope_size, group_id
 from iris.patterns.shards import stable_hash
 
 REPEATED: Final = ""
@@ -43,8 +43,8 @@ _LOOK_ABROAD: Final = 1.0
 _MAX_REASON: Final = 256
 
 
-_Key = str | tuple[str, ...]
-"""What a durable subscriber is known by: its cluster and name, the name of its group, or the id of its node."""
+_Key = tuple[str, ...]
+"""What a durable subscriber is known by, and by what sort of thing: a node, a name of a cluster, or a group."""
 
 
 class _Subscriber(NamedTuple):
@@ -211,7 +211,7 @@ class Confirming:
         self._number += count
         self._waiting[run.first] = run
         subscribers = self._subscribers(run.topic, run.key)
-        groups = {subscriber.group for subscriber in subscribers.values() if subscriber.group is not None}
+        groups = {name[1:] for name, subscriber in subscribers.items() if subscriber.group is not None}
         posted: set[NodeId] = set()
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count):
@@ -222,7 +222,7 @@ class Confirming:
                 self._expect(run, subscriber.members[0])
         for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
             if group not in groups:
-                publishing.post_to(node, run.message(group), run.size, count)
+                publishing.post_to(node, run.message(group[1]), run.size, count)
         self._ask(run, subscribers)
 
     def forget(self, run: Unconfirmed) -> None:
@@ -292,34 +292,33 @@ class Confirming:
 
         In a group that divides events by shard, its members are who has the shard of this key and topic, or nobody.
         """
-        found: dict[_Key, _Subscriber] = {}
+        present: dict[_Key, _Subscriber] = {}
+        named = self._durable.owed(topic)
+        owned = {(record.id[0], record.group) for record in named if record.group is not None}
         for node, terms in self._interest.match(topic):
-            if terms.durable and self._mesh.peer(node) is not None:
-                one = found.get(terms.group or node)
+            peer = self._mesh.peer(node)
+            if terms.durable and peer is not None:
+                place = ("node", node) if terms.group is None else ("group", *group_id(peer, terms.group, owned))
+                one = present.get(place)
                 if one is None:
-                    one = found[terms.group or node] = _Subscriber([], terms.group, None)
+                    one = present[place] = _Subscriber([], terms.group, None)
                 if self._has_shard(terms.share, key, topic):
                     one.members.append(node)
-        named = self._durable.owed(topic)
+        found = dict(present)
         for record in named:
+            found.pop(_place(record), None)
+        for record in named:
+            place = _place(record)
+            one = present.get(place)
+            members = [] if one is None else one.members
             if record.group is None:
-                members = [record.node] if record.node in found else []
-                found[record.id] = _Subscriber(members, None, record)
+                found["name", *record.id] = _Subscriber(members, None, record)
             elif self._has_shard(record.share, key, topic):
-                one = found.get(record.group)
-                # The group is its cluster's: nobody else can confirm in its place.
-                members = [] if one is None else [node for node in one.members if self._is_of(node, record.id[0])]
-                found[record.id[0], record.group] = _Subscriber(members, record.group, record)
-        for record in named:
-            found.pop(record.node if record.group is None else record.group, None)
+                found[place] = _Subscriber(members, record.group, record)
         return found
 
     def _has_shard(self, share: tuple[int, ...], key: str | None, topic: str) -> bool:
         return not share or self._publishing.shard_of(share[0], key, topic) in share[1:]
-
-    def _is_of(self, node: NodeId, cluster: str) -> bool:
-        peer = self._mesh.peer(node)
-        return peer is not None and peer.identity.cluster == cluster
 
     def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:
         """Return why events were not confirmed in time."""
@@ -391,6 +390,11 @@ class Confirming:
                 subscribers = known[run.topic, run.key] = self._subscribers(run.topic, run.key)
             self._ask(run, subscribers)
             run.news.set()
+
+
+def _place(record: DurableRecord) -> _Key:
+    """Return what whoever stores for a durable subscriber is known by: its node, or its group."""
+    return ("node", record.node) if record.group is None else ("group", record.id[0], record.group)
 
 
 def _choose(members: list[NodeId], key: str | None, number: int) -> NodeId:

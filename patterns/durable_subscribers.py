@@ -141,6 +141,13 @@ class DurableSubscribers:
             border.may_leave(pattern) for pattern in record.patterns if covers(pattern, topic)
         )
 
+    def groups(self, topic: str) -> frozenset[tuple[str, str]]:
+        """Return the groups that store a topic and have a name: the cluster whose each is, and what it calls it.
+
+        Nobody else can take events in its place, or confirm them, by calling a group the same.
+        """
+        return frozenset([(record.id[0], record.group) for record in self.owed(topic) if record.group is not None])
+
     def is_present(self, record: DurableRecord) -> bool:
         """Tell whether a durable subscriber is linked and subscribes; of a group, a member with one of its shards."""
         if record.group is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, final
 
@@ -57,8 +57,11 @@ _TRIED: Final = 64
 _YIELD_BYTES: Final = 256 * KIB
 """A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
 
+GroupId = tuple[str, str]
+"""A group: the cluster whose it is, or nothing if it is anybody's, and what it is called."""
+
 _NOBODY: Final[frozenset[Outlet]] = frozenset()
-_UNSHARED: Final[Mapping[str, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
+_UNSHARED: Final[Mapping[GroupId, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
 """Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
 
 
@@ -113,8 +116,8 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
-        self.grouped: tuple[tuple[str, Rotation[NodeId]], ...] = ()
-        self.shared: Mapping[str, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
+        self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
+        self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.resting: tuple[NodeId, ...] = ()
@@ -162,7 +165,7 @@ class Topic:
 
     def choose(
         self, key: str | None, fit: Callable[[NodeId], bool], outstanding: Callable[[NodeId], int]
-    ) -> list[tuple[NodeId, str]]:
+    ) -> list[tuple[NodeId, GroupId]]:
         """Return one node of each group that wants the topic, with the group: by key where there is one, else in turns.
 
         Who is not ``fit``, or asks for a pause, is passed over, if anybody else is not; see ``Rotation``.
@@ -170,7 +173,7 @@ class Topic:
         By key means rendezvous hashing: the same key goes to the same node while it lives, fit or not, and when a node
         goes only its own keys move.
         """
-        chosen: list[tuple[NodeId, str]] = []
+        chosen: list[tuple[NodeId, GroupId]] = []
         for group, turns in self.grouped:
             if key is not None:
                 node = owner(turns.members, key)
@@ -263,6 +266,8 @@ class Publishing:
         """Takes events for nodes of other sites, if this node is at a site."""
         self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
         """Returns the durable subscribers of a topic that are away, with ``published`` when they left."""
+        self.owned: Callable[[str], Collection[GroupId]] = lambda _: ()
+        """Returns the groups that store a topic and are one cluster's."""
         mesh.on(kinds.HOLD, 2, self._receive_hold)
 
     @property
@@ -372,9 +377,9 @@ class Publishing:
             run.taken, run.skipped = taken, skipped
             if not taken:
                 run.end()
-        for node, group in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
+        for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
             self.post_to(node, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
-        for group, (of, nodes) in state.shared.items():
+        for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
                 self.post_to(owner, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
@@ -502,9 +507,10 @@ class Publishing:
         links: dict[NodeId, Link] = {}
         every: dict[Outlet, None] = {}
         patient: set[Outlet] = set()
-        grouped: dict[str, dict[NodeId, None]] = {}
+        grouped: dict[GroupId, dict[NodeId, None]] = {}
+        owned: Collection[GroupId] | None = None
         needed: set[NodeId] = set()
-        shared: dict[str, tuple[int, dict[int, NodeId]]] = {}
+        shared: dict[GroupId, tuple[int, dict[int, NodeId]]] = {}
         far: dict[NodeId, Peer] = {}
         patient_far = False
         for node, terms in self._interest.match(topic):
@@ -521,13 +527,16 @@ class Publishing:
                 needed.add(node)
             if terms.group is None:
                 links[node] = peer.link
-            elif terms.share:
-                every[peer.link] = None
+                continue
+            every[peer.link] = None
+            if owned is None:
+                owned = self.owned(topic)
+            group = group_id(peer, terms.group, owned)
+            if terms.share:
                 of, *shards = terms.share
-                shared.setdefault(terms.group, (of, {}))[1].update(dict.fromkeys(shards, node))
+                shared.setdefault(group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
-                every[peer.link] = None
-                grouped.setdefault(terms.group, {})[node] = None
+                grouped.setdefault(group, {})[node] = None
         before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
@@ -639,6 +648,12 @@ class Publishing:
         """End every pause that a node has asked for."""
         for pattern in list(self._held.get(node, ())):
             self._release(node, pattern)
+
+
+def group_id(peer: Peer, group: str, owned: Collection[GroupId]) -> GroupId:
+    """Return which group a subscriber is in: that of its cluster, if it has one of this name, or else anybody's."""
+    own = (peer.identity.cluster, group)
+    return own if own in owned else ("", group)
 
 
 def owner(nodes: Sequence[NodeId], key: str) -> NodeId:

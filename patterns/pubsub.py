@@ -90,6 +90,7 @@ class PubSub:
             changed=self._durable_changed,
         )
         self.publishing.left = self.durable.left
+        self.publishing.owned = self.durable.groups
         self.confirming: Final = Confirming(mesh, self._table, self.durable, self.publishing, config)
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = Losses(mesh, self.publishing)

@@ -89,6 +89,18 @@ def cut_run(run: Arrivals, begin: int, end: int) -> Arrivals:
     )
 
 
+def stored_size(run: Arrivals) -> int:
+    """Return the bytes of a run's payloads, headers and keys as they are stored: each event has its own there."""
+    if not run.headers and run.key is None:
+        return run.size
+    return run.size + (len(run.payloads) - 1) * _labels(run)
+
+
+def _labels(run: Arrivals) -> int:
+    """Return what the headers and the key of each event of a run take in the columns."""
+    return len(run.key or "") + sum(len(name) + len(text) + 16 for name, text in run.headers.items())
+
+
 def count_events(runs: Iterable[Arrivals]) -> int:
     """Return how many events runs have together."""
     return sum(len(run.payloads) for run in runs)
@@ -101,10 +113,8 @@ def cut_runs(runs: Sequence[Arrivals], *, max_events: int, max_bytes: int) -> It
     for run in runs:
         count = len(run.payloads)
         each = len(run.topic) + EVENT_OVERHEAD
-        if run.key:
-            each += len(run.key)
-        if run.headers:
-            each += sum(len(name) + len(text) + 16 for name, text in run.headers.items())
+        if run.headers or run.key:
+            each += _labels(run)
         if events + count <= max_events and size + run.size + each * count <= max_bytes:
             part.append(run)
             events += count

@@ -20,7 +20,7 @@ from iris.kernel.wakeup import Wakeup
 from iris.kernel.wire import saturated
 from iris.patterns.subscription import Subscription
 from iris.patterns.topics import Matcher
-from iris.spark_bridge.arrivals import Arrivals, count_events
+from iris.spark_bridge.arrivals import Arrivals, count_events, stored_size
 from iris.spark_bridge.clock import MemberClock
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.group import Group, GroupLimits
@@ -248,7 +248,7 @@ class BridgeMember:
         count = count_events(batch.runs)
         self._received += count
         self._waiting += count
-        size = sum(run.size for run in batch.runs)
+        size = sum(map(stored_size, batch.runs))
         self._group.add(batch, events=count, size=size, now=trio.current_time())
         self._arrived.wake()
         while self._group.is_full:

@@ -90,6 +90,17 @@ async def test_topics_keys_headers_and_other_values_keep_their_order(autojump_cl
                 assert dict(run.headers) == ({"n": str(number % 5)} if number % 2 else {})
 
 
+async def test_events_with_long_headers_travel_in_runs_that_subscribers_take(autojump_clock: MockClock) -> None:
+    headers = {"h": "x" * 4000}
+    async with open_meshes("a", "b") as fleet, open_log(fleet["b"]) as log:
+        async with confirming(fleet["a"]) as events:
+            for number in range(100):
+                await events.publish("t", b"%d" % number, key="k", headers=headers)
+        assert log.payloads == [b"%d" % number for number in range(100)]
+        assert {len(run.payloads) for run in log.runs} == {8, 4}
+        assert not fleet["b"].mesh.refusals
+
+
 async def test_an_event_does_not_wait_for_the_next_one(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet, open_log(fleet["b"]) as log, confirming(fleet["a"]) as events:
         await events.publish("t", b"one")

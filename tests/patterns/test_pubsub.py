@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from iris.kernel import kinds
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError, LocalProtocolError, NotAllowed, PayloadTooLarge
-from iris.patterns.events import Event
+from iris.patterns.events import MAX_SHARED, Event, labels_size
 from iris.patterns.interest import Terms
 from iris.patterns.service import Service
 from iris.patterns.subscription import Subscription
@@ -289,6 +289,24 @@ async def test_a_certificate_limits_topics_on_both_sides(autojump_clock: MockClo
             assert events.statistics().received == 1
         bound.mesh.drop(free.id, "over")
         free.mesh.drop(bound.id, "over")
+
+
+async def test_events_of_a_run_share_so_many_bytes_of_headers_and_key_and_no_more(autojump_clock: MockClock) -> None:
+    headers = ("h", "x" * 4000)
+    most = MAX_SHARED // labels_size(headers, "k")
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe(">") as events:
+            await trio.sleep(0.1)
+            for topic, count in (("few", most), ("many", most + 1)):
+                a.peer(b).link.post((kinds.EVENTS, topic, 1, 0, None, headers, "k", (b"",) * count, ()), 10_000)
+            huge = ("h", "x" * (2 * MAX_SHARED))
+            a.peer(b).link.post((kinds.EVENTS, "one", 1, 0, None, huge, None, (b"",), ()), 100_000)
+            await trio.sleep(0.1)
+            topics = [(await events.__anext__()).topic for _ in range(most + 1)]
+            assert topics == ["few"] * most + ["one"]
+            assert events.statistics().waiting == 0
+            assert b.mesh.refusals == {f"message of kind {kinds.EVENTS:#x}": 1}
 
 
 async def test_bad_input_is_the_callers_error_and_publishes_nothing(autojump_clock: MockClock) -> None:

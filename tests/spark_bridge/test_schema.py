@@ -21,7 +21,10 @@ from pyspark.sql.types import (
 )
 
 from iris.kernel.config import MIB
+from iris.kernel.ids import NodeId
 from iris.kernel.wire import encode_payload, join_payload
+from iris.patterns.values import Sender
+from iris.spark_bridge.arrivals import Part, stored_size
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import FakeEvent
@@ -138,3 +141,13 @@ def test_every_event_comes_out_as_it_went_in(events: list[FakeEvent]) -> None:
 def test_what_is_no_batch_is_refused(data: bytes) -> None:
     with pytest.raises(LogDamaged):
         decode_events(data)
+
+
+def test_headers_and_key_that_a_run_shares_count_for_each_of_its_events() -> None:
+    sender = Sender("publishers", NodeId("a" * 32))
+    run = Part(
+        topic="t", key="k" * 50, sender=sender, publisher=sender.node, confirm=0, headers={"h": "x" * 1000},
+        payloads=(b"",) * 100, size=0,
+    )  # fmt: skip
+    columns = encode_events([run], shard=0, first=0, timestamp=0).nbytes
+    assert columns / 2 < stored_size(run) <= columns
