@@ -260,7 +260,7 @@ class PubSub:
                 await self._wait_known(self._own.version)
                 yield subscription
             finally:
-                subscription.close()
+                subscription._close()
                 matcher.remove(pattern, subscription)
                 del self._every[subscription]
                 self._turns.clear()
@@ -268,7 +268,7 @@ class PubSub:
                 if change is not None:
                     self._tell_all(change)
                     self._tell_realm(realm)
-                subscription.release()
+                subscription._release()
                 if group is not None:
                     self._leave_group(subscription)
 
@@ -289,7 +289,7 @@ class PubSub:
     def end_subscriptions(self) -> None:
         """Let consumers take what waits, and then end their iterations: nothing comes any more."""
         for subscription in self._every:
-            subscription.close()
+            subscription._close()
 
     def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
         """As ``Beginnings.published``, for a durable subscriber of this node that may have been away."""

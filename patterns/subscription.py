@@ -580,13 +580,13 @@ class Subscription:
         """Count a run that another subscription of the group has taken over."""
         self._received -= len(run.payloads)
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Ask publishers to pause no longer."""
         if self._holding:
             self._holding = False
             self._hold(False)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Let the consumer take what waits and then end its iteration."""
         self._closed = True
         self._news.wake()

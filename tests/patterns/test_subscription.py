@@ -157,8 +157,8 @@ def test_a_publisher_that_does_not_wait_cannot_fill_the_memory(monkeypatch: pyte
 def test_a_subscription_that_ends_releases_its_publishers() -> None:
     desk = Desk("wait", max_events=2)
     desk.numbers(1, 2)
-    desk.subscription.release()
-    desk.subscription.release()
+    desk.subscription._release()
+    desk.subscription._release()
     assert desk.holds == [True, False]
 
 

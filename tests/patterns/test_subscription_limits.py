@@ -58,7 +58,7 @@ async def test_one_task_takes_at_a_time(autojump_clock: MockClock) -> None:
 async def test_what_waits_is_taken_before_the_iteration_ends(autojump_clock: MockClock) -> None:
     desk = Desk()
     desk.numbers(1, 2)
-    desk.subscription.close()
+    desk.subscription._close()
     assert [int(event.payload) async for event in desk.subscription] == [1, 2]
     with pytest.raises(trio.EndOfChannel):
         await desk.subscription.receive_batch()
@@ -73,7 +73,7 @@ async def test_closing_ends_a_wait(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(iterate)
         await wait_all_tasks_blocked()
-        desk.subscription.close()
+        desk.subscription._close()
 
 
 @pytest.mark.parametrize("batches", [False, True])

@@ -106,7 +106,7 @@ MEMBERS = {
         "members", "nodes", "open_tunnel", "publish", "request", "revoke", "statistics", "subscribe", "survey",
         "wait_for", "watch",
     },
-    iris.Subscription: {"close", "confirm", "receive_batch", "release", "statistics"},
+    iris.Subscription: {"confirm", "receive_batch", "statistics"},
     iris.Tunnel: {
         "abort", "aclose", "as_stream", "is_broken", "is_closed", "max_message", "receive", "receive_file", "send",
         "send_eof", "send_file", "statistics", "was_finished_by_peer",
