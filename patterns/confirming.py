@@ -298,7 +298,7 @@ class Confirming:
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if terms.durable and peer is not None:
-                place = ("node", node) if terms.group is None else ("group", *group_id(peer, terms.group, owned))
+                place: _Key = ("node", node) if terms.group is None else ("group", *group_id(peer, terms.group, owned))
                 one = present.get(place)
                 if one is None:
                     one = present[place] = _Subscriber([], terms.group, None)

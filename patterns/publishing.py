@@ -244,7 +244,7 @@ class Publishing:
         self._crowded = False
         """Whether a link had no room, so that the publisher is to wait."""
         self._shards: dict[int, ShardMap] = {}
-        self._rotations: dict[tuple[str, tuple[NodeId, ...]], Rotation[NodeId]] = {}
+        self._rotations: dict[tuple[GroupId, tuple[NodeId, ...]], Rotation[NodeId]] = {}
         """The turns of each group, for each set of its nodes that want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
@@ -567,7 +567,7 @@ class Publishing:
             self._topics.move_to_end(topic)
         self._topics.popitem(last=False)
 
-    def _rotation(self, group: str, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
+    def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
         """Return the turns of a group's nodes; topics that go to the same ones share them."""
         members = tuple(sorted(nodes))
         turns = self._rotations.get((group, members))

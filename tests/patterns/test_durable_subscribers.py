@@ -37,14 +37,14 @@ class Store:
 @asynccontextmanager
 async def storing(
     node: MeshNode,
-    name: str,
+    name: str | None,
     pattern: str = ">",
     *,
     store: Store | None = None,
     group: str | None = None,
     share: Share | None = None,
 ) -> AsyncIterator[Store]:
-    """A durable subscriber with a name that stores and confirms what it gets."""
+    """A durable subscriber, with a name mostly, that stores and confirms what it gets."""
     store = store or Store()
     async with (
         node.pubsub.subscribe(pattern, durable=True, name=name, group=group, share=share) as events,
@@ -260,7 +260,67 @@ async def test_nobody_of_another_cluster_confirms_for_a_group(autojump_clock: Mo
         async with thief.pubsub.subscribe(">", durable=True, group="bridge", share=Share(1, (0,))) as events:
             with pytest.raises(RequestTimeout, match=r"'bridge\.0' of cluster 'b'"):
                 await confirm(fleet["a"], "t", timeout=1)
-            assert events.statistics().received == 0
+            assert events.statistics().received == 1  # as a group of its own
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("share", [Share(2, (0, 1)), Share(7, (6,)), None])
+async def test_nobody_of_another_cluster_takes_the_events_of_a_group(
+    autojump_clock: MockClock, share: Share | None, *, named: bool
+) -> None:
+    own = None if share is None else Share(2, (0, 1))
+    async with open_meshes("a", "b", "thief") as fleet:
+        publisher, thief = fleet["a"], fleet["thief"]
+        async with (
+            storing(fleet["b"], "bridge.0", group="bridge", share=own) as store,
+            thief.pubsub.subscribe(
+                ">", durable=True, name="thief" if named else None, group="bridge", share=share
+            ) as stolen,
+        ):
+            for number in range(100):
+                await publisher.pubsub.publish("t", number, key=str(number), headers=None, within=None, retain=False)
+            await trio.sleep(1)
+            assert [event.payload for event in store.events] == list(range(100))
+            assert stolen.statistics().received <= 100
+
+
+async def test_a_record_of_another_cluster_takes_no_group_from_those_who_have_none(autojump_clock: MockClock) -> None:
+    async with (
+        open_meshes("a", "b", "c", "thief") as fleet,
+        fleet["b"].pubsub.subscribe("t", group="workers") as plain,
+        fleet["c"].pubsub.subscribe("u", durable=True, group="workers") as durable,
+        storing(fleet["thief"], "thief", group="workers"),
+    ):
+        await confirm(fleet["a"], "t")
+        with pytest.raises(RequestTimeout):
+            await confirm(fleet["a"], "u")
+        assert plain.statistics().received == durable.statistics().received == 1
+
+
+@pytest.mark.parametrize("name", ["c", None])
+async def test_a_group_that_is_called_like_a_node_does_not_confirm_for_it(
+    autojump_clock: MockClock, name: str | None
+) -> None:
+    async with open_meshes("a", "b", "c") as fleet:
+        node = fleet["b"].id
+        async with (
+            storing(fleet["c"], name, group=node) as store,
+            fleet["b"].pubsub.subscribe(">", durable=True) as silent,
+        ):
+            for number in (1, 2):  # as the members of a group have turns, so that it depends on nobody's
+                with pytest.raises(RequestTimeout):
+                    await confirm(fleet["a"], "t", number)
+            assert silent.statistics().received == len(store.payloads) == 2
+
+
+async def test_a_name_and_a_group_of_one_cluster_may_be_the_same(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet:
+        async with storing(fleet["b"], "disk"):
+            pass
+        async with storing(fleet["b"], "replica", group="disk") as store:
+            with pytest.raises(RequestTimeout, match="'disk' of cluster 'b'"):
+                await confirm(fleet["a"], "t", 1)
+            assert store.payloads == [1]
 
 
 # -- how it is known ---------------------------------------------------------------------------------------
