@@ -38,6 +38,7 @@ class EventRelays:
         mesh: whose links it uses.
         tally: counts one for each body that this node took on for others, and node behind it.
         take: called with each message in its turn, and the publisher's peer.
+        hears: tells whether a node subscribes, or did: nothing is handed on to others.
         lost: called with a publisher, a topic and how many copies of its events could not be handed on.
     """
 
@@ -47,11 +48,13 @@ class EventRelays:
         tally: Tally,
         *,
         take: Callable[[Peer, wire.Message], None],
+        hears: Callable[[NodeId], bool],
         lost: Callable[[NodeId, str, int, int], None],
     ) -> None:
         self._mesh = mesh
         self._tally = tally
         self._take = take
+        self._hears = hears
         self._lost = lost
         self._incoming: dict[NodeId, Incoming] = {}
         self._crowded: dict[_Branch, set[Link]] = {}
@@ -154,7 +157,11 @@ class EventRelays:
                 continue
             self._tally.sent += copies
             peer = self._mesh.peers.get(node)
-            if peer is not None:
+            why = "no link"
+            if peer is not None and (peer.foreign or not self._hears(node)):
+                why = "a node that subscribes to nothing"
+            elif peer is not None:
+                why = "no room on the link"
                 try:
                     peer.link.post_carrying(message, size, relayed.work, reserve)
                 except NotSent:
@@ -164,7 +171,7 @@ class EventRelays:
                     if not peer.link.has_room():
                         self._hold_up((relayed.publisher, relayed.tree), peer.link)
                     continue
-            self._tally.lost["no link" if peer is None else "no room on the link"] += copies
+            self._tally.lost[why] += copies
             self._report(relayed.publisher, relayed.tree, CUT_OFF, node)
             self._tell_lost(relayed, copies)
 

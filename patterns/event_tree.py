@@ -27,6 +27,9 @@ from iris.patterns.relay import arranged, divided
 MAX_PLACES: Final = 4096
 """Nodes of one tree; a set of them has 512 bytes."""
 
+MAX_CHILDREN: Final = 64
+"""Nodes that one node hands events on to: what it takes for others costs it at most so many copies."""
+
 _MASK_BYTES: Final = MAX_PLACES // 8
 _NODE: Final = 16
 _SIGNATURE: Final = 64
@@ -67,7 +70,8 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
     Args:
         publisher: decides who stands at the top, so that the work falls to others for each publisher.
         classes: the nodes, by their rights; each class has branches of its own.
-        fan_out: nodes to which each one hands an event.  At the top there may be more: one for each class at least.
+        fan_out: nodes to which each one hands an event, 64 at most.  At the top there may be more: one for each class
+            at least.
     """
     rings = [arranged(publisher, nodes) for nodes in classes]
     count = sum(map(len, rings))
@@ -77,7 +81,7 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
         bit = 1 << len(places)
         mask = bit * ((1 << len(part)) - 1)
         places[part[0]] = Place(bit, mask, ())  # its number comes before those of the nodes behind it
-        children = tuple(grow(behind) for behind in divided(part[1:], fan_out))
+        children = tuple(grow(behind) for behind in divided(part[1:], min(fan_out, MAX_CHILDREN)))
         places[part[0]] = Place(bit, mask, children)
         return Child(part[0], mask)
 
@@ -144,6 +148,8 @@ def role_untrusted(message: wire.Message) -> Role:
     place = mask_untrusted(bit)
     if len(fields) % 2 or place.bit_count() != 1:
         raise RemoteProtocolError("a node of a tree has one place, and pairs of a child and the places behind it")
+    if len(fields) > 2 * MAX_CHILDREN:
+        raise RemoteProtocolError(f"a node of a tree has at most {MAX_CHILDREN} children")
     children: list[Child] = []
     taken = place
     for node, mask in zip(fields[::2], fields[1::2], strict=True):
@@ -154,6 +160,8 @@ def role_untrusted(message: wire.Message) -> Role:
             raise RemoteProtocolError("each place of a tree is behind one child")
         taken |= behind
         children.append(Child(NodeId(node.hex()), behind))
+    if len({child.node for child in children}) < len(children):
+        raise RemoteProtocolError("a node of a tree is one child and not several")
     return Role(number_untrusted(tree), place, tuple(children))
 
 

@@ -34,9 +34,10 @@ _PIECE: Final = 256
 """What each part of a message weighs that waits, besides the bytes in it.  What waits is taken in one go: 5,000 small
 messages are as much work as five frames."""
 
-_MAX_ROLES: Final = 128
+_MAX_ROLES: Final = 32
 """Trees of one publisher that this node knows of besides the one in use: the next one, what was never used, and what
-waits behind an end that does not come.  A publisher makes one a second at most."""
+waits behind an end that does not come.  A publisher makes one a second at most, and waits for an end as long.  Each
+takes up to 48 KiB."""
 
 LATE: Final = "relayed events of a tree that was left"
 STRAY: Final = "relayed events of a tree that was not announced"

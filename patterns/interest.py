@@ -234,10 +234,11 @@ class _Member:
         repeated_extent: what these cost.
     """
 
-    __slots__ = ("extent", "repeated", "repeated_extent", "terms")
+    __slots__ = ("extent", "has_subscribed", "repeated", "repeated_extent", "terms")
 
     def __init__(self) -> None:
         self.terms: dict[Terms, Wanted] = {}
+        self.has_subscribed = False
         self.extent = _Extent()
         self.repeated: set[Terms] | None = None
         self.repeated_extent = _Extent()
@@ -271,6 +272,11 @@ class InterestTable:
         """Return what a node subscribes to."""
         member = self._known.get(node)
         return () if member is None else member.terms.keys()
+
+    def has_subscribed(self, node: NodeId) -> bool:
+        """Tell whether a node subscribes to anything, or did since it came."""
+        member = self._known.get(node)
+        return member is not None and member.has_subscribed
 
     def needs_link(self, node: NodeId) -> bool:
         """Tell whether publishers have to deal with a node directly: they wait for it, or for its answers."""
@@ -354,6 +360,7 @@ class InterestTable:
 
     def _add(self, node: NodeId, member: _Member, terms: Terms) -> None:
         member.terms[terms] = wanted = Wanted(node, terms)
+        member.has_subscribed = True
         member.extent.add(terms)
         self._matcher.add(terms.pattern, wanted)
         if terms.patient:

@@ -95,7 +95,13 @@ class PubSub:
         self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = Losses(mesh, self.publishing)
         self._reports = LossReports(mesh)
-        self._relays = EventRelays(mesh, relayed or Tally(), take=self._take_relayed, lost=self._reports.note)
+        self._relays = EventRelays(
+            mesh,
+            relayed or Tally(),
+            take=self._take_relayed,
+            hears=self._table.has_subscribed,
+            lost=self._reports.note,
+        )
         self.publishing.trees.cut_off = self.retention.peer_reset
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""

@@ -11,7 +11,8 @@ from trio.testing import MockClock
 import iris
 from iris.kernel import kinds, wire
 from iris.kernel.ids import NodeId
-from iris.patterns.event_tree import Relayed, Role, claim
+from iris.patterns.counters import Tally
+from iris.patterns.event_tree import Child, Relayed, Role, claim
 from iris.patterns.event_ways import LATE, Way
 from iris.security.rights import Rights
 from tests.support.events import collect, publish
@@ -82,6 +83,30 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
                 villain.mesh.post(reader.id, *Relayed(villain.id, 1, number, 1, body, signature).message())
             assert [event.topic for event in await collect(events)] == ["own.a"]
             assert reader.mesh.refusals == {"message of kind 0x42": 1}
+
+
+async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump_clock: MockClock) -> None:
+    tally = Tally()
+    async with open_meshes("villain", "victim", "reader") as fleet:
+        villain, victim, reader = fleet["villain"], fleet["victim"], fleet["reader"]
+        victim.pubsub._relays._tally = tally
+
+        async def relay(number: int) -> None:
+            body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [b"x"], ())])
+            signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 2, body))
+            villain.mesh.post(victim.id, *Relayed(villain.id, 1, number, 2, body, signature).message())
+            await trio.sleep(0.1)
+
+        villain.mesh.post(victim.id, *Role(1, 1, (Child(reader.id, 2),)).message())
+        villain.mesh.post(victim.id, Way(1, 1, wait=False).message(), 0)
+        await relay(1)
+        assert (tally.handed_over, tally.lost) == (0, {"a node that subscribes to nothing": 1})
+        async with reader.pubsub.subscribe("t"):
+            await trio.sleep(0.1)
+            await relay(2)
+        await trio.sleep(0.1)
+        await relay(3)
+        assert tally.handed_over == 2, "who has just left may still stand above others"
 
 
 async def test_nodes_hand_on_only_what_they_may_hear_themselves(autojump_clock: MockClock) -> None:

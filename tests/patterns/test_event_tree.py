@@ -10,6 +10,7 @@ from iris.kernel import kinds, wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.patterns.event_tree import (
+    MAX_CHILDREN,
     MAX_PLACES,
     Child,
     Relayed,
@@ -83,6 +84,13 @@ def test_a_set_of_places_comes_back_as_it_was(mask: int) -> None:
     assert mask_untrusted(packed_mask(mask)) == mask
 
 
+def test_no_node_has_more_children_than_nodes_take() -> None:
+    shape = shaped(PUBLISHER, [nodes(MAX_PLACES)], 1000)
+    assert max(len(place.children) for place in shape.places.values()) <= MAX_CHILDREN
+    children = tuple(Child(NodeId(f"{number:032x}"), 2 << number) for number in range(MAX_CHILDREN))
+    assert role_untrusted(Role(1, 1, children).message()[0]).children == children
+
+
 def test_messages_come_back_as_they_were() -> None:
     assert role_untrusted(ROLE.message()[0]) == ROLE
     assert relayed_untrusted(RELAYED.message()[0]) == RELAYED
@@ -104,6 +112,8 @@ def test_messages_come_back_as_they_were() -> None:
         {3: (b"a" * 16, b"")},
         {3: (b"a" * 16, b"\x01")},
         {3: (b"a" * 16, b"\x02", b"b" * 16, b"\x02")},
+        {3: (b"a" * 16, b"\x02", b"a" * 16, b"\x04")},
+        {3: tuple(field for n in range(1, MAX_CHILDREN + 2) for field in (bytes([n]) * 16, packed_mask(2 << n)))},
         {3: (b"a" * 16, 2)},
     ],
 )

@@ -319,7 +319,7 @@ def test_of_trees_that_are_never_used_only_some_are_remembered() -> None:
     desk = Desk()
     for tree in range(1, 1000):
         desk.incoming.receive_role(Role(tree, ME, ()))
-    assert len(desk.incoming._roles) == 128
+    assert len(desk.incoming._roles) == 32
 
 
 @pytest.mark.parametrize("change", [{1: 0}, {1: "1"}, {2: -1}, {2: True}, {3: 1}, {3: None}])
