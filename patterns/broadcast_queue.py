@@ -54,7 +54,13 @@ class BroadcastQueue:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def accept(self, message: Message, position: int, cost: int) -> None:
-        """Take a broadcast on; one without room is refused, counted, and its sender told."""
+        """Take a broadcast on; one without room is refused, counted, and its sender told.
+
+        Args:
+            message: its payload as it travelled.  What waits is bounded by that, and may be 20 times as much decoded.
+            position: where it begins.
+            cost: of it.
+        """
         self.received += 1
         window = self._windows.of(message.sender.node)
         if self._windows.accept(window, position, cost):
@@ -84,7 +90,10 @@ class BroadcastQueue:
     # -- taking ---------------------------------------------------------------------------------------------
 
     async def wait(self) -> Message:
-        """Wait until there is a broadcast, and return the next one.  It is in the queue until ``take``."""
+        """Wait until there is a broadcast, and return the next one, whose payload is not decoded yet.
+
+        It is in the queue until ``take`` or ``take_malformed``.
+        """
         while not self._turns:
             await self._news.wait()
         return self._turns[0].waiting[0][0]
@@ -97,6 +106,14 @@ class BroadcastQueue:
             self._turns.append(window)
         if self._windows.take(window, cost):
             self._report(window)
+
+    def take_malformed(self) -> None:
+        """The broadcast whose turn it is cannot be read: it is refused, counted, and its sender told."""
+        window = self._turns[0]
+        self.refused += 1
+        window.refused += 1
+        self._report_soon(window.sender)
+        self.take()
 
     def cancel(self) -> None:
         """Nobody takes any more what waits: it is counted, and its senders are told."""

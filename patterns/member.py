@@ -460,7 +460,11 @@ class Membership:
             while True:
                 if not self.broadcasts:
                     self._drained.set()
-                message = await self.broadcasts.wait()
+                message = self._decoded(await self.broadcasts.wait())
+                if message is None:
+                    self.broadcasts.take_malformed()
+                    await trio.lowlevel.checkpoint()
+                    continue
                 heard = [await self._hears(handler, message) for handler in self.service.broadcasts]
                 self.broadcasts.take()
                 self._broadcasts_done += all(heard)
@@ -469,6 +473,17 @@ class Membership:
         finally:
             self.draining = True
             self.broadcasts.cancel()
+
+    def _decoded(self, message: Message) -> Message | None:
+        """Return a broadcast with the value that was sent; None, and count it, if that cannot be read."""
+        if type(message.payload) is bytes:
+            return message
+        try:
+            value = wire.decode_payload_untrusted(message.payload)
+        except RemoteProtocolError as error:
+            self._arriving.malformed("broadcast", error, message.sender.node, message.sender.cluster, self.cluster)
+            return None
+        return Message(payload=value, sender=message.sender, headers=message.headers, cluster=self.cluster)
 
     @interruptible
     async def _hears(self, handler: BroadcastHandler, message: Message) -> bool:

@@ -205,13 +205,7 @@ class Serving:
             self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
             membership.broadcasts.refuse(peer.node, begin + price)
             return
-        try:
-            value = wire.decode_payload_untrusted(payload)
-        except RemoteProtocolError as error:
-            self._arriving.malformed("broadcast", error, sender.node, sender.cluster, cluster)
-            membership.broadcasts.refuse(peer.node, begin + price)
-            return
-        broadcast = Message(payload=value, sender=sender, headers=decoded, cluster=cluster)
+        broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
         membership.broadcasts.accept(broadcast, begin, price)
 
     def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
