@@ -33,7 +33,12 @@ IN_FLIGHT_BYTES: Final = 64 * MIB
 dropped even with overflow="wait", so that a publisher which does not listen cannot fill the memory."""
 
 _MAX_NUMBERINGS: Final = 262_144
-"""Publishers and topics whose numbering one subscription follows; the oldest half goes when there are more."""
+"""Publishers and topics whose numbering one subscription follows.  When there are more, those publishers lose the older
+half of theirs that have no less than all would have of equal shares: who has less loses nothing to them."""
+
+_MAX_TOPICS: Final = 65_536
+"""Topics of one publisher among them; the older half goes when there are more.  As many as it remembers itself
+(``Config.published_topics``): with topics of 200 bytes some 30 MiB."""
 
 _MAX_PUBLISHERS: Final = 4096
 """Publishers of which it is remembered up to which number their topics may be forgotten."""
@@ -87,6 +92,22 @@ class SubscriptionStatistics:
 
 
 @final
+class _Numberings:
+    """The numberings of one publisher, by topic.
+
+    Attributes:
+        arrived: the number after the last event that has arrived; the topic that came first is the first.
+        expected: the number of the next event that is to be taken.
+    """
+
+    __slots__ = ("arrived", "expected")
+
+    def __init__(self) -> None:
+        self.arrived: dict[str, int] = {}
+        self.expected: dict[str, int] = {}
+
+
+@final
 class Subscription:
     """Events that match a pattern, in the order of each publisher.  Made by ``node.subscribe``.
 
@@ -95,7 +116,6 @@ class Subscription:
 
     __slots__ = (
         "_allow",
-        "_arrived",
         "_closed",
         "_confirm",
         "_current",
@@ -103,7 +123,7 @@ class Subscription:
         "_delivered",
         "_dropped",
         "_events",
-        "_expected",
+        "_followed",
         "_forgotten",
         "_gaps",
         "_hold",
@@ -113,6 +133,7 @@ class Subscription:
         "_max_events",
         "_missed",
         "_news",
+        "_numberings",
         "_payloads",
         "_published",
         "_received",
@@ -190,8 +211,9 @@ class Subscription:
         self._refused = self._received = self._delivered = self._dropped = self._missed = self._malformed = 0
         self._skipped = 0
         """Malformed events that were passed over since ``_note_taken`` last looked."""
-        self._arrived: dict[tuple[NodeId, str], int] = {}
-        self._expected: dict[tuple[NodeId, str], int] = {}
+        self._numberings: dict[NodeId, _Numberings] = {}
+        self._followed = 0
+        """How many numberings there are."""
         self._forgotten: dict[NodeId, int] = {}
         """The highest number of each publisher in the numberings that are followed no more."""
         self._turn_began = 0.0
@@ -229,18 +251,18 @@ class Subscription:
             self._runs = deque()
         self._received += count
         self._note_taken()
-        numbering = (sender.node, topic)
         if self.group is None:  # members of a group get parts of the numbering by design
-            arrived = self._arrived.get(numbering)
-            if arrived is None:
+            numberings = self._numberings.get(sender.node)
+            arrived = None if numberings is None else numberings.arrived.get(topic)
+            if numberings is None or arrived is None:
                 arrived = run.owed = self._owed_from(run)
-                self._follow(numbering, arrived)
+                numberings = self._follow(sender.node, topic, arrived)
             elif run.milestones and arrived <= run.milestones[0]:  # its publisher had forgotten the topic
                 arrived = run.milestones[0] + 1
             if first > arrived:
                 self._missed = wire.saturated(self._missed + first - arrived)
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
-                self._arrived[numbering] = first + count
+                numberings.arrived[topic] = first + count
         if self.overflow == "wait":
             # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
             self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
@@ -266,7 +288,8 @@ class Subscription:
             run: the event whose value it is, and nothing else.
             last: number of the last event of the publisher on this topic.
         """
-        arrived = self._arrived.get((run.sender.node, run.topic))
+        numberings = self._numberings.get(run.sender.node)
+        arrived = None if numberings is None else numberings.arrived.get(run.topic)
         if arrived is None:
             # What lies between was published before this subscription came, and so is not missed.
             run.first, run.milestones = last, ()
@@ -286,17 +309,35 @@ class Subscription:
             published, milestones = max(published, self._forgotten[node]), milestones[:1]
         return owed_from(milestones, published, run.first)
 
-    def _follow(self, numbering: tuple[NodeId, str], first: int) -> None:
-        """Begin to follow a numbering: what came before is not missed."""
-        if len(self._arrived) >= _MAX_NUMBERINGS:
-            for oldest in list(itertools.islice(self._arrived, _MAX_NUMBERINGS // 2)):
-                node, _ = oldest
-                self._forgotten[node] = max(self._arrived.pop(oldest) - 1, self._forgotten.get(node, 0))
-            if len(self._forgotten) > _MAX_PUBLISHERS:
-                self.version = None  # from here on every topic that is not known counts from its first event
-                self._forgotten.clear()
-            self._expected = {kept: self._expected.get(kept, at) for kept, at in self._arrived.items()}
-        self._expected[numbering] = first
+    def _follow(self, node: NodeId, topic: str, first: int) -> _Numberings:
+        """Begin to follow a numbering: what came before is not missed.  Return those of its publisher."""
+        known = self._numberings.get(node)
+        if known is not None and len(known.arrived) >= _MAX_TOPICS:
+            self._forget_older(node, known)
+        elif self._followed >= _MAX_NUMBERINGS:
+            share = _MAX_NUMBERINGS // len(self._numberings)
+            for other, numberings in list(self._numberings.items()):
+                if len(numberings.arrived) >= share:
+                    self._forget_older(other, numberings)
+        numberings = self._numberings.setdefault(node, _Numberings())
+        numberings.arrived[topic] = numberings.expected[topic] = first
+        self._followed += 1
+        return numberings
+
+    def _forget_older(self, node: NodeId, numberings: _Numberings) -> None:
+        """Follow the older half of the numberings of a publisher no more."""
+        arrived, expected = numberings.arrived, numberings.expected
+        older = list(itertools.islice(arrived, (len(arrived) + 1) // 2))
+        self._followed -= len(older)
+        self._forgotten[node] = max(self._forgotten.get(node, 0), *(arrived.pop(topic) - 1 for topic in older))
+        if len(self._forgotten) > _MAX_PUBLISHERS:
+            self.version = None  # from here on every topic that is not known counts from its first event
+            self._forgotten.clear()
+        if not arrived:
+            del self._numberings[node]
+        # Also the room goes of what is gone, and topics that were forgotten before, but of which events still waited.
+        numberings.expected = {topic: expected.get(topic, at) for topic, at in arrived.items()}
+        numberings.arrived = arrived.copy()
 
     def _keep_first(self, run: Run, max_events: int, max_bytes: int) -> None:
         """Take as much of a run as there is room for."""
@@ -434,9 +475,9 @@ class Subscription:
         missed = next(self._gaps) + (self.group is None)  # where decoding failed, it has not been asked yet
         left = operator.length_hint(self._payloads)
         self._make_events(run, missed, len(run.payloads) - left)
-        numbering = (run.sender.node, run.topic)
-        if missed and not left and numbering in self._expected:  # the next event of the numbering is to tell of them
-            self._expected[numbering] -= missed
+        numberings = self._numberings.get(run.sender.node)
+        if missed and not left and numberings is not None and run.topic in numberings.expected:
+            numberings.expected[run.topic] -= missed  # the next event of the numbering is to tell of them
         self._unreadable(run, error)
         self._report(run.sender.node, run.topic, 0, 1)
         if run.confirm:
@@ -450,13 +491,15 @@ class Subscription:
 
     def _gap(self, run: Run) -> int:
         """Return how many events are missing before the run, and expect what follows it."""
-        numbering = (run.sender.node, run.topic)
+        numberings = self._numberings.get(run.sender.node)
+        if numberings is None:  # forgotten, while the run waited
+            return 0
         first, end = run.first + run.next, run.first + len(run.payloads)
-        expected = self._expected.get(numbering, first)
+        expected = numberings.expected.get(run.topic, first)
         if run.milestones and expected <= run.milestones[0]:
             expected = run.milestones[0] + 1
         if end > expected:
-            self._expected[numbering] = end
+            numberings.expected[run.topic] = end
         return max(0, first - expected)
 
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:

@@ -212,9 +212,35 @@ def test_memory_of_numberings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     for number in range(1000):
         desk.numbers(1, 1, topic=f"t{number}")
         desk.numbers(3, 1, topic=f"t{number}")
-        assert len(desk.subscription._arrived) <= 100
-        assert len(desk.subscription._expected) <= 100
+        assert desk.subscription._followed == followed(desk) <= 100
         assert desk.take_numbers() == [(1, 0), (3, 1)]
+
+
+def followed(desk: Desk) -> int:
+    for numberings in desk.subscription._numberings.values():
+        assert len(numberings.expected) == len(numberings.arrived)
+    return sum(len(numberings.arrived) for numberings in desk.subscription._numberings.values())
+
+
+@pytest.mark.parametrize(("all_", "each"), [(100, 1000), (1000, 60)])
+def test_a_publisher_with_many_topics_hides_no_gap_of_another(
+    monkeypatch: pytest.MonkeyPatch, all_: int, each: int
+) -> None:
+    monkeypatch.setattr(subscriptions, "_MAX_NUMBERINGS", all_)
+    monkeypatch.setattr(subscriptions, "_MAX_TOPICS", each)
+    one, other = PUBLISHERS
+    desk = Desk()
+    for number in range(20):
+        desk.numbers(1, 1, sender=one, topic=f"t{number}")
+        desk.take()
+    for number in range(1000):
+        desk.numbers(1, 1, sender=other, topic=f"t{number}")
+        assert desk.subscription._followed == followed(desk) <= min(all_, each + 20)
+    desk.take()
+    for number in range(20):
+        desk.numbers(7, 1, sender=one, topic=f"t{number}")
+        assert desk.take_numbers() == [(7, 5)]
+    assert desk.subscription.statistics().missed == 20 * 5
 
 
 # -- taking ------------------------------------------------------------------------------------------------
