@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,6 +114,9 @@ class Staging:
         self._directory = directory
         self._usage = usage
         self._turn = itertools.count()
+        self._moving = threading.Lock()
+        """Held where files come and go, in any thread: a batch is given up while a part of it, or of the next one, is
+        written, and what it counts is known by then or never."""
 
     def look(self, owner_of: Callable[[str], str | None]) -> None:
         """Count what is there from before, and delete what was not finished.
@@ -146,6 +150,7 @@ class Staging:
 
         Raises:
             QuotaExceeded: that cluster, or all together, would have staged too much.
+            RemoteError: the batch was committed or given up meanwhile.
             StoreFull: there is no room for it.
         """
         path = self.path(part)
@@ -161,10 +166,11 @@ class Staging:
 
         take(LEAST)
         try:
-            make_directories(path.parent)
             checksum = 0
-
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)  # under any umask
+            with self._moving:
+                make_directories(path.parent)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                descriptor = os.open(aside, flags, 0o600)  # under any umask
             with os.fdopen(descriptor, "wb") as file:
 
                 def write(data: bytes) -> None:
@@ -178,11 +184,12 @@ class Staging:
                 file.write(checksum.to_bytes(_CHECKSUM))
                 file.flush()
                 os.fsync(file.fileno())
-            aside.rename(path)
-            # One that takes the place of another, because its writer heard of no end, counts beside it until the batch
-            # is gone.
-            self._usage.put(owner, part.query, part.batch, taken)
-            taken = 0
+            with self._moving:
+                aside.rename(path)
+                # One that takes the place of another, because its writer heard of no end, counts beside it until the
+                # batch is gone.
+                self._usage.put(owner, part.query, part.batch, taken)
+                taken = 0
             for made in (path.parent, path.parent.parent, self._directory):
                 sync_directory(made)
         except BaseException as error:
@@ -191,6 +198,10 @@ class Staging:
                 aside.unlink(missing_ok=True)
             if isinstance(error, OSError) and is_full(error):
                 raise StoreFull(f"no room in {self._directory} for what Spark writes: {error.strerror}") from None
+            if isinstance(error, FileNotFoundError) and not path.parent.exists():
+                raise RemoteError(
+                    "given_up", f"batch {part.batch} of query {part.query!r} was committed or given up meanwhile"
+                ) from None
             raise
 
     def rows(self, parts: Sequence[StagedPart], carried: Mapping[StagedPart, bytes]) -> Iterator[pa.RecordBatch]:
@@ -227,11 +238,12 @@ class Staging:
     def discard(self, query: str, batch: int) -> None:
         """Delete the parts of a batch, and of those before it."""
         home = self._directory / query
-        for path in home.glob("*"):
-            if path.name.isdigit() and int(path.name) <= batch:
-                self._remove(path)
-        with contextlib.suppress(OSError):
-            home.rmdir()
+        with self._moving:
+            for path in home.glob("*"):
+                if path.name.isdigit() and int(path.name) <= batch:
+                    self._remove(path)
+            with contextlib.suppress(OSError):
+                home.rmdir()
 
     def newest(self) -> float | None:
         """Return when the last batch was touched, in seconds since 1970; None if there is none."""
@@ -244,7 +256,7 @@ class Staging:
     def discard_older(self, seconds: float) -> None:
         """Delete what was last touched before a time, in seconds since 1970: its query will not come back."""
         for path in self._directory.glob("*/*"):
-            with contextlib.suppress(OSError):
+            with self._moving, contextlib.suppress(OSError):
                 if path.stat().st_mtime < seconds:
                     self._remove(path)
                     path.parent.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from iris.kernel.config import MIB
+from iris.kernel.errors import RemoteError
+from iris.security.private_files import make_directories
 from iris.spark_bridge.appending import CHUNK_BYTES, CHUNK_EVENTS
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
 from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA
@@ -133,6 +136,39 @@ def test_a_cluster_stages_so_much_and_all_stage_so_much(tmp_path: Path) -> None:
     staging.discard_older(2**40)
     assert usage.total == 0
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_part_of_a_batch_that_is_given_up_while_it_is_written_is_refused_and_counts_nothing(tmp_path: Path) -> None:
+    usage = unlimited()
+    staging = Staging(tmp_path, usage)
+    writing = staging.write(part(0), "a")
+    writing.__enter__()(b"x")
+    staging.discard("q", 0)
+    with pytest.raises(RemoteError, match="batch 0 of query 'q' was committed or given up meanwhile"):
+        writing.__exit__(None, None, None)
+    assert usage.total == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_is_given_up_between_two_steps_of_who_writes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = unlimited()
+    staging = Staging(tmp_path, usage)
+    (tmp_path / "q").mkdir()
+    others: list[threading.Thread] = []
+
+    def disturbed(path: Path) -> None:
+        make_directories(path.parent)
+        others.append(threading.Thread(target=staging.discard, args=("q", 0)))
+        others[-1].start()
+        others[-1].join(0.2)  # without a lock it has ended by then
+        path.mkdir(mode=0o700)
+
+    monkeypatch.setattr("iris.spark_bridge.staging.make_directories", disturbed)
+    stage(staging, 0, "a", batch=1)
+    others[0].join()
+    assert staging.path(StagedPart(query="q", batch=1, partition=0, attempt=0)).exists()
 
 
 def test_a_small_part_counts_as_a_file_at_least(tmp_path: Path) -> None:
