@@ -335,7 +335,7 @@ async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autoju
         post(shop, member, kinds.EVENTS, "a", 1, 0, "workers", None, None, payloads, (0,))
         post(shop, member, kinds.EVENTS, "a", 6, 0, "workers", None, None, (b"3",), (0,))
         assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
-        events.close()
+        events._close()
         assert [event async for event in events] == []
         assert events._settling == {}
         statistics = events.statistics()
