@@ -14,6 +14,7 @@ version, and need not be valid any more: a bridge that was switched off for a mo
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, cast, final
 
@@ -24,7 +25,7 @@ from iris.kernel.values import dataclass
 from iris.kernel.wire import MAX_NUMBER, pack, unpack_untrusted
 from iris.patterns.interest import MAX_SHAPES
 from iris.patterns.shards import is_share
-from iris.patterns.topics import Matcher, is_pattern, shape_of
+from iris.patterns.topics import Matcher, Shape, is_pattern, shape_of
 from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
 
 MAX_RECORD: Final = 32 * 1024
@@ -32,6 +33,9 @@ MAX_RECORD: Final = 32 * 1024
 
 MAX_PATTERNS: Final = 256
 """Patterns of one durable subscriber."""
+
+MAX_CLUSTER_SHAPES: Final = 4 * MAX_SHAPES
+"""Shapes of the patterns in all records of one cluster: a match looks at each that fits the number of tokens."""
 
 _DOMAIN: Final = b"iris durable subscriber 1\0"
 _MICROSECONDS: Final = 1_000_000
@@ -183,7 +187,7 @@ class DurableNames:
     first, the oldest one before the others.
 
     Args:
-        max_bytes: of all records together; a single cluster has a quarter of it.
+        max_bytes: of all records together; a single cluster has a quarter of it, and 256 shapes of patterns.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -193,6 +197,8 @@ class DurableNames:
         self._of_nodes: dict[NodeId, set[NameId]] = {}
         self._bytes = 0
         self._bytes_of: dict[str, int] = {}
+        self._shapes_of: dict[str, Counter[Shape]] = {}
+        """How many patterns of each shape the records of a cluster have."""
         self.refused = 0
         """Records that there was no room for."""
 
@@ -232,7 +238,8 @@ class DurableNames:
         known = self._records.get(record.id)
         cluster, more = record.id[0], len(record.signed) - (0 if known is None else len(known.signed))
         if not (
-            self._make_room(record, lambda: self._bytes_of.get(cluster, 0) + more <= self._max_bytes // 4, cluster)
+            self._has_few_shapes(record, known)
+            and self._make_room(record, lambda: self._bytes_of.get(cluster, 0) + more <= self._max_bytes // 4, cluster)
             and self._make_room(record, lambda: self._bytes + more <= self._max_bytes)
         ):
             self.refused += 1
@@ -242,9 +249,17 @@ class DurableNames:
         self._records[record.id] = record
         for pattern in record.patterns:
             self._matcher.add(pattern, record)
+        self._shapes_of.setdefault(cluster, Counter()).update(_shapes(record))
         self._of_nodes.setdefault(record.node, set()).add(record.id)
         self._count(record, len(record.signed))
         return True
+
+    def _has_few_shapes(self, record: DurableRecord, known: DurableRecord | None) -> bool:
+        """Tell whether the cluster's records have few shapes with this one in the place of the one that is held."""
+        shapes = self._shapes_of.get(record.id[0], {})
+        gone = Counter(_shapes(known)) if known is not None else {}
+        kept = {shape for shape, count in shapes.items() if count > gone.get(shape, 0)}
+        return len(kept.union(_shapes(record))) <= MAX_CLUSTER_SHAPES
 
     def _make_room(self, record: DurableRecord, fits: Callable[[], bool], cluster: str | None = None) -> bool:
         while not fits():
@@ -273,6 +288,10 @@ class DurableNames:
         del self._records[record.id]
         for pattern in record.patterns:
             self._matcher.remove(pattern, record)
+        cluster = record.id[0]
+        left = self._shapes_of.pop(cluster, Counter[Shape]()) - Counter(_shapes(record))
+        if left:
+            self._shapes_of[cluster] = left
         names = self._of_nodes[record.node]
         names.discard(record.id)
         if not names:
@@ -285,3 +304,7 @@ class DurableNames:
         self._bytes_of[cluster] = self._bytes_of.get(cluster, 0) + size
         if not self._bytes_of[cluster]:
             del self._bytes_of[cluster]
+
+
+def _shapes(record: DurableRecord) -> list[Shape]:
+    return [shape for shape in map(shape_of, record.patterns) if shape is not None]

@@ -610,6 +610,31 @@ async def test_a_record_cannot_make_every_match_dear(autojump_clock: MockClock) 
         assert [record.name for record in fleet["a"].pubsub.durable.names] == ["east"]
 
 
+async def test_the_records_of_one_cluster_cannot_make_every_match_dear(autojump_clock: MockClock) -> None:
+    patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=9)]
+    async with open_meshes("a") as fleet:
+        durable = fleet["a"].pubsub.durable
+
+        def told(name: str, first: int, at: float, *, cluster: str = "villain") -> bool:
+            chosen = patterns[first : first + 64] if first >= 0 else ()
+            record = record_of(fleet, cluster, name, chosen, at)
+            durable.load([record.signed])
+            return durable.names.get(record.id) == record
+
+        assert [told(f"n{number}", 64 * number, 0) for number in range(5)] == [True] * 4 + [False]
+        assert len(durable.names._matcher.shapes) == 256
+        assert told("x", 0, 0), "other names for the same"
+        assert told("y", 256, 0, cluster="honest")
+        assert told("n3", 256, 1), "in the place of what it had"
+        assert not told("z", 192, 1)
+        assert told("n3", -1, 2)
+        assert told("z", 192, 2)
+        durable.load([record_of(fleet, "plain", name).signed for name in "ab"])
+        assert durable.names.drop(lambda _: False)
+        assert not durable.names._matcher.shapes
+        assert not durable.names._shapes_of
+
+
 async def test_what_a_revoked_node_has_signed_counts_no_more(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a = fleet["a"]
