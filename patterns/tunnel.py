@@ -37,7 +37,7 @@ class Tunnel:
 
     Memory at each end is at most two windows of unsent and unacknowledged messages, and one window and one message
     (``Config.max_payload``) of unread ones, however much passes through.  A window is ``Config.tunnel_window``, to
-    other sites ``Config.site_tunnel_window``.
+    other sites ``Config.site_tunnel_window``; of many tunnels that one node opens, the later ones have smaller ones.
 
     Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive;
     cancelling that loses no message.  Use it as a context manager: leaving the block closes it, and an error in the

@@ -38,7 +38,7 @@ from iris.patterns.tunnel_messages import (
     read_eof_untrusted,
     read_refuse_untrusted,
 )
-from iris.patterns.tunnel_receiving import ReceivingHalf
+from iris.patterns.tunnel_receiving import Budget, ReceivingHalf
 from iris.patterns.tunnel_sending import END_OF_FILE, SendingHalf
 from iris.patterns.tunnel_states import Input, State, following
 
@@ -92,6 +92,8 @@ class TunnelMachine:
         opening: the message that asks for the tunnel, at the end that opens it; None at the other.
         config: window, chunk, largest message and times.
         now: the time.
+        window: what the other end may send unread; None: that of ``config``.
+        budget: of what all tunnels that that node has opened hold; None: there is none.
     """
 
     __slots__ = (
@@ -110,6 +112,7 @@ class TunnelMachine:
         "_opening",
         "_opening_due",
         "_touched",
+        "_window",
         "accepted",
         "ending",
         "farewell",
@@ -119,11 +122,21 @@ class TunnelMachine:
         "state",
     )
 
-    def __init__(self, *, identifier: int, opening: Message | None, config: Config, now: float) -> None:
-        window = max(config.tunnel_window, SMALLEST_WINDOW)
+    def __init__(
+        self,
+        *,
+        identifier: int,
+        opening: Message | None,
+        config: Config,
+        now: float,
+        window: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        full = max(config.tunnel_window, SMALLEST_WINDOW)
         self.state = State.OPENING if opening is not None else State.OPEN
-        self.sending: Final = SendingHalf(bound=2 * window, piece=config.tunnel_chunk)
-        self.receiving: Final = ReceivingHalf(window=window, limit=config.max_payload)
+        self.sending: Final = SendingHalf(bound=2 * full, piece=config.tunnel_chunk)
+        self._window = full if window is None else window
+        self.receiving: Final = ReceivingHalf(window=self._window, limit=config.max_payload, budget=budget)
         self.accepted = opening is None
         """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None
@@ -261,8 +274,7 @@ class TunnelMachine:
             return self._opening, 256
         if self._accept_due:
             self._accept_due = False
-            window = max(self._config.tunnel_window, SMALLEST_WINDOW)
-            return (kinds.TUNNEL_ACCEPT, self._identifier, window, self._config.max_payload), 16
+            return (kinds.TUNNEL_ACCEPT, self._identifier, self._window, self._config.max_payload), 16
         if self._ack_due or self._ask_due or self.receiving.owes_news:
             return self._acknowledgement(), 16
         chunk = self.sending.take(limit) if data else None
@@ -380,6 +392,11 @@ class TunnelMachine:
         self.ending = Ending(code=code, reason=reason, by_peer=by_peer, lost=self.sending.abandon())
 
     # -- time -----------------------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """What the other end may send unread, in cost."""
+        return self._window
 
     @property
     def deadline(self) -> float:

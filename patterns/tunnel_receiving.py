@@ -3,10 +3,14 @@
 How memory stays bounded though a message may be larger than the window: credit is the window beyond what was *read*;
 while the first message is still incomplete, nobody can read, and credit is the window beyond what was *received*.
 So at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
+
+The tunnels that one peer opens have a budget together (``Budget``): beyond it, one of them at a time gets credit for
+the rest of a message that is longer than its window, and the others wait.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final, final
 
@@ -18,17 +22,37 @@ _PATIENCE: Final = 8
 
 
 @final
+class Budget:
+    """What all the tunnels that one peer has opened hold here.
+
+    Attributes:
+        limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
+        held: cost of what waits for readers.
+        finishing: the one that goes on beyond the limit, so that there is always one that does.
+    """
+
+    __slots__ = ("finishing", "held", "limit")
+
+    def __init__(self, limit: float) -> None:
+        self.limit: Final = limit
+        self.held = 0
+        self.finishing: ReceivingHalf | None = None
+
+
+@final
 class ReceivingHalf:
     """What has arrived for one end.
 
     Args:
         window: cost of what may be on the way and unread.
         limit: largest message, in bytes.
+        budget: of all tunnels that the peer has opened; None: there is none.
     """
 
     __slots__ = (
         "_announced",
         "_announced_received",
+        "_budget",
         "_complete",
         "_consumed",
         "_cost",
@@ -50,7 +74,7 @@ class ReceivingHalf:
         "wants_resend",
     )
 
-    def __init__(self, *, window: int, limit: int) -> None:
+    def __init__(self, *, window: int, limit: int, budget: Budget | None = None) -> None:
         self.received = 0
         """Everything numbered below has arrived."""
         self.has_eof = False
@@ -60,6 +84,7 @@ class ReceivingHalf:
         """How often it was told since something arrived in order."""
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_stray = 0
+        self._budget = budget or Budget(math.inf)
         self._window = window
         self._quarter = window // 4  # cost after which the other end is told that chunks have arrived
         self._limit = limit
@@ -119,6 +144,8 @@ class ReceivingHalf:
         if chunk.flags & END:
             self._partial = -1
             self._complete += 1
+            if self._budget.finishing is self:
+                self._budget.finishing = None
             self.messages_received += 1
         elif size < SMALLEST_PIECE:
             raise RemoteProtocolError(f"a piece of {size} bytes that is not the last of its message")
@@ -126,6 +153,7 @@ class ReceivingHalf:
             self._partial = whole
             self._partial_flags = chunk.flags & PACKED
         self._cost = cost
+        self._budget.held += size + CHUNK_COST
         self.bytes_received += size
         self._waiting.append((chunk.flags, chunk.data))
         return True
@@ -178,7 +206,15 @@ class ReceivingHalf:
     # -- credit ---------------------------------------------------------------------------------------------
 
     def _grant(self) -> int:
-        return (self._consumed if self._complete else self._cost) + self._window
+        if self._complete:
+            return self._consumed + self._window
+        budget = self._budget
+        if budget.held > budget.limit and self._partial >= 0:
+            if budget.finishing is None:
+                budget.finishing = self
+            if budget.finishing is not self:  # the other end asks again, in a while
+                return self._consumed + self._window
+        return self._cost + self._window
 
     @property
     def owes_news(self) -> bool:
@@ -213,6 +249,7 @@ class ReceivingHalf:
                 cost += len(data) + CHUNK_COST
             data = b"".join(parts)
         self._consumed += cost
+        self._budget.held -= cost
         self._complete -= 1
         self.messages_read += 1
         return data, bool(flags & PACKED)
@@ -223,6 +260,7 @@ class ReceivingHalf:
             return None
         flags, data = self._waiting.popleft()
         self._consumed += len(data) + CHUNK_COST
+        self._budget.held -= len(data) + CHUNK_COST
         if flags & END:
             self._complete -= 1
             self.messages_read += 1
@@ -233,5 +271,13 @@ class ReceivingHalf:
         dropped = self._complete
         self._waiting.clear()
         self._complete = 0
+        self._budget.held -= self.held
         self._consumed = self._cost
         return dropped
+
+    def leave_budget(self) -> None:
+        """The tunnel has ended: what is unread goes with who has the tunnel."""
+        budget, self._budget = self._budget, Budget(math.inf)
+        budget.held -= self.held
+        if budget.finishing is self:
+            budget.finishing = None

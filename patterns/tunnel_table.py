@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
 
 from iris.kernel import kinds
-from iris.kernel.config import Config
+from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.ids import NodeId
 from iris.kernel.values import dataclass
@@ -33,6 +33,7 @@ from iris.patterns.tunnel_messages import (
     read_open_untrusted,
     refuse_message,
 )
+from iris.patterns.tunnel_receiving import Budget
 
 _FAREWELLS: Final = 1024
 """Farewells kept for one peer; the oldest go first.  Who asks after that learns only that the tunnel is forgotten."""
@@ -42,6 +43,15 @@ _FORMER_PEERS: Final = 1024
 
 _FORMER_FAREWELLS: Final = 64
 """Farewells that are kept of each of these: with all of them some 25 MB."""
+
+_FULL_WINDOWS: Final = 64
+"""Windows that the tunnels which one node opens to this one have together, but for ``_LEAST_WINDOW`` that each gets."""
+
+_PART: Final = 16
+"""A new tunnel gets at most so much of what is left of them: 48 have full windows, and later ones less and less."""
+
+_LEAST_WINDOW: Final = 16 * KIB
+"""Of 4,096 tunnels 64 MiB."""
 
 _SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
 
@@ -75,7 +85,10 @@ class TunnelsStatistics:
 class _Peer:
     """What is known of the tunnels with one node."""
 
-    __slots__ = ("accepted", "config", "ends", "farewells", "flight", "opened", "opened_here")
+    __slots__ = (
+        "accepted", "budget", "config", "ends", "farewells", "flight", "opened", "opened_here", "window",
+        "windows_left",
+    )  # fmt: skip
 
     def __init__(self, config: Config, flight: Flight) -> None:
         self.config = config
@@ -85,6 +98,19 @@ class _Peer:
         self.opened = OpenedIds()
         self.opened_here = 0
         self.accepted = 0
+        self.window = max(config.tunnel_window, SMALLEST_WINDOW)
+        self.windows_left = _FULL_WINDOWS * self.window
+        self.budget = Budget(self.windows_left)
+
+    def gone(self, machine: TunnelMachine) -> None:
+        """A tunnel that the peer opened has ended."""
+        self.accepted -= 1
+        self.windows_left += machine.window
+        machine.receiving.leave_budget()
+
+    def next_window(self) -> int:
+        """Return the window of the next tunnel that the peer opens."""
+        return max(min(self.window, _LEAST_WINDOW), min(self.window, self.windows_left // _PART))
 
 
 @final
@@ -268,18 +294,26 @@ class TunnelTable:
         if peer.accepted >= self._config.tunnels_per_node:
             refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
         else:
-            machine = TunnelMachine(identifier=-identifier, opening=None, config=peer.config, now=self._clock())
+            machine = TunnelMachine(
+                identifier=-identifier,
+                opening=None,
+                config=peer.config,
+                now=self._clock(),
+                window=peer.next_window(),
+                budget=peer.budget,
+            )
             machine.begin(opening.window, opening.limit)
             end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier)
             peer.accepted += 1
+            peer.windows_left -= machine.window
             self._accepted += 1
             refusal = self._accept(opening, end)
             if refusal is None:
                 end.settle()
                 return
             self._accepted -= 1
-            peer.accepted -= 1
             del peer.ends[identifier]
+            peer.gone(machine)
         self._refused += 1
         self._part(sender, peer, identifier, refuse_message(-identifier, refusal))
 
@@ -287,7 +321,7 @@ class TunnelTable:
         """Take an end that has ended out of the table and into the counters."""
         peer = self._peers.get(end.node) or self._former.get(end.node)
         if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:
-            peer.accepted -= 1
+            peer.gone(end.machine)
         machine = end.machine
         assert machine.ending is not None
         reason = machine.ending.code.name.lower()

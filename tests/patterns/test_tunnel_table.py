@@ -15,6 +15,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
 from iris.kernel.ids import NodeId
 from iris.kernel.wire import Message
+from iris.patterns import tunnel_table
 from iris.patterns.tunnel import Tunnel
 from iris.patterns.tunnel_messages import CloseCode, Refusal
 from iris.patterns.tunnel_states import State
@@ -48,6 +49,42 @@ async def test_a_refusal_that_is_lost_is_repeated(autojump_clock: MockClock) -> 
         await end.wait(lambda: end.machine.state is not State.OPENING)
         assert end.machine.refusal == far.refusal
         assert far.table.statistics().refused == 1, "it was refused once and told twice"
+
+
+async def test_the_windows_of_the_tunnels_of_a_node_come_from_one_budget(autojump_clock: MockClock) -> None:
+    config = Config(tunnels_per_node=1000)
+    node = TunnelNode("near", config)
+    for number in range(1, 1001):
+        node.table.receive(PEER, opening(number))
+    windows = [end.machine.window for end in node.table]
+    assert windows[:40] == [config.tunnel_window] * 40
+    assert min(windows) == 16 * KIB
+    assert sum(windows) <= 64 * config.tunnel_window + 1000 * 16 * KIB
+    for _ in range(1000):
+        (await node.accepted.receive()).abort("done")
+    node.table.receive(PEER, opening(1001))
+    assert [end.machine.window for end in node.table] == [config.tunnel_window]
+
+
+async def test_messages_longer_than_their_windows_go_on_one_at_a_time_beyond_the_budget(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_table, "_FULL_WINDOWS", 1)
+    config = Config(tunnel_window=16 * KIB, tunnel_chunk=1024, max_payload=100_000)
+    async with open_nodes(config) as (near, far), trio.open_nursery() as nursery:
+        for _ in range(8):
+            here, _ = await near.open(far)
+            nursery.start_soon(here.send, bytes(100_000))
+        await trio.sleep(0.5)
+        (peer,) = far.table._peers.values()
+        held = sum(end.machine.receiving.held for end in far.table)
+        assert peer.budget.held == held < 8 * 40 * KIB + 100_000
+        for end in far.table:
+            with trio.fail_after(60):
+                await end.wait(lambda end=end: end.machine.receiving.has_message)  # type: ignore[misc]
+        for end in far.table:
+            assert end.machine.receiving.read() == (bytes(100_000), False)
+        assert peer.budget.held == 0
 
 
 async def test_opening_without_a_way_leaves_nothing(autojump_clock: MockClock) -> None:
