@@ -140,7 +140,14 @@ class PubSub:
     async def run(self) -> None:
         """Look after what needs the time, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for part in (self._reports, self._groups, self._relays, self._untold, self.publishing.trees):
+            for part in (
+                self._reports,
+                self._groups,
+                self._relays,
+                self._untold,
+                self.publishing.trees,
+                self.retention,
+            ):
                 nursery.start_soon(part.run)
             if self.publishing.abroad is not None:
                 nursery.start_soon(self.heard.run)

@@ -24,6 +24,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.ids import MAX_KEY, NodeId, check_key
 from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.wakeup import Wakeup
 from iris.patterns.beginnings import milestones_untrusted
 from iris.patterns.confirming import Confirming
 from iris.patterns.handlers import encoded
@@ -35,7 +36,13 @@ from iris.patterns.topics import is_pattern, is_topic
 _AT_ONCE: Final = 131_072
 _RATE: Final = 65_536.0
 """Places of the tree of topics that are looked at for one node at once, and each second in the long run: 30 ms of work,
-and 15 ms in a second.  What it asks for beyond that is not sent."""
+and 15 ms in a second.  What it asks for beyond that it gets later, all together."""
+
+_VALUE: Final = 16
+"""Places that a value costs which is sent: 5 us here, and as much where it arrives."""
+
+_LATER: Final = 0.1
+"""Seconds between looks whether somebody may have what it has asked for."""
 
 
 @final
@@ -60,6 +67,24 @@ class _Asked:
 
 
 @final
+class _Late:
+    """What one node gets later: the values of all that it subscribes to.
+
+    Attributes:
+        rest: patterns that are still to be looked for.
+        sent: topics of which the values were sent for the others.
+        again: whether all of them are to be looked for once more, because it has asked since.
+    """
+
+    __slots__ = ("again", "rest", "sent")
+
+    def __init__(self) -> None:
+        self.rest: list[str] = []
+        self.sent: set[str] = set()
+        self.again = True
+
+
+@final
 class Retention:
     """The last values that this node keeps."""
 
@@ -73,6 +98,8 @@ class Retention:
         self._confirming = confirming
         self._config = config
         self._asked: dict[NodeId, _Asked] = {}
+        self._late: dict[NodeId, _Late] = {}
+        self._someone_late = Wakeup()
         mesh.on(kinds.RETAINED_WANTED, 1, self._receive_wanted)
 
     # -- publishing -----------------------------------------------------------------------------------------
@@ -128,12 +155,15 @@ class Retention:
         if not len(self.events):
             return
         for terms in added:
-            if terms.group is None and not terms.durable:
+            if _is_given(terms):
                 self._send(peer, terms.pattern)
 
     def peer_reset(self, peer: Peer) -> None:
         """Values that were on their way may be lost: those who have them drop the second."""
-        if len(self.events):
+        late = self._late.get(peer.node)
+        if late is not None:
+            late.again = True
+        elif len(self.events):
             self.interest_added(peer, self._interest.terms_of(peer.node))
 
     def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
@@ -146,35 +176,70 @@ class Retention:
     def peer_gone(self, node: NodeId) -> None:
         """A node is given up."""
         self._asked.pop(node, None)
+        self._late.pop(node, None)
+
+    async def run(self) -> None:
+        """Send the values of those who have asked for too much at once; run it in exactly one task."""
+        while True:
+            await self._someone_late.wait()
+            while self._late:
+                await trio.sleep(_LATER)
+                for node in list(self._late):
+                    self._send_late(node)
+                    await trio.lowlevel.checkpoint()
+
+    def _send_late(self, node: NodeId) -> None:
+        """Go on sending a node the values of all that it subscribes to, as many as it may have by now."""
+        late, asked, peer = self._late.get(node), self._asked.get(node), self._mesh.peers.get(node)
+        if late is None or asked is None or peer is None:
+            self._late.pop(node, None)
+            return
+        while asked.looks.spend(trio.current_time()):
+            if late.rest:
+                pattern = late.rest.pop()
+                if peer.may_hear(pattern):
+                    self._post(peer, pattern, late.sent, asked.looks)
+            elif late.again:
+                late.again, late.sent = False, set()
+                late.rest = [terms.pattern for terms in self._interest.terms_of(node) if _is_given(terms)]
+            else:
+                del self._late[node]
+                return
 
     def _sent_to(self, peer: Peer, pattern: str) -> set[str] | None:
         """Return the topics of which a node was sent the values in answer to the present frame.
 
-        None if it gets none: it has asked for this pattern already, or for too much of late.
+        None if it gets none now: it has asked for this pattern already, or for too much of late.
         """
         if peer is self._mesh.own:
             return set()
         asked, now = self._asked.get(peer.node), trio.current_time()
         if asked is None:
-            asked = self._asked[peer.node] = _Asked(Tokens(_AT_ONCE, _RATE, now))
+            asked = self._asked[peer.node] = _Asked(Tokens(_AT_ONCE + _VALUE * len(self.events), _RATE, now))
         work = self._mesh.work
         if asked.frame != work.frame or not work.is_frame:
             asked.frame, asked.patterns, asked.topics = work.frame, set(), set()
         if pattern in asked.patterns:
             return None
         asked.patterns.add(pattern)
+        late = self._late.get(peer.node)
+        if late is not None:
+            late.again = True
+            return None
         if not asked.looks.spend(now):
-            self._mesh.refusals["last values asked for too often"] += 1
+            self._late[peer.node] = _Late()
+            self._someone_late.wake()
             return None
         return asked.topics
 
     def _send(self, peer: Peer, pattern: str) -> None:
         sent = self._sent_to(peer, pattern)
-        if sent is None:
-            return
+        if sent is not None:
+            self._post(peer, pattern, sent, None if peer is self._mesh.own else self._asked[peer.node].looks)
+
+    def _post(self, peer: Peer, pattern: str, sent: set[str], tokens: Tokens | None) -> None:
         events, looks = self.events.search(pattern)
-        if peer is not self._mesh.own:
-            self._asked[peer.node].looks.owe(looks)
+        before = len(sent)
         for event in events:
             if event.topic not in sent:
                 sent.add(event.topic)
@@ -185,6 +250,8 @@ class Retention:
                 )  # fmt: skip
                 # The way of the events: the value must neither overtake those before it nor come after later ones.
                 self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
+        if tokens is not None:
+            tokens.owe(looks + _VALUE * (len(sent) - before))
 
     def ask(self, pattern: str) -> None:
         """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
@@ -195,6 +262,11 @@ class Retention:
                 peer.link.post((kinds.RETAINED_WANTED, pattern), len(pattern), CONTROL_RESERVE)
             except NotSent:
                 self._mesh.refusals["interest without room on the link"] += 1
+
+
+def _is_given(terms: Terms) -> bool:
+    """Tell whether who subscribes like this gets last values."""
+    return terms.group is None and not terms.durable
 
 
 def check_retained_untrusted(message: wire.Message) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -268,3 +269,53 @@ async def test_a_peer_that_asks_nonsense_is_refused(autojump_clock: MockClock) -
         b.mesh.post(a.id, (kinds.RETAINED_WANTED, "a..b"), 0)
         await trio.sleep(1)
         assert a.mesh.refusals["message of kind 0x46"] == 1
+
+
+async def test_who_asks_again_and_again_gets_values_at_a_bounded_rate_and_all_of_them_in_the_end(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        nursery.start_soon(a.pubsub.run)
+        for number in range(1000):
+            await retain(a, f"t.{number}", number)
+        async with b.pubsub.subscribe("t.*") as early:
+            sent = 0
+            post = a.pubsub.publishing.post
+
+            def count(*given: Any) -> bool:
+                nonlocal sent
+                sent += 1
+                return post(*given)
+
+            monkeypatch.setattr(a.pubsub.publishing, "post", count)
+            for number in range(100):
+                b.mesh.post(a.id, (kinds.RESET,) if number % 2 else (kinds.RETAINED_WANTED, "t.*"), 0)
+                await trio.sleep(0.05)
+            assert sent < 30_000  # of 100,000
+            async with b.pubsub.subscribe(">") as late:
+                await trio.sleep(3)
+                assert late.statistics().received == 1000
+            before = sent
+            await trio.sleep(10)
+            assert sent == before  # there is an end of it
+            assert early.statistics().received == 1000
+        assert not a.pubsub.retention._late
+        nursery.cancel_scope.cancel()
+
+
+async def test_values_that_were_asked_for_too_often_are_not_kept_for_who_has_gone(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        a, b = fleet["a"], fleet["b"]
+        nursery.start_soon(a.pubsub.run)
+        for number in range(1000):
+            await retain(a, f"t.{number}", number)
+        async with b.pubsub.subscribe("t.*"):
+            for _ in range(50):
+                b.mesh.post(a.id, (kinds.RETAINED_WANTED, "t.*"), 0)
+                await trio.sleep(0.01)
+            assert b.id in a.pubsub.retention._late
+            a.mesh.drop(b.id, "it is given up")
+            assert not a.pubsub.retention._late
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
