@@ -20,6 +20,7 @@ from iris.kernel.ids import check_key
 from iris.kernel.interrupts import protected_context
 from iris.kernel.wakeup import Wakeup
 from iris.patterns.confirming import Confirming, Unconfirmed
+from iris.patterns.events import labels_size, most_sharing
 from iris.patterns.foreign_subscribers import ForeignSubscribers
 from iris.patterns.handlers import encoded
 
@@ -41,7 +42,7 @@ _WINDOW_EVENTS: Final = 32_768
 class _Open:
     """A run that is still growing."""
 
-    __slots__ = ("deadline", "flat", "headers", "key", "payloads", "size", "topic")
+    __slots__ = ("deadline", "flat", "headers", "key", "most", "payloads", "size", "topic")
 
     def __init__(
         self, topic: str, key: str | None, headers: Mapping[str, str] | None, flat: wire.Headers, deadline: float
@@ -50,6 +51,7 @@ class _Open:
         self.key = key
         self.headers = None if headers is None else dict(headers)
         self.flat = flat
+        self.most = most_sharing(labels_size(flat, key))
         self.payloads: list[wire.Payload] = []
         self.size = 0
         self.deadline = deadline
@@ -120,7 +122,7 @@ class ConfirmedEvents:
         run.payloads.append(body)
         run.size += size
         self.published += 1
-        if len(run.payloads) == wire.MAX_ARRAY or run.size >= self._run_bytes:
+        if len(run.payloads) >= run.most or run.size >= self._run_bytes:
             self._post()
 
     async def _begin_run(self, topic: str, key: str | None, headers: Mapping[str, str] | None) -> _Open:

@@ -7,11 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast, final
 
 from iris.kernel import wire
+from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.ids import MAX_KEY, NodeId
 from iris.patterns.beginnings import Milestones, milestones_untrusted
 from iris.patterns.topics import is_topic
 from iris.patterns.values import Sender
+
+MAX_SHARED: Final = 32 * KIB
+"""What the headers and the key that the events of a run share may take when each event has its own, as in a bridge's
+log: one frame of 1 MiB would be a gigabyte there."""
 
 _BYTES: Final = {bytes}
 
@@ -164,6 +169,11 @@ class Event(tuple[Any, int, Run, int]):
 def labels_size(headers: wire.Headers, key: str | None) -> int:
     """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
     return wire.headers_size(headers) + (0 if key is None else len(key))
+
+
+def most_sharing(labels: int) -> int:
+    """Return how many events of a run may share headers and a key of so many bytes; one has them for itself."""
+    return min(wire.MAX_ARRAY, max(1, MAX_SHARED // max(1, labels)))
 
 
 def payload_bytes(payload: wire.Payload) -> int:

@@ -30,7 +30,7 @@ from iris.patterns.copies import Copies
 from iris.patterns.counters import Tally
 from iris.patterns.durable_subscribers import DurableSubscribers
 from iris.patterns.event_relays import EventRelays
-from iris.patterns.events import Run, check_run_untrusted, labels_size
+from iris.patterns.events import Run, check_run_untrusted, labels_size, most_sharing
 from iris.patterns.foreign_subscribers import check_foreign, foreign_realm
 from iris.patterns.group_books import GroupReports
 from iris.patterns.heard_copies import HeardCopies
@@ -457,7 +457,10 @@ class PubSub:
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
-            size += labels_size(headers, key)
+            labels = labels_size(headers, key)
+            if len(payloads) > most_sharing(labels):
+                raise RemoteProtocolError(f"{len(payloads)} events share headers and a key of {labels} bytes")
+            size += labels
         if group is None:
             takers = [subscription for subscription in wanted if subscription.group is None]
         elif group == REPEATED:
