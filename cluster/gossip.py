@@ -173,7 +173,11 @@ def signatures_in(message: Message) -> int:
         return 0
     found = 0
     for update in cast("tuple[object, ...]", updates):
-        found += _RECORD_SIGNATURES if type(update) is tuple and len(update) == _RECORD_FIELDS else 1
+        found += (
+            _RECORD_SIGNATURES
+            if type(update) is tuple and len(cast("tuple[object, ...]", update)) == _RECORD_FIELDS
+            else 1
+        )
     return found
 
 
