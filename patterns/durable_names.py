@@ -256,8 +256,8 @@ class DurableNames:
 
     def _has_few_shapes(self, record: DurableRecord, known: DurableRecord | None) -> bool:
         """Tell whether the cluster's records have few shapes with this one in the place of the one that is held."""
-        shapes = self._shapes_of.get(record.id[0], {})
-        gone = Counter(_shapes(known)) if known is not None else {}
+        shapes = self._shapes_of.get(record.id[0], Counter())
+        gone = Counter(() if known is None else _shapes(known))
         kept = {shape for shape, count in shapes.items() if count > gone.get(shape, 0)}
         return len(kept.union(_shapes(record))) <= MAX_CLUSTER_SHAPES
 
