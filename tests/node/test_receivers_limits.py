@@ -415,6 +415,30 @@ async def test_a_malformed_broadcast_is_refused_and_the_next_one_is_heard(
         assert shop.statistics().broadcasts.refused_because == {"refused by the member": 2000}
 
 
+async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autojump_clock: MockClock) -> None:
+    """A payload of empty lists takes many times its bytes as a value."""
+    heard: list[object] = []
+    gate = trio.Event()
+    store = iris.Service("store")
+
+    @store.broadcast
+    async def hear(message: iris.Message) -> None:
+        await gate.wait()
+        heard.append(message.payload)
+
+    async with open_stage() as stage:
+        member, shop = await stage.pair(store)
+        for _ in range(3):
+            await shop.broadcast("store", [[], []])
+        await trio.sleep(IN_FLIGHT)
+        (turn,) = member._serving.memberships["store"].broadcasts._turns
+        assert [type(message.payload) for message, _ in turn.waiting] == [msgpack.ExtType] * 3
+        gate.set()
+        await trio.sleep(IN_FLIGHT)
+        assert heard == [[[], []]] * 3
+    assert hear
+
+
 async def test_a_malformed_message_of_a_tunnel_ends_that_tunnel_with_one_error_and_no_other(
     autojump_clock: MockClock,
 ) -> None:
