@@ -14,6 +14,9 @@ _HISTORY: Final = 64
 everything, which is no more."""
 
 
+Change = tuple[tuple[Export, ...], tuple[Export, ...]]
+
+
 @final
 class Contents:
     """The exports of one origin at one version; version 0 is empty."""
@@ -56,8 +59,8 @@ class Contents:
         """Return the entry that equals an export if there is one, else the export: it need not be kept twice."""
         return self._entries.get(export, export)
 
-    def change(self, version: int, added: Iterable[Export], removed: Iterable[Export]) -> None:
-        """Go to another version."""
+    def change(self, version: int, added: Iterable[Export], removed: Iterable[Export]) -> Change:
+        """Go to another version; return what is there now and was not before, and what no longer is."""
         less = tuple(export for export in removed if export in self._entries)
         more = tuple(export for export in dict.fromkeys(added) if export not in self._entries)
         self._remember(version, more, less)
@@ -67,11 +70,12 @@ class Contents:
         for export in more:
             self._add(export)
         self.weight += sum(export.weight for export in more) - sum(export.weight for export in less)
+        return more, less
 
-    def replace(self, version: int, entries: Iterable[Export]) -> None:
-        """Go to another version, of which all entries are known."""
+    def replace(self, version: int, entries: Iterable[Export]) -> Change:
+        """Go to another version, of which all entries are known; returns what ``change`` does."""
         wanted = set(entries)
-        self.change(version, wanted - self.entries, self.entries - wanted)
+        return self.change(version, wanted - self.entries, self.entries - wanted)
 
     def _remember(self, version: int, more: tuple[Export, ...], less: tuple[Export, ...]) -> None:
         history = self._history

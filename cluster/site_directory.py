@@ -82,6 +82,11 @@ class SiteDirectory:
         """Grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
+        self.resubscribed: Callable[[Subscriber, bool], None] = lambda _, __: None
+        """Called with each who begins to want events of this realm (True), or ceases to."""
+        self._wanting: dict[Subscriber, int] = {}
+        """Who wants them, and how many gateways of its site say so: counted with each change, since there may be 65,536
+        exports of each gateway."""
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
         self._teller = partial(Teller, max_origins=max_origins, max_weight=max_weight)
         self._neighbours: dict[NodeId, Teller] = {}
@@ -197,7 +202,7 @@ class SiteDirectory:
             self._believe(origin)
         elif any(change):
             self._touch(origin)
-            contents.change(self.version, *change)
+            self._count(origin, *contents.change(self.version, *change))
         self._settle(origin)
         return None
 
@@ -235,7 +240,7 @@ class SiteDirectory:
             contents, entries = self._contents[origin], self._neighbours[best.neighbour].told[origin].entries
             if contents.entries != entries or not contents.version:
                 self._touch(origin)
-                contents.replace(self.version, entries)
+                self._count(origin, *contents.replace(self.version, entries))
 
     def _settle(self, origin: Hop) -> None:
         """Work out again which gateways speak for a site, after one of them has changed.
@@ -247,7 +252,9 @@ class SiteDirectory:
         present = self._present.get(site, {})
         accepted = self._accepted.setdefault(site, {})
         if not self._has_route(origin):
-            self._contents.pop(origin, None)
+            contents = self._contents.pop(origin, None)
+            if contents is not None and origin in accepted:
+                self._count(origin, (), contents.entries)
             self._sources.pop(origin, None)
             self._since.pop(origin, None)
             present.pop(origin.gateway, None)
@@ -260,13 +267,35 @@ class SiteDirectory:
             waiting = [origin]
         else:
             waiting = []
-        accepted.update(dict.fromkeys(waiting))
+        self._accept(accepted, waiting)
         while waiting:
             more = [other for other in self._companions(waiting.pop()) if other not in accepted]
-            accepted.update(dict.fromkeys(more))
+            self._accept(accepted, more)
             waiting += more
         if not accepted:
             del self._accepted[site]
+
+    def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
+        for origin in origins:
+            if origin not in accepted:
+                accepted[origin] = None
+                self._count(origin, self._contents[origin].entries, ())
+
+    def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:
+        """Count who wants events, as far as an origin speaks for its site."""
+        if not self.is_accepted(origin):
+            return
+        for sign, exports in ((1, more), (-1, less)):
+            for export in exports:
+                if export.kind == TOPIC and not realm_of_topic(export.name):
+                    found = Subscriber(origin.site, NodeId(export.node), export.name)
+                    before = self._wanting.get(found, 0)
+                    self._wanting[found] = before + sign
+                    if not before:
+                        self.resubscribed(found, True)
+                    elif not before + sign:
+                        del self._wanting[found]
+                        self.resubscribed(found, False)
 
     def _companions(self, origin: Hop) -> list[Hop]:
         """Return the gateways of a site that name this one as their companion, as it does them."""
@@ -295,6 +324,10 @@ class SiteDirectory:
     def origins(self) -> tuple[Hop, ...]:
         """Return every origin that is believed and can be reached."""
         return tuple(origin for accepted in self._accepted.values() for origin in accepted)
+
+    def gateways(self, site: str) -> tuple[Hop, ...]:
+        """Return the origins of one site that are believed and can be reached."""
+        return tuple(self._accepted.get(site, ()))
 
     def is_accepted(self, origin: Hop) -> bool:
         """Tell whether an origin is believed and can be reached."""
@@ -345,13 +378,7 @@ class SiteDirectory:
 
     def subscribers(self) -> set[Subscriber]:
         """Return who at other sites wants events of this realm."""
-        return {
-            Subscriber(origin.site, node, pattern)
-            for origin in self.origins()
-            for pattern, nodes in self._contents[origin].topics.items()
-            if not realm_of_topic(pattern)
-            for node in nodes
-        }
+        return set(self._wanting)
 
     def lists(self, site: str, node: NodeId) -> bool:
         """Tell whether a site says that a node is a member of some cluster."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, final
 
@@ -104,7 +105,10 @@ class Sites:
         self._settles = math.inf
         """When gateways that came lately are next to know their site."""
         self._doubts: Final = SiteDoubts()
-        self._subscribers: set[Subscriber] = set()
+        self._subscribing: Counter[NodeId] = Counter()
+        """To how many patterns each node of another site subscribes."""
+        self._resubscribed = False
+        self.directory.resubscribed = self._note_subscriber
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
@@ -248,7 +252,7 @@ class Sites:
         directory = self.directory
         for way in list(self._ways):
             site = way.target[0]
-            origins = [origin for origin in directory.origins() if origin.site == site]
+            origins = directory.gateways(site)
             if not any(way.way in directory.ways_to(origin) for origin in origins):
                 peer = self._mesh.peers.get(way.target[1])
                 if peer is not None:
@@ -262,11 +266,8 @@ class Sites:
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
             else:
                 self._place(peer)
-        subscribers = directory.subscribers()
-        if subscribers != self._subscribers:
-            self._withdrawn |= {found.node for found in self._subscribers} - {found.node for found in subscribers}
-            self._withdrawn -= {found.node for found in subscribers}
-            self._subscribers = subscribers
+        if self._resubscribed:
+            self._resubscribed = False
             self.subscribers_version += 1
         for node in list(self._withdrawn):
             peer = self._mesh.peers.get(node)
@@ -277,6 +278,16 @@ class Sites:
                 self._nursery.start_soon(self._see_to, peer)
         self._membership.news()
         self._news.unpark_all()
+
+    def _note_subscriber(self, found: Subscriber, wants: bool) -> None:
+        """Follow who wants events: there may be very many, and each change is one."""
+        self._resubscribed = True
+        self._subscribing[found.node] += 1 if wants else -1
+        if self._subscribing[found.node]:
+            self._withdrawn.discard(found.node)
+        else:
+            del self._subscribing[found.node]
+            self._withdrawn.add(found.node)
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""
@@ -306,8 +317,8 @@ class Sites:
         way = self.directory.way(peer.site)
         exported = {
             (name, members[peer.node])
-            for origin in self.directory.origins()
-            if origin.site == peer.site and (contents := self.directory.contents(origin)) is not None
+            for origin in self.directory.gateways(peer.site)
+            if (contents := self.directory.contents(origin)) is not None
             for name, members in contents.clusters.items()
             if peer.node in members
         }

@@ -335,7 +335,7 @@ class Carrying:
             self._hearing = (version, {})
         known = self._hearing[1].get((site, realm_id))
         if known is None:
-            origins = [origin for origin in self._directory.origins() if origin.site == site]
+            origins = self._directory.gateways(site)
             contents = [self._exported] if site == self._directory.own.site else map(self._directory.contents, origins)
             known = {
                 bytes.fromhex(node)

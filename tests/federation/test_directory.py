@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.cluster.site_contents import Contents
-from iris.cluster.site_directory import Flooded, SiteDirectory
+from iris.cluster.site_directory import Flooded, SiteDirectory, Subscriber
 from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Hop, Route, exports_untrusted, split_exports
 from iris.cluster.site_teller import UPDATES
 from iris.kernel import kinds
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.ids import NodeId, realm_of_topic
 from tests.support.site_worlds import Site, World
 
 A, B, C, D = (NodeId(f"{number:032x}") for number in range(1, 5))
@@ -443,3 +443,52 @@ def test_only_members_of_clusters_come_with_a_proof(kind: int) -> None:
     entry = (kind, "a.>" if kind == TOPIC else "", bytes(16), b"proof")
     with pytest.raises(RemoteProtocolError, match="an export is"):
         exports_untrusted((kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
+
+
+def wanting(directory: SiteDirectory) -> set[Subscriber]:
+    """Return who wants events of this realm, worked out anew."""
+    return {
+        Subscriber(origin.site, node, pattern)
+        for origin in directory.origins()
+        if (contents := directory.contents(origin)) is not None
+        for pattern, nodes in contents.topics.items()
+        if not realm_of_topic(pattern)
+        for node in nodes
+    }
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["route", "withdraw", "exports"]), st.integers(0, 2), st.sets(st.integers(0, 5), max_size=4)
+        ),
+        max_size=40,
+    )
+)
+def test_who_wants_events_is_told_with_each_change_whatever_neighbours_tell(
+    script: list[tuple[str, int, set[int]]],
+) -> None:
+    directory = listening()
+    told: set[Subscriber] = set()
+
+    def note(found: Subscriber, wants: bool) -> None:
+        assert (found in told) is not wants
+        (told.add if wants else told.discard)(found)
+
+    directory.resubscribed = note
+    gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(3)]
+    topics = ["a.>", "b", "c.*", f"{'ab' * 16}/x"]
+    for version, (what, place, chosen) in enumerate(script, 1):
+        origin = gateways[place]
+        if what == "exports":
+            # Numbers below 4 stand for topics, wanted by one of two nodes; the others for companions.
+            exports = [Export(TOPIC, topics[number], (C, D)[number % 2]) for number in chosen if number < 4]
+            exports += [
+                Export(COMPANION, "", gateways[(place + number - 3) % 3].gateway) for number in chosen - {0, 1, 2, 3}
+            ]
+            tell(directory, B, origin, exports, version)
+        else:
+            path = (Hop("far", B), origin) if what == "route" else ()
+            directory.receive_route_untrusted(B, Route(origin, path).message(), 0.0)
+        assert directory.subscribers() == told == wanting(directory)
