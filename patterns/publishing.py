@@ -38,7 +38,7 @@ from iris.patterns.group_books import GroupBooks
 from iris.patterns.handlers import encoded
 from iris.patterns.interest import InterestTable
 from iris.patterns.rotation import MAX_ROTATIONS, Rotation
-from iris.patterns.shards import ShardMap, stable_hash
+from iris.patterns.shards import ShardMaps, stable_hash
 from iris.patterns.topics import Matcher, check_topic, is_pattern
 
 STALLED: Final = 0.25
@@ -243,7 +243,7 @@ class Publishing:
         self._since_yield = 0
         self._crowded = False
         """Whether a link had no room, so that the publisher is to wait."""
-        self._shards: dict[int, ShardMap] = {}
+        self._shards: Final = ShardMaps()
         self._rotations: dict[tuple[GroupId, tuple[NodeId, ...]], Rotation[NodeId]] = {}
         """The turns of each group, for each set of its nodes that want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
@@ -582,10 +582,7 @@ class Publishing:
 
         Of this node's, if no other ``publisher`` is given.
         """
-        known = self._shards.get(of)
-        if known is None:
-            known = self._shards[of] = ShardMap(range(of))
-        return known.shard_of(key, publisher or self._mesh.node, topic)
+        return self._shards.shard_of(of, key, publisher or self._mesh.node, topic)
 
     # -- subscribers that ask for a pause -------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ Rendezvous hashing: when the number of shards grows, only what belongs to the ne
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast, final
 
@@ -91,6 +92,36 @@ class ShardMap:
                 self._known.clear()
             shard = self._known[name] = max(self._shards, key=lambda number: stable_hash(f"{name}\0{number}"))
         return shard
+
+
+@final
+class ShardMaps:
+    """Assigns events to shards as ``ShardMap(range(of))`` does, for every ``of`` together.
+
+    Subscribers choose how many shards their groups have.  A key that is new costs one hash for each shard of the
+    largest group, and not for those of each group.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+        """By name: how many shards were looked at, the highest hash, and each one that was higher than all before."""
+
+    def shard_of(self, of: int, key: str | None, publisher: str, topic: str) -> int:
+        """Return the shard of one event in a group that has ``of`` shards."""
+        name = f"t{publisher}.{topic}" if key is None else f"k{key}"
+        looked, highest, higher = self._known.get(name, (0, -1, ()))
+        if looked < of:
+            more: list[int] = []
+            for number in range(looked, of):
+                value = stable_hash(f"{name}\0{number}")
+                if value > highest:
+                    highest = value
+                    more.append(number)
+            higher = (*higher, *more)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[name] = (of, highest, higher)
+        return higher[bisect_left(higher, of) - 1]
 
 
 def stable_hash(text: str) -> int:

@@ -10,8 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from iris.kernel.errors import ConfigError, RequestTimeout
+from iris.patterns import shards
 from iris.patterns.confirmed_events import open_confirmed_events
-from iris.patterns.shards import MAX_SHARDS, ShardMap, Share, is_share
+from iris.patterns.shards import MAX_SHARDS, ShardMap, ShardMaps, Share, is_share, stable_hash
 from tests.support.meshes import MeshNode, check_tally, open_meshes
 
 OF = 4
@@ -20,6 +21,21 @@ OF = 4
 @pytest.mark.parametrize("value", [(1, 0), (4, 0, 3), (MAX_SHARDS, *range(MAX_SHARDS))])
 def test_a_share_is_a_number_of_shards_and_some_of_them(value: tuple[int, ...]) -> None:
     assert is_share(value)
+
+
+def test_groups_of_any_number_of_shards_share_what_an_event_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = (7, 1, 2, MAX_SHARDS, 3, *range(100, 130))
+    expected = {(of, key): ShardMap(range(of)).shard_of(key, "p", "t") for of in numbers for key in ("a", "b", None)}
+    hashed: list[str] = []
+
+    def count(text: str) -> int:
+        hashed.append(text)
+        return stable_hash(text)
+
+    monkeypatch.setattr(shards, "stable_hash", count)
+    maps = ShardMaps()
+    assert {(of, key): maps.shard_of(of, key, "p", "t") for of, key in expected} == expected
+    assert len(hashed) == 3 * MAX_SHARDS
 
 
 @pytest.mark.parametrize(
