@@ -6,6 +6,7 @@ membership and subscription that a test makes add up at its end.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -26,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell has what it starts in the background ignore Ctrl-C, and so would every program that tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("exploring" if config.getoption("seed") else "repeatable")
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
