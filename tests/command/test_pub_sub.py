@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import iris
 from iris._command_output import Lines
@@ -106,11 +107,22 @@ def test_losses_are_told_where_they_happened(desk: Desk, monkeypatch: pytest.Mon
         return subscribe(node, pattern, group=group, limits=iris.SubscriptionLimits(events=1))
 
     monkeypatch.setattr(iris.Node, "subscribe", subscribe_for_one)
+    write, writing, flooded = Lines.write, trio.Event(), trio.Event()
+
+    async def write_when_flooded(lines: Lines, line: str) -> None:
+        writing.set()
+        await flooded.wait()
+        await write(lines, line)
+
+    monkeypatch.setattr(Lines, "write", write_when_flooded)
 
     async def flood(node: iris.Node) -> None:
         await publish_when_heard(node, "a", 0)
+        await writing.wait()
         for number in range(1, 100):
             await node.publish("a", number)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        flooded.set()
 
     desk.company = flood
     done = desk.run("sub", "a", "--count", "2", "--json")
