@@ -19,8 +19,7 @@ from benchmarks.report import OURS, Absence, Report
 from benchmarks.systems import all_systems
 from benchmarks.table import ranked, write_table
 from benchmarks.trial import TrialError, run_trial
-from iris._bench_case import CASES
-from iris._bench_rows import spread
+from iris.bench.cases import CASES, spread
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 

@@ -31,7 +31,7 @@ from benchmarks import fuzz_mesh, fuzz_node
 from benchmarks.mutation import malformed
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.wire import BatchDecoder
+from iris.kernel.wire.codec import BatchDecoder
 
 F = TypeVar("F")
 

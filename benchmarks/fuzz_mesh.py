@@ -23,17 +23,18 @@ from typing import Final, final
 import trio
 
 from benchmarks.mutation import damaged, malformed
-from iris.cluster.mesh import Mesh, open_mesh
-from iris.cluster.peer import Peer
-from iris.kernel import kinds, wire
+from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent
-from iris.kernel.ids import NodeId
-from iris.kernel.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
-from iris.kernel.wire import Message, encode_batch
-from iris.security.handshake import Initiator, Responder
-from iris.security.identity import NodeIdentity
-from iris.security.keyring import create_realm, issue_cluster
+from iris.kernel.names import NodeId
+from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message, encode_batch
+from iris.security.authority.issuing import create_realm, issue_cluster
+from iris.security.channel.handshake import Initiator, Responder
+from iris.security.identity.identity import NodeIdentity
 
 WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001

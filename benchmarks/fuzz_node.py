@@ -26,12 +26,12 @@ import trio
 import iris
 import iris.testing
 from benchmarks.mutation import changed_field, damaged, malformed
-from iris.cluster.mesh import Mesh
-from iris.cluster.peer import Peer
+from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import Gateway, open_gateway
 from iris.federation.policy import Policy
-from iris.kernel import kinds
-from iris.kernel.wire import Message, encode_batch
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message, encode_batch
 
 _TURN: Final = 16
 """Frames that are sent before the node gets to work on them."""

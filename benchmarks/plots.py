@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import OURS, Report
-from iris._bench_case import AMONG, MEMBERS, P50, Case
+from iris.bench.cases import AMONG, MEMBERS, P50, Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks.system import System
-from iris._bench_case import Case, Figure
-from iris._bench_rows import Row, machine, row_of
+from iris.bench.cases import Case, Figure, Row, machine, row_of
 
 OURS = "iris"
 

@@ -25,9 +25,9 @@ from typing import Any, Final, final
 import trio
 
 import iris
-from iris.cluster.mesh import Mesh
-from iris.cluster.peer import Peer
-from iris.kernel.ids import NodeId
+from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.mesh.peer import Peer
+from iris.kernel.names import NodeId
 
 _STOLEN: Final = "stolen"
 _PATIENCE: Final = 120.0

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 from benchmarks import revoked, strangers
 from iris.kernel.errors import AuthenticationError
-from iris.security import certificate
-from iris.security.handshake import Initiator, Responder
-from iris.security.identity import NodeIdentity
-from iris.security.keyring import create_realm, issue_cluster
-from iris.security.session import Session
-from iris.security.suite import Suite
+from iris.security.authority.issuing import create_realm, issue_cluster
+from iris.security.channel.handshake import Initiator, Responder
+from iris.security.channel.session import Session
+from iris.security.identity import certificate
+from iris.security.identity.identity import NodeIdentity
+from iris.security.noise.suites import Suite
 
 WALL: Final = 1_800_000_000.0
 FRAME: Final = 64 * 1024

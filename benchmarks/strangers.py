@@ -31,14 +31,14 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import open_mesh
+from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.greetings import GREETING
-from iris.kernel.nng import NngTransport
-from iris.security.credential import Credential
-from iris.security.credential_file import load_credential, save_credential
-from iris.security.keyring import create_realm, issue_cluster
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.sp import GREETING
+from iris.security.authority.issuing import create_realm, issue_cluster
+from iris.security.files.credential_file import load_credential, save_credential
+from iris.security.identity.credential import Credential
 
 _SLOW_FRAME: Final = 1024 * 1024
 _DRIP: Final = 0.5
@@ -175,7 +175,7 @@ async def be_crowd(url: str, half_open: int, slow: int, addresses: int, rate: fl
 
 
 def _upgrade(url: str) -> bytes:
-    from iris.kernel.web import PULL, Asking
+    from iris.kernel.transport.websocket import PULL, Asking
 
     return Asking(url, PULL, _SLOW_FRAME).request
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import final
 
-from iris._bench_case import Case, Kind
+from iris.bench.cases import Case, Kind
 
 
 @final

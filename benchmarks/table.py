@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import OURS, Report
-from iris._bench_case import Case, Figure
-from iris._bench_rows import Row, machine, spread
+from iris.bench.cases import Case, Figure, Row, machine, spread
 
 HEAD = """\
 # Benchmarks

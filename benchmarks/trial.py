@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, final
 
 from benchmarks.system import System
-from iris._bench_case import Case
+from iris.bench.cases import Case
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.system import Task
 from benchmarks.systems import system_named
-from iris._bench_case import CASES
+from iris.bench.cases import CASES
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from iris._command import iris
+from iris.cli.main import iris
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = ROOT / "docs" / "command.md"

@@ -6,14 +6,8 @@
         print(await node.request("databases", b"hello"))
 """
 
-from iris import _starting  # first: it decides what Ctrl-C does while the others load
-from iris._environment import Environment
-from iris._joining import ClusterMembership
-from iris._node import Node
-from iris._opening import open_node
-from iris._statistics import NodeStatistics
-from iris.cluster.roster import Change, Member, NodeInfo
-from iris.cluster.watch import Watch
+from iris.cli import starting as _starting  # first: it decides what Ctrl-C does while the others load
+from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import (
     AuthenticationError,
@@ -35,23 +29,28 @@ from iris.kernel.errors import (
     TunnelBroken,
     Unknown,
 )
-from iris.kernel.link_statistics import LinkStatistics
-from iris.patterns.confirmed_events import ConfirmedEvents
+from iris.kernel.link.link import LinkStatistics
+from iris.node.environment import Environment
+from iris.node.join import ClusterMembership
+from iris.node.node import Node
+from iris.node.open import open_node
+from iris.node.statistics import NodeStatistics
 from iris.patterns.counters import PatternStatistics
-from iris.patterns.durable_subscribers import DurableSubscriber
-from iris.patterns.events import Event
-from iris.patterns.losses import PublishStatistics
-from iris.patterns.member import ServiceStatistics
-from iris.patterns.service import Limits, Service
-from iris.patterns.shards import Share
-from iris.patterns.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
-from iris.patterns.survey import Answers
-from iris.patterns.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
-from iris.patterns.tunnel_table import TunnelsStatistics
-from iris.patterns.values import Answer, Message, Request, Sender
-from iris.security.credential import Credential
-from iris.security.credential_watch import CredentialWatch
-from iris.security.identity import PeerIdentity
+from iris.patterns.messages import Answer, Message, Request, Sender
+from iris.patterns.multicast.survey import Answers
+from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
+from iris.patterns.pubsub.interest.shards import Share
+from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
+from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
+from iris.patterns.pubsub.subscribe.events import Event
+from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.service.service import Limits, Service
+from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.tunnel.table import TunnelsStatistics
+from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
+from iris.security.files.credential_file import CredentialWatch
+from iris.security.identity.credential import Credential
+from iris.security.identity.identity import PeerIdentity
 
 __all__ = [
     "Answer",

@@ -2,13 +2,13 @@
 
 import sys
 
-from iris._starting import INTERRUPTED, exit_when_interrupted, raise_when_interrupted
+from iris.cli.starting import INTERRUPTED, exit_when_interrupted, raise_when_interrupted
 
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
     exit_when_interrupted()
-    from iris._command import main as run_command_line
+    from iris.cli.main import main as run_command_line
 
     try:
         raise_when_interrupted()

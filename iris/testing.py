@@ -25,20 +25,20 @@ from typing import Final, final
 
 import trio
 
-from iris._environment import Environment
-from iris._node import Node
-from iris._opening import open_node
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
-from iris.kernel.interrupts import protected_context
-from iris.kernel.memory import MemoryNetwork
-from iris.security.certificate import issue_certificate
-from iris.security.credential import GATE_SECRET_SIZE, Credential
-from iris.security.foreign_realm import RealmBundle
-from iris.security.realm_root import RealmRoot
-from iris.security.realm_trust import distrust_realm, issue_realm_bundle, trust_realm
-from iris.security.rights import Rights
-from iris.security.signing import SigningKey
+from iris.kernel.tasks import protected_context
+from iris.kernel.transport import MemoryNetwork
+from iris.node.environment import Environment
+from iris.node.node import Node
+from iris.node.open import open_node
+from iris.security.authority import RealmRoot
+from iris.security.authority import distrust_realm, issue_realm_bundle, trust_realm
+from iris.security.identity import issue_certificate
+from iris.security.identity import GATE_SECRET_SIZE, Credential
+from iris.security.identity import Rights
+from iris.security.identity import RealmBundle
+from iris.security.identity import SigningKey
 
 __all__ = ["ALL_RIGHTS", "MemoryNetwork", "Network", "Rights", "open_network"]
 

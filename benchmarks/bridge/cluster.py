@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from benchmarks.bridge.children import Child
-from iris.spark_bridge.java import find_java
+from iris.spark_bridge.session.java import find_java
 
 LIGHT: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For Java machines that live for minutes: optimizing costs more than it brings."""

@@ -14,10 +14,10 @@ import trio
 import iris
 from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.rates import ROUNDS, payload, row
-from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.datasource.sink import Carried, commit_parts
 from iris.spark_bridge.schema import SINK_SCHEMA
-from iris.spark_bridge.sink import Carried, commit_parts
-from iris.spark_bridge.staging import new_part
+from iris.spark_bridge.staging.staging import new_part
 
 _TASKS: Final = 200
 _CASES: Final = (("60 rows of 1 KB", 60), ("1 row of 1 KB", 1))

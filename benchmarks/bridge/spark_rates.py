@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 
 from benchmarks.bridge.rates import SIZE, filled_bridge, peak_memory, processor_time, row
 from iris import spark_bridge
-from iris.spark_bridge.options import parse_source_options
+from iris.spark_bridge.datasource.options import parse_source_options
+from iris.spark_bridge.datasource.source import IrisReader
+from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.schema import SINK_SCHEMA, SPARK_SCHEMA, place_rows
-from iris.spark_bridge.source import IrisReader
-from iris.spark_bridge.worker_process import settle_in
 
 _PARTITIONS: Final = 2
 _ROUNDS: Final = 5

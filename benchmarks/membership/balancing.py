@@ -9,9 +9,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, final
 
-from iris.cluster.balancer import Balancer
-from iris.kernel.ids import NodeId
-from iris.patterns.waits import Waits
+from iris.cluster.balancing.balancer import Balancer
+from iris.kernel.names import NodeId
+from iris.patterns.service.load_shedding import Waits
 
 _MEMBERS: Final = 10
 _SERVICE: Final = 0.010

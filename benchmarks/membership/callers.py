@@ -10,8 +10,8 @@ import math
 from typing import Final, final
 
 from benchmarks.membership.realm import Realm
-from iris.cluster.effects import Effect, Route
-from iris.kernel.ids import NodeId
+from iris.cluster.swim.context import Effect, Route
+from iris.kernel.names import NodeId
 
 _EVERY: Final = 0.01
 _ROUND_TRIP: Final = 0.002

@@ -15,35 +15,18 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
 MODULES: Final = (
-    *(
-        f"iris/cluster/{name}.py"
-        for name in (
-            "census",
-            "dissemination",
-            "effects",
-            "gossip",
-            "ground",
-            "health",
-            "own",
-            "probe",
-            "prober",
-            "record_quota",
-            "records",
-            "suspects",
-            "suspicion",
-            "swim",
-            "synchronization",
-            "timers",
-            "view",
-        )
+    *sorted(
+        str(path.relative_to(_ROOT))
+        for path in (_ROOT / "iris" / "cluster" / "swim").glob("*.py")
+        if path.name != "__init__.py"
     ),
     "benchmarks/membership/population.py",
     "benchmarks/membership/realm.py",
 )
 """What is compiled."""
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 _SETUP: Final = """
 from mypyc.build import mypycify
@@ -51,7 +34,7 @@ from setuptools import setup
 setup(name="compiled", packages=[], ext_modules=mypycify(["--config-file", "mypy.ini", *{modules!r}]))
 """
 
-_VALUES: Final = "from iris.kernel.values import dataclass\n"
+_VALUES: Final = "from iris.kernel.frozen import dataclass\n"
 _DATACLASSES: Final = "from dataclasses import dataclass\n"
 
 _CHECKING: Final = "[mypy]\nmypy_path = typings\nexplicit_package_bases = True\n"

@@ -6,11 +6,11 @@ import dataclasses
 from typing import Final, final
 
 from benchmarks.membership.realm import Message, Realm
-from iris.cluster.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
-from iris.cluster.records import MAX_COUNTER
-from iris.cluster.view import BUCKETS
-from iris.kernel import kinds
-from iris.kernel.ids import NodeId
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
+from iris.cluster.swim.view import BUCKETS
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire.fields import MAX_COUNTER
 
 _EVERY: Final = 0.05
 

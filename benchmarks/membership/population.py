@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
-from iris.cluster.records import NodeRecord
-from iris.cluster.view import BUCKETS, Member, View, bucket_of, entry_hash
-from iris.kernel.ids import NodeId
+from iris.cluster.swim.records import NodeRecord
+from iris.cluster.swim.view import BUCKETS, Member, View, bucket_of, entry_hash
+from iris.kernel.names import NodeId
 
 _LONG_AGO: Final = -60.0
 """When everybody met: who has just come is not found silent."""

@@ -24,7 +24,7 @@ from typing import Final, final
 import trio
 
 import iris
-from iris.kernel.wakeup import Wakeup
+from iris.kernel.tasks.wakeup import Wakeup
 
 _CLUSTER: Final = "swarm"
 _PATIENCE: Final = 600.0

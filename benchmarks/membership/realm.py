@@ -15,14 +15,14 @@ from random import Random
 from typing import Final, final
 
 from benchmarks.membership.population import Population
-from iris.cluster.effects import Changed, Effect, Rejected, Route, Send
-from iris.cluster.own import signed
-from iris.cluster.records import ClusterEntry, MemberState, NodeRecord
-from iris.cluster.swim import Swim
-from iris.cluster.view import View
+from iris.cluster.swim.context import Changed, Effect, Rejected, Route, Send
+from iris.cluster.swim.local_member import signed
+from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
+from iris.cluster.swim.swim import Swim
+from iris.cluster.swim.view import View
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
 
 Message = tuple[object, ...]
 Effects = list[Effect]

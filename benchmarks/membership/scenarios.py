@@ -8,8 +8,8 @@ from typing import Final, final
 
 from benchmarks.membership.callers import Callers
 from benchmarks.membership.realm import Realm
-from iris.cluster.records import MemberState
-from iris.kernel.ids import NodeId
+from iris.cluster.swim.records import MemberState
+from iris.kernel.names import NodeId
 
 _SETTLE: Final = 3.0
 """Seconds before anything happens: every machine is in the middle of its rounds."""

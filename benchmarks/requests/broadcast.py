@@ -17,10 +17,9 @@ import trio.testing
 
 import iris
 from benchmarks.requests.task_time import TaskTime, marked
-from iris.kernel.ids import NodeId
-from iris.patterns.relay import divided
-from iris.patterns.stop_rules import StopRules
-from iris.patterns.survey import Surveys
+from iris.kernel.names import NodeId
+from iris.patterns.multicast.survey import StopRules, Surveys
+from iris.patterns.multicast.tree import divided
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
 _SURVEYS: Final = 8

@@ -13,10 +13,11 @@ import iris
 from benchmarks.streams.nodes import LOOPBACK, tcp_address, wait_told
 from benchmarks.streams.processes import open_run, processor_seconds, resident, say
 from benchmarks.streams.table import heading, row
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
-from iris.patterns.interest import InterestTable
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.interest.table import InterestTable
 
 MIB: Final = 2**20
 

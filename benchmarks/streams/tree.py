@@ -16,9 +16,9 @@ import trio.testing
 
 from benchmarks.requests.task_time import TaskTime, marked
 from benchmarks.streams.table import heading, row
-from iris.kernel.ids import NodeId
-from iris.patterns.event_tree import shaped
-from iris.patterns.subscription import Subscription
+from iris.kernel.names import NodeId
+from iris.patterns.pubsub.subscribe.subscription import Subscription
+from iris.patterns.pubsub.tree.topology import shaped
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
 _BURST: Final = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.system import Roles, System, Task
-from iris._bench_meter import Latencies
+from iris.bench.workload import Latencies
 
 METHOD = "/benchmark/Echo"
 

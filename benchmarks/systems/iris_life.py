@@ -14,7 +14,7 @@ import trio
 
 import iris
 from benchmarks.system import Task
-from iris._bench_roles import UNLIMITED, BroadcastCount, broadcast, shake_hands
+from iris.bench.workload import UNLIMITED, BroadcastCount, broadcast, shake_hands
 
 CLUSTER = "benchmark"
 LOOPBACK = ("tcp://127.0.0.1:0",)

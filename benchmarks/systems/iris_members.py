@@ -28,17 +28,17 @@ import trio
 import iris
 from benchmarks.requests.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
-from iris._bench_case import MEMBERS
-from iris.cluster.balancer import Balancer
-from iris.cluster.mesh import Mesh, open_mesh
+from iris.bench.cases import MEMBERS
+from iris.cluster.balancing.balancer import Balancer
+from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.kernel.config import Config
-from iris.kernel.ids import NodeId
-from iris.kernel.memory import MemoryNetwork
-from iris.patterns.relays import Relays
-from iris.patterns.requests import Requests
-from iris.patterns.serving import Serving
-from iris.security.credential import Credential
-from iris.security.keyring import create_realm, issue_cluster
+from iris.kernel.names import NodeId
+from iris.kernel.transport.memory import MemoryNetwork
+from iris.patterns.multicast.relay import Relays
+from iris.patterns.request.requests import Requests
+from iris.patterns.service.server import Serving
+from iris.security.authority.issuing import create_realm, issue_cluster
+from iris.security.identity.credential import Credential
 
 CLUSTER: Final = "benchmark"
 CONFIG: Final = Config(handshake_timeout=60.0, session_lifetime=3600.0, session_rejected=7200.0)

@@ -27,9 +27,17 @@ from benchmarks.systems.iris_life import (
     tcp_address,
 )
 from benchmarks.systems.iris_members import members
-from iris._bench_case import Kind
-from iris._bench_meter import send_stream
-from iris._bench_roles import age_events, ask, count_events, echo, publish_events, publish_paced, receive_bulk
+from iris.bench.cases import Kind
+from iris.bench.workload import (
+    age_events,
+    ask,
+    count_events,
+    echo,
+    publish_events,
+    publish_paced,
+    receive_bulk,
+    send_stream,
+)
 
 TOPIC = "benchmark"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.broker import free_port, running
 from benchmarks.system import Roles, System, Task
-from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
+from iris.bench.workload import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

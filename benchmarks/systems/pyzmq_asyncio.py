@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems.pyzmq_sync import UNCOPIED
-from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
+from iris.bench.workload import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 if TYPE_CHECKING:
     import zmq.asyncio

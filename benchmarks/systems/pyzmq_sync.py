@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from benchmarks.system import Roles, System, Task
-from iris._bench_case import Kind
-from iris._bench_meter import MARK_SIZE, Latencies, finish_stream, send_stream_nowait
+from iris.bench.cases import Kind
+from iris.bench.workload import MARK_SIZE, Latencies, finish_stream, send_stream_nowait
 
 if TYPE_CHECKING:
     import zmq

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from benchmarks.broker import free_port, running
 from benchmarks.system import Roles, System, Task
-from iris._bench_meter import BURST, MARK_SIZE, end_mark, finish_stream
+from iris.bench.workload import BURST, MARK_SIZE, end_mark, finish_stream
 
 CHANNEL = "benchmark"
 

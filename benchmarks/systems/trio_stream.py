@@ -9,8 +9,8 @@ from time import perf_counter
 import trio
 
 from benchmarks.system import Roles, System, Task
-from iris._bench_case import Kind
-from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
+from iris.bench.cases import Kind
+from iris.bench.workload import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
 LENGTH = struct.Struct("<I")
 CHUNK = 65536

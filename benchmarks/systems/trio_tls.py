@@ -13,7 +13,7 @@ import trio
 
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems.trio_stream import ONE_AT_A_TIME, Stream, roles
-from iris._bench_meter import Latencies
+from iris.bench.workload import Latencies
 
 
 def _self_signed(directory: Path) -> Path:

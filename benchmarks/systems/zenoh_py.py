@@ -11,7 +11,7 @@ import trio
 
 from benchmarks.broker import free_port
 from benchmarks.system import Roles, System, Task
-from iris._bench_meter import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream_nowait
+from iris.bench.workload import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream_nowait
 
 if TYPE_CHECKING:
     import zenoh

@@ -6,7 +6,7 @@ import dataclasses
 from typing import final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.values import dataclass
+from iris.kernel.frozen import dataclass
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -23,7 +23,7 @@ def test_only_the_slots_of_dataclasses_are_taken_from_what_is_compiled(module: s
     for node in ast.walk(before):
         if isinstance(node, ast.Call):
             node.keywords = [keyword for keyword in node.keywords if keyword.arg != "slots"]
-        elif isinstance(node, ast.ImportFrom) and node.module == "iris.kernel.values":
+        elif isinstance(node, ast.ImportFrom) and node.module == "iris.kernel.frozen":
             node.module = "dataclasses"
     assert ast.dump(before) == ast.dump(after)
 
@@ -32,7 +32,7 @@ def test_only_the_slots_of_dataclasses_are_taken_from_what_is_compiled(module: s
 def test_what_is_compiled_makes_its_values_with_the_dataclass_that_mypyc_knows(module: str) -> None:
     _, after = _trees(module)
     assert not [
-        node for node in ast.walk(after) if isinstance(node, ast.ImportFrom) and "values" in (node.module or "")
+        node for node in ast.walk(after) if isinstance(node, ast.ImportFrom) and "frozen" in (node.module or "")
     ]
     for node in ast.walk(after):
         if isinstance(node, ast.Call) and "dataclass" in ast.unparse(node.func):
@@ -47,10 +47,10 @@ def test_nothing_that_is_compiled_matches_the_rest_of_a_sequence(module: str) ->
 
 def test_the_machines_of_membership_are_among_it() -> None:
     imported = {
-        f"iris/cluster/{node.module.rpartition('.')[2]}.py"
+        f"{node.module.replace('.', '/')}.py"
         for module in compiled.MODULES
         for node in ast.walk(_trees(module)[0])
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("iris.cluster.")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("iris.cluster.swim.")
     }
     assert imported <= set(compiled.MODULES)
 

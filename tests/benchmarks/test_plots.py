@@ -10,7 +10,7 @@ import pytest
 from benchmarks.plots import draw_plots
 from benchmarks.report import Report
 from benchmarks.system import Roles, System, Task
-from iris._bench_case import CASES, Case, Kind
+from iris.bench.cases import CASES, Case, Kind
 
 pytest.importorskip("matplotlib", reason="the pictures of the benchmark are drawn by matplotlib")
 

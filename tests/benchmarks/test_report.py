@@ -15,8 +15,8 @@ from benchmarks.system import Roles, System, Task
 from benchmarks.systems import all_systems
 from benchmarks.table import HEAD, TAIL, write_table
 from benchmarks.trial import TrialError, added
-from iris._bench_case import CASES, P50, RATE, REQUESTS, Case
-from iris._bench_meter import MARK_SIZE, TIMER, Ages, end_mark, percentiles, send_paced, stamp_at
+from iris.bench.cases import CASES, P50, RATE, REQUESTS, Case
+from iris.bench.workload import MARK_SIZE, TIMER, Ages, end_mark, percentiles, send_paced, stamp_at
 
 CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.system import Task
 from benchmarks.systems import iris_members, system_named
 from benchmarks.trial import TrialError, last_words, run_trial
-from iris._bench_case import CASES, Case
+from iris.bench.cases import CASES, Case
 
 
 def case_named(name: str) -> Case:

@@ -15,16 +15,16 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.address_rules import AddressRules, NotDialled, Told, check_listening, is_told_form
-from iris.cluster.mesh import open_mesh
-from iris.cluster.records import is_plain
-from iris.cluster.ways import worst
+from iris.cluster.mesh.mesh import open_mesh
+from iris.cluster.mesh.outbound import worst
+from iris.cluster.swim.records import is_plain
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.ids import NodeId
-from iris.kernel.nng import NngTransport
-from iris.kernel.transport import Refused
-from iris.security.handshake import Initiator
+from iris.kernel.names import NodeId
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.port import Refused
+from iris.security.channel.handshake import Initiator
 from iris.testing import open_network
 from tests.support.realms import WALL, TestRealm
 

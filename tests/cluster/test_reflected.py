@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from iris.kernel import wire
 from iris.kernel.errors import NotSent
-from iris.kernel.transport import Outgoing
-from iris.security.admission import FIRST_FRAMES
+from iris.kernel.transport.port import Outgoing
+from iris.security.channel.admission import FIRST_FRAMES
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
 FAR = 0.3

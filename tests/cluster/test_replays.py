@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.memory import MemoryOutgoing, MemoryTransport
-from iris.kernel.transport import Permit
-from iris.security import admission
-from iris.security.handshake import Initiator
+from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
+from iris.kernel.transport.port import Permit
+from iris.kernel.wire import kinds
+from iris.security.channel import admission
+from iris.security.channel.handshake import Initiator
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL
 

@@ -12,12 +12,12 @@ import trio
 
 import iris
 import iris.testing
-from iris import _command_bench
-from iris._bench_case import CASES
-from iris._bench_client import ALONE, NETWORK, Ahead, _corrected, among, estimate, measure
-from iris._bench_service import CLUSTER, serve_bench
-from iris._bench_swarm import SwarmFailed, open_swarm
-from iris._command import FAILED, MISUSED
+from iris.bench import command as _command_bench
+from iris.bench.cases import CASES
+from iris.bench.client import ALONE, NETWORK, Ahead, _corrected, among, estimate, measure
+from iris.bench.service import CLUSTER, serve_bench
+from iris.bench.swarm import SwarmFailed, open_swarm
+from iris.cli.main import FAILED, MISUSED
 from tests.support.desk import Desk
 
 Source = Callable[[iris.Node, list[iris.Member]], Awaitable[None]]

@@ -20,7 +20,7 @@ def terminal() -> Generator[Terminal]:
 def members_running() -> int:
     """Return how many members of a swarm there are on this machine."""
     table = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return sum("iris._bench_service" in line for line in table.splitlines())
+    return sum("iris.bench.service" in line for line in table.splitlines())
 
 
 def test_alone_it_starts_both_ends_and_leaves_nothing(terminal: Terminal) -> None:

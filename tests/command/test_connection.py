@@ -17,11 +17,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import iris
-from iris._command import run_command
-from iris._command_connection import Interruption, run_until_done, run_until_interrupted
-from iris._command_keys import wall_clock
-from iris._command_passphrase import VARIABLE
-from iris.security.credential_watch import CredentialWatch
+from iris.cli.connection import Interruption, run_until_done, run_until_interrupted
+from iris.cli.keys.keys import wall_clock
+from iris.cli.main import run_command
+from iris.cli.terminal import VARIABLE
+from iris.security.files.credential_file import CredentialWatch
 
 Captured = pytest.CaptureFixture[str]
 
@@ -83,7 +83,7 @@ VERBS = {
     "sub": ["a"],
     "tunnel": ["a"],
     "nodes": [],
-    "run": ["iris._demo_archive:archive"],
+    "run": ["iris.demo.services:archive"],
     "bridge": ["--topic", "a", "--data", "log"],
 }
 
@@ -115,8 +115,8 @@ def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[s
     [
         (["nodes"], None),
         (["request", "a"], None),
-        (["run", "iris._demo_archive:archive"], "archive"),
-        (["run", "iris._demo_archive:archive", "--cluster", "other"], "other"),
+        (["run", "iris.demo.services:archive"], "archive"),
+        (["run", "iris.demo.services:archive", "--cluster", "other"], "other"),
         (["bridge", "--topic", "a", "--data", "log", "--name", "tape"], "tape"),
     ],
 )
@@ -226,7 +226,7 @@ def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as past:
-        past.setattr("iris._command_keys.wall_clock", lambda: wall_clock() - 3 * 86400)
+        past.setattr("iris.cli.keys.keys.wall_clock", lambda: wall_clock() - 3 * 86400)
         assert run_command(["keys", "cluster", "realm.key", "brief", "--out", "brief.iris", "--days", "1"]) == 0
     capsys.readouterr()
     assert run_command(["keys", "check", "brief.iris"]) == 1
@@ -237,7 +237,7 @@ def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
 
 @pytest.mark.usefixtures("credential")
 def test_a_member_needs_the_right_to_the_cluster_it_serves(capsys: Captured) -> None:
-    assert run_command(["run", "iris._demo_archive:archive", "--credential", "store.iris"]) == 2
+    assert run_command(["run", "iris.demo.services:archive", "--credential", "store.iris"]) == 2
     said = complaint(capsys)
     assert "speaks for the cluster 'store'" in said
     assert "no right to serve 'archive'" in said

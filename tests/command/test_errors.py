@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from iris._command import FAILED, INTERRUPTED, MISUSED, SUMMARIES, VERBS, run_command
+from iris.cli.main import FAILED, INTERRUPTED, MISUSED, SUMMARIES, VERBS, run_command
 from iris.kernel.errors import ConfigError, NoSuchCluster, Overloaded
 
 Failing = Callable[[BaseException], int]

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, cast
 import pytest
 import trio
 
-from iris import _command_gateway
-from iris._command_gateway import _keep_status, _write_status
+from iris.cli import gateway as _command_gateway
+from iris.cli.gateway import _keep_status, _write_status
 from iris.federation.gateway import Gateway, GatewayStatistics
 from tests.support.desk import Desk
 

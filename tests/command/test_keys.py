@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iris._command import FAILED, MISUSED, run_command
-from iris._command_passphrase import VARIABLE
-from iris.security.credential_file import load_credential
+from iris.cli.main import FAILED, MISUSED, run_command
+from iris.cli.terminal import VARIABLE
+from iris.security.files.credential_file import load_credential
 
 Captured = pytest.CaptureFixture[str]
 

@@ -12,11 +12,11 @@ from typing import Any
 import click
 import pytest
 
-from iris._command import FAILED, MISUSED, run_command
-from iris._command_passphrase import VARIABLE
+from iris.cli.main import FAILED, MISUSED, run_command
+from iris.cli.terminal import VARIABLE
 from iris.kernel.errors import ConfigError
-from iris.security.credential_file import load_credential, save_credential
-from iris.security.keyring import check_credential, create_realm, issue_cluster
+from iris.security.authority.issuing import check_credential, create_realm, issue_cluster
+from iris.security.files.credential_file import load_credential, save_credential
 
 Captured = pytest.CaptureFixture[str]
 
@@ -225,7 +225,7 @@ def test_a_realm_that_cannot_be_saved_hands_out_nothing(monkeypatch: pytest.Monk
         assert not Path("logs.iris").exists(), "what the realm does not know of must not be there"
         raise ConfigError("the disk is full")
 
-    monkeypatch.setattr("iris._command_keys.save_realm", fail)
+    monkeypatch.setattr("iris.cli.keys.keys.save_realm", fail)
     for verb in (["cluster", "realm.key", "logs"], ["revoke", "realm.key", "--cluster", "store"]):
         assert run_command(["keys", *verb, "--out", "logs.iris"]) == MISUSED
         assert "the disk is full" in capsys.readouterr().err

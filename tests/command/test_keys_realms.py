@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from iris._command import FAILED, MISUSED, run_command
-from iris._command_passphrase import VARIABLE
-from iris.security.credential_file import load_credential
-from iris.security.foreign_realm import read_bundle_untrusted
-from iris.security.realm_file import load_realm
+from iris.cli.main import FAILED, MISUSED, run_command
+from iris.cli.terminal import VARIABLE
+from iris.security.files.credential_file import load_credential
+from iris.security.files.realm_files import load_realm
+from iris.security.identity.realm_bundle import read_bundle_untrusted
 
 Captured = pytest.CaptureFixture[str]
 

@@ -13,9 +13,8 @@ import pytest
 import trio
 
 import iris
-from iris.cluster.roster import Change, Member
-from iris.cluster.watch import Watch
-from iris.kernel.ids import NodeId
+from iris.cluster.membership.roster import Change, Member, Watch
+from iris.kernel.names import NodeId
 from tests.support.desk import Desk
 
 ONE = Member(

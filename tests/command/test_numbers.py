@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from iris._command import MISUSED, VERBS, run_command
-from iris._command_number import Finite
+from iris.cli.main import MISUSED, VERBS, run_command
+from iris.cli.terminal import Finite
 
 
 def options(

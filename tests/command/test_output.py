@@ -12,11 +12,21 @@ from pathlib import Path
 import pytest
 import trio
 
-from iris import _command_output
-from iris._command_input import input_size, read_chunks, read_lines
-from iris._command_output import LINES, note, open_lines, write_chunk, write_line, write_object, write_payload
-from iris._command_printable import PrintableFormatter
-from iris._command_progress import counting
+from iris.cli import terminal as _command_output
+from iris.cli.printable import PrintableFormatter
+from iris.cli.terminal import (
+    LINES,
+    counting,
+    input_size,
+    note,
+    open_lines,
+    read_chunks,
+    read_lines,
+    write_chunk,
+    write_line,
+    write_object,
+    write_payload,
+)
 
 Captured = pytest.CaptureFixture[bytes]
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from iris._command_payload import as_fields, as_text, parse_payload, read_headers, read_payload
+from iris.cli.payload import as_fields, as_text, parse_payload, read_headers, read_payload
 
 
 class _Input:

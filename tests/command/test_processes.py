@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iris._command import run_command
+from iris.cli.main import run_command
 from tests.support.command import COMMAND, PATIENCE, Terminal, interrupt, open_terminal
 
 APP = """
@@ -202,7 +202,7 @@ def test_verbose_tells_what_goes_on_and_standard_output_stays_clean(terminal: Te
 def test_help_needs_neither_spark_nor_the_data_of_the_demo(verb: str) -> None:
     program = f"""
 import sys
-from iris._command import run_command
+from iris.cli.main import run_command
 assert run_command([{verb!r}, "--help"]) == 0
 print(*sys.modules, file=sys.stderr)
 """

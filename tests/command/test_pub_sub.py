@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import iris
-from iris._command_output import Lines
+from iris.cli.terminal import Lines
 from tests.support.desk import Desk, publish_when_heard
 
 Publishing = Callable[[iris.Node], Awaitable[None]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from iris._command_run import load_service
+from iris.cli.run import load_service
 
 Write = Callable[[str, str], None]
 

@@ -35,9 +35,9 @@ def run(arguments: list[str], directory: Path, name: str) -> subprocess.Complete
     [
         ("module", "trio"),
         ("module", "click"),
-        ("module", "iris._command_nodes"),
-        ("script", "iris._opening"),
-        ("script", "iris._command"),
+        ("module", "iris.cli.nodes"),
+        ("script", "iris.node.open"),
+        ("script", "iris.cli.main"),
     ],
 )
 def test_interrupted_while_it_loads_it_ends_with_130_and_says_nothing(form: str, name: str, tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_program_that_has_imported_iris_is_interrupted_as_any_other(file: str,
 
 def test_a_program_that_imports_iris_can_catch_an_interruption(tmp_path: Path) -> None:
     code = "try:\n import iris\nexcept KeyboardInterrupt:\n print('caught')"
-    ended = run(["-c", code], tmp_path, "iris._opening")
+    ended = run(["-c", code], tmp_path, "iris.node.open")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "caught\n", "")
 
 
 def test_where_interruptions_are_ignored_they_stay_so(tmp_path: Path) -> None:
     code = "import signal, runpy, sys; signal.signal(2, signal.SIG_IGN); sys.argv = ['iris', '--version']; "
-    ended = run(["-c", code + "runpy.run_module('iris', run_name='__main__')"], tmp_path, "iris._command")
+    ended = run(["-c", code + "runpy.run_module('iris', run_name='__main__')"], tmp_path, "iris.cli.main")
     assert (ended.returncode, ended.stderr) == (0, "")

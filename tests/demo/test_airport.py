@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iris._demo_data import count_by_carrier, read_flights
+from iris.demo.data import count_by_carrier, read_flights
 
 ROWS = 2000
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iris import _demo_airport
-from iris._command import run_command
-from iris._demo_data import FLIGHTS
-from iris._demo_outcome import Outcome
-from iris._demo_processes import ProcessFailed
-from iris._demo_stages import Stages
+from iris.cli.main import run_command
+from iris.demo import airport as _demo_airport
+from iris.demo.checks import Outcome
+from iris.demo.data import FLIGHTS
+from iris.demo.display import Stages
+from iris.demo.processes import ProcessFailed
 from iris.kernel.errors import ConfigError
 from tests.support.outcomes import right_outcome
 
@@ -134,7 +134,7 @@ def test_what_is_not_installed_is_said_in_one_line(
     def missing() -> None:
         raise ConfigError("the demo needs pyspark: pip install 'iris-mesh[demo]'")
 
-    monkeypatch.setattr("iris._command_demo.check_installed", missing)
+    monkeypatch.setattr("iris.demo.command.check_installed", missing)
     assert run_command(["demo"]) == 2
     assert capsys.readouterr().err == "iris: the demo needs pyspark: pip install 'iris-mesh[demo]'\n"
 

@@ -15,13 +15,14 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
-from iris import _demo_airport, _demo_memory
-from iris._demo_airport import _Airport, run_airport
-from iris._demo_outcome import Outcome, check_outcome
-from iris._demo_processes import Processes, ProcessFailed
-from iris._demo_reporting import Report
-from iris._demo_stages import open_stages
-from iris._demo_tower import MEMBERS
+from iris.demo import airport as _demo_airport
+from iris.demo import processes as _demo_memory
+from iris.demo.airport import _Airport, run_airport
+from iris.demo.checks import Outcome, check_outcome
+from iris.demo.control import Report
+from iris.demo.display import open_stages
+from iris.demo.processes import Processes, ProcessFailed
+from iris.demo.tower import MEMBERS
 from iris.kernel.errors import IrisError
 from tests.support.outcomes import right_outcome
 
@@ -188,9 +189,9 @@ async def test_every_member_is_started_and_spark_before_all_others(course: Cours
     members = [f"member {turn} of {cluster}" for cluster, number in MEMBERS.items() for turn in range(1, number + 1)]
     assert names[1:] == [*members, "the tower", "the publisher"]
     started = course.processes.started
-    assert started["member 3 of weather"] == ["iris", "run", "iris._demo_weather:weather"]
+    assert started["member 3 of weather"] == ["iris", "run", "iris.demo.services:weather"]
     assert started["member 1 of bridge"][:4] == ["iris", "bridge", "--topic", "flights.>"]
-    assert started["the tower"] == ["iris._demo_tower", str(ROWS)]
+    assert started["the tower"] == ["iris.demo.tower", str(ROWS)]
 
 
 async def test_one_member_is_killed_between_the_requests_and_the_tower_is_told_when_it_is_dead(

@@ -9,9 +9,9 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from iris import _demo_data as data
+from iris.demo import data
 from iris.kernel.errors import ConfigError
-from iris.patterns.topics import check_topic
+from iris.patterns.pubsub.interest.topics import check_topic
 
 
 def test_the_table_is_cut_after_whole_lines() -> None:

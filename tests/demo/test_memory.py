@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from iris._demo_memory import Entry, PeakMemory, parse_stat, read_table
+from iris.demo.processes import Entry, PeakMemory, parse_stat, read_table
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

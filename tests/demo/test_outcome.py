@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris._demo_counters import Counters
-from iris._demo_data import CarrierFigures
-from iris._demo_outcome import Outcome, check_outcome, differing_carriers, figures_from_report
+from iris.demo.checks import Counters, Outcome, check_outcome, differing_carriers, figures_from_report
+from iris.demo.data import CarrierFigures
 from tests.support.outcomes import SHA, counters, right_outcome
 
 

@@ -12,12 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from iris._demo_memory import read_table
-from iris._demo_processes import Process, Processes, ProcessFailed, open_processes
+from iris.demo.processes import Process, Processes, ProcessFailed, open_processes, read_table
 
 TALKING = """
 import sys, time
-from iris._demo_reporting import *
+from iris.demo.control import *
 report_news("ready")
 for order in wait_orders():
     report_news("noise")
@@ -104,7 +103,7 @@ async def test_who_was_killed_on_purpose_is_no_failure(tmp_path: Path) -> None:
 
 CHILDREN = """
 import subprocess, sys, time, signal, os
-from iris._demo_reporting import *
+from iris.demo.control import *
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sleeper = "import os, signal, time; signal.signal(15, 1); os.setpgid(0, 0); print(flush=True); time.sleep(600)"
 child = subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE)
@@ -120,7 +119,7 @@ async def test_what_a_process_has_started_ends_with_the_demo(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it listens to no signal, has left the process group, or its parent is gone: Spark's workers do that."""
-    monkeypatch.setattr("iris._demo_processes._GOODBYE", 0.2)
+    monkeypatch.setattr("iris.demo.processes._GOODBYE", 0.2)
     process: Process | None = None
     failure: ProcessFailed | None = None
     try:

@@ -12,9 +12,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris import _demo_publisher
-from iris._demo_publisher import _publish_all, _publish_first
-from iris._demo_reporting import Report, parse_report
+from iris.demo import publisher as _demo_publisher
+from iris.demo.control import Report, parse_report
+from iris.demo.publisher import _publish_all, _publish_first
 from tests.support.stages import Stage, open_stage
 
 Captured = pytest.CaptureFixture[str]

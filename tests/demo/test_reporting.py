@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iris._demo_reporting import Progress, Report, ReportError, parse_report, report_news, report_result
+from iris.demo.control import Progress, Report, ReportError, parse_report, report_news, report_result
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[Report]:
@@ -52,13 +52,13 @@ def test_anything_else_is_no_report(line: bytes) -> None:
     [
         """
         import trio
-        from iris._demo_reporting import receive_orders, report_result
+        from iris.demo.control import receive_orders, report_result
         async def main():
             report_result(orders=[order async for order in receive_orders()])
         trio.run(main)
         """,
         """
-        from iris._demo_reporting import report_result, wait_orders
+        from iris.demo.control import report_result, wait_orders
         report_result(orders=list(wait_orders()))
         """,
     ],

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from iris._demo_stages import open_stages
+from iris.demo.display import open_stages
 
 
 def console(*, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -9,11 +9,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris._demo_boards import Board
-from iris._demo_counters import Counters, count_since
-from iris._demo_data import GateChange, Hour
-from iris._demo_reporting import Report, parse_report
-from iris._demo_tower import Asked, ask_through_a_loss, digest_of
+from iris.demo.checks import Counters, count_since
+from iris.demo.control import Report, parse_report
+from iris.demo.data import GateChange, Hour
+from iris.demo.services import Board
+from iris.demo.tower import Asked, ask_through_a_loss, digest_of
 from iris.patterns.counters import PatternStatistics
 
 

@@ -12,13 +12,11 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris import _demo_tower
-from iris._demo_archive import archive
-from iris._demo_boards import Board, boards
-from iris._demo_data import flights_table, gate_changes, read_flights, read_observations
-from iris._demo_reporting import parse_report
-from iris._demo_tower import MEMBERS, Tower, digest_of
-from iris._demo_weather import weather
+from iris.demo import tower as _demo_tower
+from iris.demo.control import parse_report
+from iris.demo.data import flights_table, gate_changes, read_flights, read_observations
+from iris.demo.services import Board, archive, boards, weather
+from iris.demo.tower import MEMBERS, Tower, digest_of
 from tests.support.stages import Stage, open_stage
 
 Captured = pytest.CaptureFixture[str]

@@ -12,17 +12,17 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_copies import Targets, copy_message, targets_untrusted
+from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
-from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.wire import Message
-from iris.patterns import copies as casting
-from iris.patterns.copies import Copies
-from iris.patterns.heard_copies import PATIENCE
-from iris.security.revocation import issue_revocations
-from iris.security.sender_key import read_copy_header_untrusted
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
+from iris.patterns.pubsub.sealed import sender as casting
+from iris.patterns.pubsub.sealed.receiver import PATIENCE
+from iris.patterns.pubsub.sealed.sender import Copies
+from iris.security.channel.sender_key import read_copy_header_untrusted
+from iris.security.identity.revocation import issue_revocations
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from iris.cluster.site_copies import CopyWay
-from iris.cluster.site_directory import Way
-from iris.cluster.site_messages import Hop
-from iris.cluster.site_ways import PAUSE
-from iris.kernel import kinds
+from iris.cluster.directory.directory import Way
+from iris.cluster.directory.messages import Hop
+from iris.cluster.routes.copies import CopyWay
+from iris.cluster.routes.gateway import PAUSE
 from iris.kernel.config import KIB, Config
-from iris.kernel.ids import NodeId
-from iris.kernel.link import Link
-from iris.kernel.wire import Message
+from iris.kernel.link.link import Link
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
 

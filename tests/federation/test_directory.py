@@ -11,13 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iris.cluster.site_contents import Contents
-from iris.cluster.site_directory import Flooded, SiteDirectory, Subscriber
-from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Hop, Route, exports_untrusted, split_exports
-from iris.cluster.site_teller import UPDATES
-from iris.kernel import kinds
+from iris.cluster.directory.directory import Flooded, SiteDirectory, Subscriber
+from iris.cluster.directory.exports import Contents
+from iris.cluster.directory.messages import (
+    CLUSTER,
+    COMPANION,
+    TOPIC,
+    Export,
+    Hop,
+    Route,
+    exports_untrusted,
+    split_exports,
+)
+from iris.cluster.directory.neighbour_table import UPDATES
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId, realm_of_topic
+from iris.kernel.names import NodeId, realm_of_topic
+from iris.kernel.wire import kinds
 from tests.support.site_worlds import Site, World
 
 A, B, C, D = (NodeId(f"{number:032x}") for number in range(1, 5))

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.cluster.site_directory import SiteDirectory
-from iris.cluster.site_messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
-from iris.cluster.site_teller import MAX_ORIGINS, MAX_WEIGHT, ORIGIN_SHARES, SHARES
-from iris.federation.advertising import Advertising
-from iris.federation.fair_share import fair_share
-from iris.kernel import kinds
+from iris.cluster.directory.directory import SiteDirectory
+from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
+from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, ORIGIN_SHARES, SHARES
+from iris.federation.advertising import Advertising, fair_share
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from tests.support.federations import echo, open_federation, reports_of
 from tests.support.site_worlds import World
 

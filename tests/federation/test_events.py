@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.federation.policy import Policy
-from iris.kernel import kinds
+from iris.kernel.wire import kinds
 from tests.support.federations import EVERYTHING, Federation, Heard, echo, open_federation
 
 

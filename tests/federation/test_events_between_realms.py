@@ -11,12 +11,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_messages import TOPIC
+from iris.cluster.directory.messages import TOPIC
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.errors import ConfigError, NotAllowed
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from tests.support.federations import EVERYTHING, Heard, echo
 from tests.support.two_realms import Realms, open_realms
 

@@ -14,15 +14,16 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_copies import Targets
-from iris.cluster.site_messages import CLUSTER, Export, Hop, Route
+from iris.cluster.directory.messages import CLUSTER, Export, Hop, Route
+from iris.cluster.routes.copies import Targets
 from iris.federation.gateway import Gateway, open_gateway
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
-from iris.kernel.wire import Message
-from iris.patterns.heard_copies import PATIENCE
-from iris.security.session import Session
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
+from iris.patterns.pubsub.sealed.receiver import PATIENCE
+from iris.security.channel.session import Session
 from iris.testing import Rights
 from tests.support.federations import (
     EVERYTHING,

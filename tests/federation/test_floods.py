@@ -6,13 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.site_directory import Flooded, SiteDirectory
-from iris.cluster.site_messages import CLUSTER, Export, Hop, Route, wanted
-from iris.cluster.site_teller import UPDATES
-from iris.cluster.tokens import Tokens
+from iris.cluster.directory.directory import Flooded, SiteDirectory
+from iris.cluster.directory.messages import CLUSTER, Export, Hop, Route, wanted
+from iris.cluster.directory.neighbour_table import UPDATES
 from iris.federation.advertising import Advertising
-from iris.kernel import kinds
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
+from iris.kernel.token_bucket import Tokens
+from iris.kernel.wire import kinds
 from tests.support.federations import open_federation, reports_of
 
 

@@ -9,13 +9,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_copies import ANYBODY
-from iris.cluster.site_messages import CLUSTER, TOPIC
-from iris.cluster.site_refusals import BUSY, GONE
+from iris.cluster.directory.messages import CLUSTER, TOPIC
+from iris.cluster.routes.copies import ANYBODY
+from iris.cluster.routes.gateway import BUSY, GONE
 from iris.federation.gateway import Gateway
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
-from iris.kernel.wire import Message
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
 from tests.support.federations import echo
 from tests.support.two_realms import open_realms
 

@@ -10,10 +10,10 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster import site_losses
-from iris.cluster.peer import Peer
-from iris.cluster.site_losses import BAD
-from iris.kernel import kinds
+from iris.cluster.mesh.peer import Peer
+from iris.cluster.sites import reports as site_losses
+from iris.cluster.sites.reports import BAD
+from iris.kernel.wire import kinds
 from tests.support.federations import echo, open_federation, reports_of
 
 HandOn = Callable[[Peer, bytes | memoryview], None]

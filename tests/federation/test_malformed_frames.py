@@ -7,8 +7,9 @@ import trio
 from trio.testing import MockClock
 
 from iris.federation.gateway import Gateway
-from iris.kernel import kinds, wire
-from iris.kernel.memory import MemoryTransport
+from iris.kernel import wire
+from iris.kernel.transport.memory import MemoryTransport
+from iris.kernel.wire import kinds
 from tests.support.federations import echo, open_federation
 from tests.support.two_realms import open_realms
 

@@ -9,12 +9,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_envelopes import BEGIN, Envelope, begin_batch, end_batch
+from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
-from iris.kernel import kinds, wire
-from iris.kernel.link import Link
-from iris.kernel.wire import Message
+from iris.kernel import wire
+from iris.kernel.link.link import Link
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
 

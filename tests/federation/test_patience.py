@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.patience import WINDOW, Patience
-from iris.cluster.site_doubts import SiteDoubts
-from iris.cluster.site_links import _in_turns
-from iris.cluster.site_messages import TOPIC, Export, Hop, Route, split_exports
+from iris.cluster.directory.messages import TOPIC, Export, Hop, Route, split_exports
+from iris.cluster.sites.remote_links import _in_turns
+from iris.cluster.sites.reports import SiteDoubts
+from iris.cluster.sites.wait_budget import WINDOW, Patience
 from iris.kernel.errors import RequestTimeout
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
 from tests.support.federations import Heard, open_federation, reports_of
 
 REALM, OTHER = "0a" * 16, "0b" * 16

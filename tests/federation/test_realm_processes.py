@@ -11,7 +11,7 @@ import pytest
 import trio
 
 import iris
-from iris._command import run_command
+from iris.cli.main import run_command
 from iris.kernel.errors import NoSuchCluster
 from tests.support.command import Terminal, open_terminal
 from tests.support.federations import echo

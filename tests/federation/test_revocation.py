@@ -7,9 +7,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.site_refusals import GONE
-from iris.kernel import kinds
-from iris.security.revocation import RevocationList, issue_revocations
+from iris.cluster.routes.gateway import GONE
+from iris.kernel.wire import kinds
+from iris.security.identity.revocation import RevocationList, issue_revocations
 from iris.testing import ALL_RIGHTS, Network, Rights
 from tests.support.federations import certify, echo, open_federation
 

@@ -13,7 +13,7 @@ from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NoSuchCluster
-from iris.security.rights import Rights
+from iris.security.identity.permissions import Rights
 from tests.support.federations import Federation, echo, expect_mirror, hearing, open_federation
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from iris.kernel.background import open_background
 from iris.kernel.errors import ConfigError
+from iris.kernel.tasks.background import open_background
 from iris.kernel.unexpected import note_unexpected, noting_unexpected
-from iris.kernel.wire import decode_payload_untrusted
+from iris.kernel.wire.payload import decode_payload_untrusted
 
 REPORT = "Iris did not expect this error. Please report the whole traceback, what was being done, and: iris-mesh "
 

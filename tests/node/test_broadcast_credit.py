@@ -7,8 +7,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds, wire
-from iris.kernel.ids import NodeId
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 

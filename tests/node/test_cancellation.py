@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.watch import Watch
-from iris.patterns.confirmed_events import ConfirmedEvents
-from iris.patterns.tunnel_stream import TunnelStream
-from iris.security.revocation import issue_revocations
+from iris.cluster.membership.roster import Watch
+from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
+from iris.patterns.tunnel.stream import TunnelStream
+from iris.security.identity.revocation import issue_revocations
 from iris.testing import Network
 from tests.support.stages import IN_FLIGHT, Stage, check_accounts, open_stage
 
@@ -288,7 +288,7 @@ RUN_BY_OTHERS = {
 """For the user, within operations."""
 
 ELSEWHERE = RUN_BY_OTHERS | {
-    (iris.Tunnel, "send_file"), (iris.Tunnel, "receive_file"),  # threads: tests/patterns/test_tunnel_file.py
+    (iris.Tunnel, "send_file"), (iris.Tunnel, "receive_file"),  # threads: tests/patterns/tunnel/test_file_transfer.py
 }  # fmt: skip
 
 

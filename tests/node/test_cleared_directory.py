@@ -17,7 +17,7 @@ async def test_a_node_whose_directory_was_cleared_up_is_found_again(
 ) -> None:
     """With real sockets, for the one of this node has gone as well."""
     monkeypatch.setenv("IRIS_HOME", str(tmp_path))
-    monkeypatch.setattr("iris.cluster.discovery._INTERVAL", 0.05)
+    monkeypatch.setattr("iris.cluster.discovery.discovery._INTERVAL", 0.05)
     with tempfile.TemporaryDirectory() as short:  # the path of a socket is
         place = Path(short) / "run"
 

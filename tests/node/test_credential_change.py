@@ -9,16 +9,16 @@ import pytest
 import trio
 
 import iris
-from iris.security.credential_file import save_credential
-from iris.security.keyring import add_gate_secret, issue_cluster, refresh_credential
-from iris.security.realm_root import create_realm
+from iris.security.authority.issuing import add_gate_secret, issue_cluster, refresh_credential
+from iris.security.authority.realm_root import create_realm
+from iris.security.files.credential_file import save_credential
 
 
 async def test_a_second_gate_secret_reaches_a_running_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("iris._opening._LOOK", 0.02)
+    monkeypatch.setattr("iris.node.open._LOOK", 0.02)
     now = iris.Environment().wall_clock()
     realm, credential = issue_cluster(create_realm(os.urandom), "shop", entropy=os.urandom, wall_now=now)
     file = tmp_path / "shop.json"

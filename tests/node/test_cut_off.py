@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel.ids import NodeId
-from iris.kernel.memory import MemoryTransport
+from iris.kernel.names import NodeId
+from iris.kernel.transport.memory import MemoryTransport
 from tests.support.stages import Stage, open_stage
 
 

@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.handshakes import NoWayBack, TurnedAway
-from iris.security.revocation import issue_revocations
+from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
+from iris.security.identity.revocation import issue_revocations
 from iris.testing import Network
 
 

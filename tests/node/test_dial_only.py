@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.via_ways import ViaWay
+from iris.cluster.routes.relayed import ViaWay
 from iris.kernel.config import Config
-from iris.kernel.memory import MemoryOutgoing
+from iris.kernel.transport.memory import MemoryOutgoing
 from tests.support.federations import echo
 from tests.support.stages import Stage, open_stage
 

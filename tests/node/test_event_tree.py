@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.kernel import kinds
-from iris.patterns.event_trees import GOES_ON, HELD, EventTrees
-from iris.patterns.events import Event
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.subscribe.events import Event
+from iris.patterns.pubsub.tree.trees import GOES_ON, HELD, EventTrees
 from tests.support.events import collect, publish
 from tests.support.meshes import open_meshes
 from tests.support.stages import Stage, open_stage

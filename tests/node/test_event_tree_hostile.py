@@ -9,12 +9,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds, wire
-from iris.kernel.ids import NodeId
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.event_tree import Child, Relayed, Role, claim
-from iris.patterns.event_ways import LATE, Way
-from iris.security.rights import Rights
+from iris.patterns.pubsub.tree.reorder import LATE, Way
+from iris.patterns.pubsub.tree.topology import Child, Relayed, Role, claim
+from iris.security.identity.permissions import Rights
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
 

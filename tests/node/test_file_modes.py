@@ -19,15 +19,15 @@ os.umask(int(sys.argv[1], 8))
 
 import trio
 import iris
-from iris.cluster.address_book import AddressBook
-from iris.cluster.address_file import AddressFile
+from iris.cluster.discovery.address_book import AddressBook
+from iris.cluster.discovery.address_book import AddressFile
 from iris.security import keyring
-from iris.security.credential_file import save_credential
-from iris.security.realm_file import save_realm
-from iris.spark_bridge.opening import open_store
-from iris.spark_bridge.shims import cache_directory, make_shim
-from iris.spark_bridge.staging import Staging, new_part
-from iris.spark_bridge.usage import Usage
+from iris.security.files.credential_file import save_credential
+from iris.security.files.realm_files import save_realm
+from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.session.shims import cache_directory, make_shim
+from iris.spark_bridge.staging.staging import Staging, new_part
+from iris.spark_bridge.staging.usage import Usage
 
 home = Path(os.environ["HOME"])
 import time

@@ -11,12 +11,12 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.records import MemberState
-from iris.security.certificate import issue_certificate
-from iris.security.credential import Credential, seal_credential
-from iris.security.credential_file import save_credential
-from iris.security.revocation import RevocationList, issue_revocations
-from iris.security.signing import SigningKey
+from iris.cluster.swim.records import MemberState
+from iris.security.files.credential_file import save_credential
+from iris.security.identity.certificate import issue_certificate
+from iris.security.identity.credential import Credential, seal_credential
+from iris.security.identity.revocation import RevocationList, issue_revocations
+from iris.security.identity.signing import SigningKey
 from iris.testing import Network, Rights
 
 HOUR = 3600.0
@@ -261,8 +261,8 @@ async def test_the_file_of_a_further_credential_is_taken_when_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On the real clock, for files are read on threads."""
-    monkeypatch.setattr("iris._opening._LOOK", 0.02)
-    monkeypatch.setattr("iris._opening._RENEWAL_CHECK", 0.02)
+    monkeypatch.setattr("iris.node.open._LOOK", 0.02)
+    monkeypatch.setattr("iris.node.open._RENEWAL_CHECK", 0.02)
     file = tmp_path / "store.iris"
     async with iris.testing.open_network(rights=Rights()) as network:
         first, second = (short_lived(network, "store", 365 * DAY, generation=number) for number in (1, 2))

@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds
-from iris.patterns.group_books import LOST_ON_THE_WAY, LOST_WITH_MEMBER
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.publish.group_ledger import LOST_ON_THE_WAY, LOST_WITH_MEMBER
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 REPORTED = 0.2

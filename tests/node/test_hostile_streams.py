@@ -8,10 +8,10 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.kernel import kinds
 from iris.kernel.errors import NotSent
-from iris.kernel.wire import Message
-from iris.patterns.tunnel_messages import END
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
+from iris.patterns.tunnel.messages import END
 
 WINDOW = 64 * 1024
 PAYLOAD = 32 * 1024

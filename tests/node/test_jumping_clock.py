@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 import iris.testing
 from iris import Node, Service
-from iris.security.credential import Credential
+from iris.security.identity.credential import Credential
 
 _DAY = 86_400.0
 

@@ -13,11 +13,11 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.peer import Peer
-from iris.kernel import kinds, wire
+from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.patterns.stop_rules import StopRules
-from iris.patterns.survey import Surveys
+from iris.kernel.wire import kinds
+from iris.patterns.multicast.survey import StopRules, Surveys
 from tests.support.meshes import MeshNode, open_meshes
 
 

@@ -9,12 +9,12 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.gossip import encode_update
-from iris.cluster.own import signed
-from iris.cluster.papers import Papers, proof_of
-from iris.cluster.records import ClusterEntry, NodeRecord
-from iris.kernel import kinds
+from iris.cluster.membership.proofs import Papers, proof_of
+from iris.cluster.swim.gossip import encode_update
+from iris.cluster.swim.local_member import signed
+from iris.cluster.swim.records import ClusterEntry, NodeRecord
 from iris.kernel.config import Config
+from iris.kernel.wire import kinds
 from iris.testing import Network, open_network
 
 _FIELD = "somewhere"

@@ -27,13 +27,15 @@ import trio
 from trio.testing import MockClock
 
 from benchmarks.fuzz_node import Stage
-from iris.cluster.mesh import Mesh
-from iris.cluster.peer import Peer
-from iris.cluster.receivers import MessageReceiver
-from iris.kernel import kinds, wire
+from iris.cluster.mesh.dispatch import MessageReceiver
+from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.kernel.memory import MemoryOutgoing, MemoryTransport
-from iris.kernel.wire import MAX_MESSAGES, MAX_NUMBER, Message, encode_batch
+from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import MAX_MESSAGES, Message, encode_batch
+from iris.kernel.wire.fields import MAX_NUMBER
 from tests.support.attacks import (
     MAX_FRAME,
     Attacker,

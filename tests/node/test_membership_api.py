@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.gossip import encode_update
-from iris.kernel import kinds
+from iris.cluster.swim.gossip import encode_update
+from iris.kernel.wire import kinds
 from tests.support.stages import open_stage
 
 

@@ -11,10 +11,10 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.peer import Peer
+from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
-from iris.kernel import kinds
-from iris.kernel.wire import Message
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
 from tests.support.attacks import Attacker
 
 

@@ -16,14 +16,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.lan import Lan
-from iris.kernel.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
-from iris.kernel.transport import ConnectionObserver, Permit
-from iris.security.credential import Credential
-from iris.security.credential_file import save_credential
-from iris.security.credential_watch import CredentialWatch
-from iris.security.keyring import issue_cluster
-from iris.security.realm_root import create_realm
+from iris.cluster.discovery.mdns import Lan
+from iris.kernel.transport.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
+from iris.kernel.transport.port import ConnectionObserver, Permit
+from iris.security.authority.issuing import issue_cluster
+from iris.security.authority.realm_root import create_realm
+from iris.security.files.credential_file import CredentialWatch, save_credential
+from iris.security.identity.credential import Credential
 from tests.support.realms import WALL, seeded_entropy
 
 OUTSIDE = "tcp://10.1.2.3:7000"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import iris
-from iris.cluster import address_file
-from iris.security.private_files import locked
+from iris.cluster.discovery import address_book as address_file
+from iris.security.files.private_files import locked
 from tests.node.test_opening import OUTSIDE, World
 
 

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.security.certificate import issue_certificate
-from iris.security.signing import SigningKey
+from iris.security.identity.certificate import issue_certificate
+from iris.security.identity.signing import SigningKey
 from iris.testing import Rights
 
 

@@ -14,11 +14,11 @@ import trio
 import trio.testing
 
 import iris
-from iris.security.credential import Credential
-from iris.security.credential_file import save_credential
-from iris.security.keyring import issue_cluster
-from iris.security.realm_root import create_realm
-from iris.security.rights import Rights
+from iris.security.authority.issuing import issue_cluster
+from iris.security.authority.realm_root import create_realm
+from iris.security.files.credential_file import save_credential
+from iris.security.identity.credential import Credential
+from iris.security.identity.permissions import Rights
 from tests.support.command import Terminal, open_terminal
 
 APP = """

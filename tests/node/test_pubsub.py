@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.patterns.subscription import Overflow
+from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.stages import IN_FLIGHT, open_stage
 
 

@@ -14,10 +14,12 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris import _command_output, _command_payload
-from iris.cluster.peer import Peer
-from iris.kernel import kinds, wire
-from iris.spark_bridge.inspection import value_of
+from iris.cli import payload as _command_payload
+from iris.cli import terminal as _command_output
+from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
+from iris.kernel.wire import kinds
+from iris.spark_bridge.admin import value_of
 from tests.support.federations import open_federation
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
@@ -373,7 +375,7 @@ async def test_a_malformed_request_is_answered_with_an_error(
 ) -> None:
     async with open_small_store() as (_, member, shop):
         with monkeypatch.context() as patched:
-            patched.setattr("iris.patterns.requests.encoded", instead(payload))
+            patched.setattr("iris.patterns.request.requests.encoded", instead(payload))
             with pytest.raises(iris.RemoteError, match="malformed payload") as caught:
                 await shop.request("store", None)
         assert caught.value.code == "bad_request"
@@ -387,7 +389,7 @@ async def test_a_malformed_reply_is_an_error_of_this_request_and_an_answer_that_
 ) -> None:
     async with open_small_store() as (_, member, shop):
         with monkeypatch.context() as patched:
-            patched.setattr("iris.patterns.member.encoded", instead(payload))
+            patched.setattr("iris.patterns.service.worker_pool.encoded", instead(payload))
             with pytest.raises(iris.RemoteError, match=rf"{member.id} of cluster 'store'.*malformed payload") as caught:
                 await shop.request("store", None)
             assert caught.value.code == "reply_malformed"
@@ -405,7 +407,7 @@ async def test_a_malformed_broadcast_is_refused_and_the_next_one_is_heard(
     heard: list[object] = []
     async with open_small_store(heard) as (_, member, shop):
         with monkeypatch.context() as patched:
-            patched.setattr("iris.patterns.broadcast.encoded", instead(payload))
+            patched.setattr("iris.patterns.multicast.broadcast.encoded", instead(payload))
             for _ in range(2000):
                 await shop.broadcast("store", None)
         await shop.broadcast("store", "after")

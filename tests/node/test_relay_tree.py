@@ -11,10 +11,11 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds, wire
-from iris.kernel.ids import NodeId
-from iris.patterns.relay import Relayed, claim
-from iris.patterns.shedding import PriorityName
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.multicast.tree import Relayed, claim
+from iris.patterns.priority import PriorityName
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds
+from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import open_stage
 

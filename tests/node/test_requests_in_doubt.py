@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import kinds
-from iris.kernel.ids import NodeId
-from iris.patterns.waiter import Waiter
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.request.attempt import Waiter
 from tests.support.meshes import MeshNode, StaticPicker, open_meshes
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.security.revocation import RevocationList, issue_revocations
-from iris.security.revocation_file import load_revocations, save_revocations
+from iris.security.files.realm_files import load_revocations, save_revocations
+from iris.security.identity.revocation import RevocationList, issue_revocations
 from iris.testing import Network
 
 

@@ -15,10 +15,7 @@ import pytest
 import trio
 
 import iris
-from iris.security.credential import Credential
-from iris.security.credential_file import save_credential
-from iris.security.identity import PeerIdentity
-from iris.security.keyring import (
+from iris.security.authority.issuing import (
     add_gate_secret,
     create_realm,
     drop_old_gate_secret,
@@ -28,6 +25,9 @@ from iris.security.keyring import (
     seal_credential,
     use_new_gate_secret,
 )
+from iris.security.files.credential_file import save_credential
+from iris.security.identity.credential import Credential
+from iris.security.identity.identity import PeerIdentity
 
 CONFIG = iris.Config(session_lifetime=0.3, session_rejected=6.0)
 MEMBERS = 3
@@ -88,7 +88,7 @@ def peers(node: iris.Node) -> list[PeerIdentity]:
 async def open_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site) -> AsyncIterator[Site]:
     """Bring everybody up, and have the client ask all the while.  At the end no request may have failed."""
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("iris._opening._LOOK", 0.02)
+    monkeypatch.setattr("iris.node.open._LOOK", 0.02)
     service = iris.Service("store")
 
     @service.request

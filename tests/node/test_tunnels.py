@@ -15,10 +15,10 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.memory import MemoryTransport
-from iris.patterns.tunnel_end import TunnelEnd
+from iris.kernel.transport.memory import MemoryTransport
+from iris.kernel.wire import kinds
+from iris.patterns.tunnel.endpoint import TunnelEnd
 from iris.testing import Network
 
 # Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.

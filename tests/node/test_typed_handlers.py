@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.patterns.handlers import prepared
+from iris.patterns.service.handlers import prepared
 from tests.support.stages import open_stage
 
 

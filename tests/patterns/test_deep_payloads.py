@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import LocalProtocolError, RemoteError
-from iris.kernel.ids import NodeId
-from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload
-from iris.patterns.conversion import plain
-from iris.patterns.handlers import encoded, prepared
-from iris.patterns.values import Request, Sender
+from iris.kernel.names import NodeId
+from iris.kernel.wire.payload import MAX_DEPTH, decode_payload_untrusted, encode_payload
+from iris.patterns.messages import Request, Sender
+from iris.patterns.payloads import encoded, plain
+from iris.patterns.service.handlers import prepared
 
 LIMIT = 1 << 20
 SENDER = Sender("shop", NodeId("1" * 32))

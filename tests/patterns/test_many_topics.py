@@ -12,14 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.kernel import kinds
 from iris.kernel.config import Config
 from iris.kernel.errors import EventsLost, NotSent
-from iris.kernel.ids import NodeId
-from iris.patterns import subscription
-from iris.patterns.events import Event
-from iris.patterns.subscription import Subscription
-from iris.patterns.values import Sender
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.subscribe import subscription
+from iris.patterns.pubsub.subscribe.events import Event
+from iris.patterns.pubsub.subscribe.subscription import Subscription
 from tests.support.events import collect, missed, publish
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.subscriptions import SENDER, Desk

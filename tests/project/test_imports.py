@@ -33,7 +33,7 @@ trio.run(main)
 
 HELP = """
 import contextlib, io
-from iris._command import run_command
+from iris.cli.main import run_command
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
     run_command({arguments!r})
 assert "Usage" in shown.getvalue()
@@ -61,7 +61,7 @@ def test_a_node_of_the_local_realm_that_serves_and_asks_loads_no_more(tmp_path: 
 @pytest.mark.parametrize("arguments", [["--help"], ["request", "--help"]], ids=" ".join)
 def test_help_loads_no_bridge_and_no_other_verbs(arguments: list[str]) -> None:
     loaded = modules_after(HELP.format(arguments=arguments))
-    assert loaded.isdisjoint({*HEAVY, "iris._command_keys", "iris.federation.gateway"} - {"click"})
+    assert loaded.isdisjoint({*HEAVY, "iris.cli.keys.keys", "iris.federation.gateway"} - {"click"})
 
 
 def test_the_probe_would_notice() -> None:

@@ -1,14 +1,18 @@
-"""The layers are root folders that install as ``iris.*``: four lists describe them, and the lists must agree."""
+"""The rooms of the house: packages, their size, and the links at the root that show the layers."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_ENTRIES = 14
+LONGEST_FACADE = 40
 LAYERS = {"cluster", "federation", "patterns", "security", "spark_bridge"}
 
 
@@ -17,33 +21,41 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def packages_in_tree() -> set[str]:
-    """Every folder with an ``__init__.py``, as the name it is imported by."""
-    inside = {f"iris.{layer}": ROOT / layer for layer in LAYERS} | {"iris": ROOT / "iris"}
-    return {
-        ".".join([name, *init.parent.relative_to(top).parts])
-        for name, top in inside.items()
-        for init in top.rglob("__init__.py")
+FOLDERS = [path for path in (ROOT / "iris").rglob("*") if path.is_dir() and path.name != "__pycache__"]
+
+
+def test_every_folder_of_the_package_is_a_package() -> None:
+    assert [str(path) for path in FOLDERS if any(path.glob("*.py")) and not (path / "__init__.py").exists()] == []
+
+
+def test_no_folder_has_more_entries_than_a_reader_takes_in_at_a_look() -> None:
+    crowded = {
+        str(path.relative_to(ROOT)): len(entries)
+        for path in [ROOT / "iris", *FOLDERS]
+        if len(entries := [entry for entry in path.iterdir() if not entry.name.startswith("__")]) > MOST_ENTRIES
     }
+    assert crowded == {}
 
 
-def test_every_package_of_the_tree_is_listed_for_the_wheel(project: dict[str, Any]) -> None:
-    assert set(project["tool"]["setuptools"]["packages"]) == packages_in_tree()
+def test_facades_are_short() -> None:
+    inits = [path / "__init__.py" for path in FOLDERS]
+    lengths = {str(init.relative_to(ROOT)): len(init.read_text().splitlines()) for init in inits if init.exists()}
+    assert {name: length for name, length in lengths.items() if length >= LONGEST_FACADE} == {}
 
 
-def test_every_layer_is_mapped_to_its_root_folder(project: dict[str, Any]) -> None:
-    assert project["tool"]["setuptools"]["package-dir"] == {"iris": "iris"} | {
-        f"iris.{layer}": layer for layer in LAYERS
-    }
+def test_the_layers_are_linked_at_the_root() -> None:
+    links = {path.name: str(path.readlink()) for path in ROOT.iterdir() if path.is_symlink()}
+    assert links == {layer: f"iris/{layer}" for layer in LAYERS}
 
 
-def test_every_layer_is_linked_into_the_import_package_by_a_relative_symlink() -> None:
-    links = {path.name: str(path.readlink()) for path in (ROOT / "iris").iterdir() if path.is_symlink()}
-    assert links == {layer: f"../{layer}" for layer in LAYERS}
-
-
-def test_the_type_checker_that_ignores_symlinks_is_told_every_layer(project: dict[str, Any]) -> None:
-    assert {f"iris/{layer}" for layer in LAYERS} <= set(project["tool"]["pyright"]["include"])
+def test_one_class_name_stands_once() -> None:
+    names = [
+        node.name
+        for file in (ROOT / "iris").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted(name for name, count in Counter(names).items() if count > 1) == []
 
 
 def test_extras_name_each_other_only(project: dict[str, Any]) -> None:

@@ -11,18 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = (
-    "iris",
-    "cluster",
-    "federation",
-    "patterns",
-    "security",
-    "spark_bridge",
-    "tests",
-    "benchmarks",
-    "examples",
-    "docs",
-)
+TREES = ("iris", "tests", "benchmarks", "examples", "docs")
 
 
 def python_files(*trees: str) -> list[Path]:
@@ -35,7 +24,7 @@ def python_files(*trees: str) -> list[Path]:
 
 
 def source_files() -> list[Path]:
-    return python_files("iris", "cluster", "federation", "patterns", "security", "spark_bridge")
+    return python_files("iris")
 
 
 def named(path: Path) -> str:
@@ -44,7 +33,7 @@ def named(path: Path) -> str:
 
 def test_the_tree_is_found() -> None:
     assert ROOT / "iris" / "kernel" / "errors.py" in source_files()
-    assert ROOT / "security" / "__init__.py" in source_files()
+    assert ROOT / "iris" / "security" / "__init__.py" in source_files()
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "HACK"])

@@ -36,11 +36,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    layers = ("cluster", "federation", "patterns", "security", "spark_bridge")
-    expected = {f"iris/{file.relative_to(ROOT)}" for layer in layers for file in (ROOT / layer).rglob("*.py")}
-    expected |= {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
-    expected |= {"iris/py.typed"}
-    assert expected <= names
+    expected = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")} | {"iris/py.typed"}
+    assert {name for name in names if ".dist-info/" not in name} == expected
+
+
+def test_the_wheel_and_the_sdist_hold_each_module_once(wheel: Path) -> None:
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
+    assert len(names) == len(set(names))
+    assert not [name for name in names if not name.startswith("iris/")]
 
 
 def test_the_wheel_holds_nothing_that_would_shadow_other_packages(wheel: Path) -> None:
@@ -55,11 +58,11 @@ def test_the_wheel_brings_the_iris_command(wheel: Path) -> None:
 
 
 def test_the_installed_wheel_works_away_from_the_tree(wheel: Path, tmp_path: Path) -> None:
-    """In the tree the layers are found through symlinks; an installation has only what the wheel holds."""
+    """An installation has only what the wheel holds."""
     target = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", str(target)]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
-    program = "import iris, iris.cluster, iris.federation, iris._command; print(iris.__file__)"
+    program = "import iris, iris.cluster, iris.federation, iris.cli.main; print(iris.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(target)}
     run = [sys.executable, "-P", "-c", program]
     done = subprocess.run(run, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)

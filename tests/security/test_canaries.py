@@ -17,8 +17,8 @@ import trio
 
 import iris
 from iris.kernel.errors import IrisError
-from iris.security import container
-from iris.security.noise import CIPHERS, KeyPair, next_key
+from iris.security.files import container
+from iris.security.noise.handshake_state import CIPHERS, KeyPair, next_key
 from iris.security.secret import Secret
 from tests.support.canaries import Canaries
 from tests.support.canary_watch import CanaryWatch
@@ -226,7 +226,7 @@ def test_a_secret_in_what_a_test_reads_of_its_own_output_is_seen(
 
 TALKATIVE = """
 import sys
-from iris.security.noise import KeyPair
+from iris.security.noise.handshake_state import KeyPair
 print(KeyPair(bytes(range(100, 132))).private_bytes().hex(), file=getattr(sys, sys.argv[1]))
 """
 

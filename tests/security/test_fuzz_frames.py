@@ -21,7 +21,7 @@ from benchmarks.fuzz_frames import (
     attack_from_outside,
     attack_node,
 )
-from iris.kernel import kinds
+from iris.kernel.wire import kinds
 
 FRAMES = int(os.environ.get("IRIS_FUZZ_FRAMES", "10000"))
 MESSAGES = int(os.environ.get("IRIS_FUZZ_MESSAGES", "1500"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.segment import SegmentFiles
+from iris.spark_bridge.log.segments import SegmentFiles
 from tests.support.arrivals import make_store, numbered, stored
 from tests.support.bit_flips import make_log
 from tests.support.power_cut import cut_power

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from iris._node import Node
 from iris.kernel.config import Config
 from iris.kernel.errors import RequestTimeout
+from iris.node.node import Node
 from iris.spark_bridge import gaps as gap_books
-from iris.spark_bridge.bridge import open_bridge
 from iris.spark_bridge.gaps import Gap, GapBook, read_gap
-from iris.spark_bridge.member import BridgeMember
-from iris.spark_bridge.retention import Retention
+from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import FakeEvent, make_store, stored
 
@@ -289,7 +289,7 @@ def test_an_append_that_fails_notes_nothing(tmp_path: Path, monkeypatch: pytest.
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("iris.spark_bridge.index.IndexView.put_gap", fail)
+        patch.setattr("iris.spark_bridge.log.index.IndexView.put_gap", fail)
         with pytest.raises(ZeroDivisionError):
             store.append({0: [run(5)]}, now=2)
     assert store.gaps() == []

@@ -13,14 +13,14 @@ import trio
 import iris
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.bridge import open_bridge
-from iris.spark_bridge.client import BridgeClient
+from iris.patterns.tunnel.tunnel import Tunnel
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.datasource.options import SourceOptions
+from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.frame import frame_header
 from iris.spark_bridge.gaps import Gap
-from iris.spark_bridge.options import SourceOptions
-from iris.spark_bridge.reading import to_batches
+from iris.spark_bridge.log.chunk import frame_header
+from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.spark_bridge.test_record_batches import growing_less_than
 

@@ -21,11 +21,11 @@ from pyspark.sql.types import (
 )
 
 from iris.kernel.config import MIB
-from iris.kernel.ids import NodeId
-from iris.kernel.wire import encode_payload, join_payload
-from iris.patterns.values import Sender
-from iris.spark_bridge.arrivals import Part, stored_size
+from iris.kernel.names import NodeId
+from iris.kernel.wire.payload import encode_payload, join_payload
+from iris.patterns.messages import Sender
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.runs import Part, stored_size
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import FakeEvent
 

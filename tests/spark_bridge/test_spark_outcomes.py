@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import iris
-from iris._command import run_command
+from iris.cli.main import run_command
 from tests.support.arrivals import FakeEvent, make_store
 from tests.support.bridges import BridgeProcess, forget, publish
 

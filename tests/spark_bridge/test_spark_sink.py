@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- everybody calls it so
 import iris
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge import foreach_batch
-from iris.spark_bridge.inline_sink import publish_inline
+from iris.spark_bridge.datasource.inline_sink import publish_inline
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from pyspark.sql import DataFrame, SparkSession
 
 import iris
-from iris._command import run_command
+from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import iris
-import iris._opening
-import iris.patterns.pubsub
-import iris.patterns.serving
+import iris.node.open
+import iris.patterns.pubsub.pubsub
+import iris.patterns.service.server
 from iris.patterns.counters import PatternStatistics
-from iris.patterns.member import Membership
-from iris.patterns.subscription import Subscription
+from iris.patterns.pubsub.subscribe.subscription import Subscription
+from iris.patterns.service.worker_pool import Membership
 
 
 def check_pattern(pattern: PatternStatistics) -> None:
@@ -84,9 +84,9 @@ def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         subscriptions.append(Subscription(*arguments, **options))
         return subscriptions[-1]
 
-    monkeypatch.setattr(iris._opening, "Node", open_node)
-    monkeypatch.setattr(iris.patterns.serving, "Membership", join)
-    monkeypatch.setattr(iris.patterns.pubsub, "Subscription", subscribe)
+    monkeypatch.setattr(iris.node.open, "Node", open_node)
+    monkeypatch.setattr(iris.patterns.service.server, "Membership", join)
+    monkeypatch.setattr(iris.patterns.pubsub.pubsub, "Subscription", subscribe)
     yield
     for node in nodes:
         check_node(node)

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from iris.kernel.ids import NodeId
-from iris.kernel.wire import Payload, payload_size
-from iris.patterns.beginnings import Milestones
-from iris.patterns.values import Sender
-from iris.spark_bridge.frame import Chunk
-from iris.spark_bridge.lmdb_store import LmdbStore
-from iris.spark_bridge.opening import open_store
+from iris.kernel.names import NodeId
+from iris.kernel.wire.payload import Payload, payload_size
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest.start_offsets import Milestones
+from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.lmdb_store import LmdbStore
+from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.schema import decode_events
-from iris.spark_bridge.segment import SEGMENT_BYTES, Disk
-from iris.spark_bridge.store import Store
 
 PUBLISHER = "ab" * 16
 

@@ -9,14 +9,17 @@ from typing import Final, cast, final
 import trio
 
 import iris
-from iris.cluster.gossip import Claim, Evidence
-from iris.cluster.mesh import Mesh
-from iris.kernel import kinds, wire
+from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.swim.gossip import Claim, Evidence
+from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.ids import NodeId
-from iris.kernel.wire import FRAME_OVERHEAD, Message, encode_batch
-from iris.patterns import event_tree, relay
-from iris.patterns.durable_names import sign_record
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.header import FRAME_OVERHEAD
+from iris.patterns.multicast import tree as relay
+from iris.patterns.pubsub.interest.durable_names import sign_record
+from iris.patterns.pubsub.tree import topology as event_tree
 
 MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
 """Bytes of the largest frame that a node with the usual limits takes."""

@@ -14,9 +14,9 @@ import trio
 
 import iris
 import iris.testing
-from iris._command import run_command
-from iris._command_connection import Connection
-from iris.kernel.background import open_background
+from iris.cli.connection import Connection
+from iris.cli.main import run_command
+from iris.kernel.tasks.background import open_background
 
 Company = Callable[[iris.Node], Awaitable[None]]
 """What a member does while the verb runs."""

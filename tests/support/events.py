@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from iris.patterns.events import Event
-from iris.patterns.subscription import Subscription
+from iris.patterns.pubsub.subscribe.events import Event
+from iris.patterns.pubsub.subscribe.subscription import Subscription
 from tests.support.meshes import MeshNode
 
 

@@ -16,8 +16,8 @@ from typing import Final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.nng import NngTransport
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.port import Outgoing
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

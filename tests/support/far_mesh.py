@@ -12,9 +12,9 @@ from typing import Final
 
 import trio
 
-from iris.cluster.mesh import open_mesh
+from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
-from iris.kernel.nng import NngTransport
+from iris.kernel.transport.network import NngTransport
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

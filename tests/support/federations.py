@@ -15,9 +15,9 @@ import iris
 import iris.testing
 from iris.federation.gateway import Gateway, open_gateway
 from iris.federation.policy import Policy
-from iris.security.certificate import issue_certificate
-from iris.security.credential import Credential
-from iris.security.signing import SigningKey
+from iris.security.identity.certificate import issue_certificate
+from iris.security.identity.credential import Credential
+from iris.security.identity.signing import SigningKey
 from iris.testing import Network, Rights
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.ids import NodeId
-from iris.kernel.link import Link
-from iris.kernel.wire import BatchDecoder, Message
+from iris.kernel.link.link import Link
+from iris.kernel.names import NodeId
+from iris.kernel.wire.codec import BatchDecoder, Message
 
 NODE = NodeId("ab" * 16)
 SMALL = Config(max_payload=1000, batch_bytes=1000, link_bytes=10_000)

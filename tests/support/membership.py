@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 from random import Random
 
-from iris.cluster.effects import Changed, Effect, Send
-from iris.cluster.gossip import Claim, Evidence, Update, encode_update, updates_untrusted
-from iris.cluster.records import MemberState, NodeRecord
-from iris.cluster.swim import Swim
-from iris.kernel import kinds
+from iris.cluster.swim.context import Changed, Effect, Send
+from iris.cluster.swim.gossip import Claim, Evidence, Update, encode_update, updates_untrusted
+from iris.cluster.swim.records import MemberState, NodeRecord
+from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
-from iris.kernel.ids import NodeId
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 
 
 def node(number: int) -> NodeId:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from iris.cluster.peer import Peer
-from iris.kernel.wire import Message
+from iris.cluster.mesh.peer import Peer
+from iris.kernel.wire.codec import Message
 from tests.support.meshes import Fleet, MeshNode
 
 MARK = 0x7E

@@ -13,24 +13,24 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, open_mesh
-from iris.cluster.peer import Peer
-from iris.cluster.site_order import AtSite
-from iris.kernel.background import open_background
+from iris.cluster.balancing.locality import AtSite
+from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
-from iris.kernel.ids import NodeId
-from iris.kernel.memory import MemoryNetwork, MemoryTransport
-from iris.kernel.wire import largest_frame
-from iris.patterns.broadcast import Broadcasts
+from iris.kernel.names import NodeId
+from iris.kernel.tasks.background import open_background
+from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport
+from iris.kernel.wire.header import largest_frame
 from iris.patterns.counters import PatternStatistics, Tally
-from iris.patterns.member import Membership
-from iris.patterns.pubsub import PubSub
-from iris.patterns.relays import Relays
-from iris.patterns.requests import Requests
-from iris.patterns.service import Limits, Service
-from iris.patterns.serving import Serving
-from iris.patterns.subscription import Subscription
-from iris.security.rights import Rights
+from iris.patterns.multicast.broadcast import Broadcasts
+from iris.patterns.multicast.relay import Relays
+from iris.patterns.pubsub.pubsub import PubSub
+from iris.patterns.pubsub.subscribe.subscription import Subscription
+from iris.patterns.request.requests import Requests
+from iris.patterns.service.server import Serving
+from iris.patterns.service.service import Limits, Service
+from iris.patterns.service.worker_pool import Membership
+from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.realms import WALL, TestRealm
 

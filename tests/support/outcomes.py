@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from iris._demo_data import CarrierFigures
-from iris._demo_outcome import Outcome
+from iris.demo.checks import Outcome
+from iris.demo.data import CarrierFigures
 
 SHA = "ab" * 32
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from iris.spark_bridge.lmdb_store import LmdbStore
-from iris.spark_bridge.segment import FileSystem
+from iris.spark_bridge.log.lmdb_store import LmdbStore
+from iris.spark_bridge.log.segments import FileSystem
 from tests.support.arrivals import FakeEvent, make_store, numbered, stored
 
 SEGMENT = 16_384

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from iris.kernel.ids import Entropy, NodeId
-from iris.security.certificate import issue_certificate, issue_delegation, node_digits
-from iris.security.identity import NodeIdentity
-from iris.security.noise import KeyPair
-from iris.security.rights import Rights
-from iris.security.signing import SigningKey
+from iris.kernel.names import Entropy, NodeId
+from iris.security.identity.certificate import issue_certificate, issue_delegation, node_digits
+from iris.security.identity.identity import NodeIdentity
+from iris.security.identity.permissions import Rights
+from iris.security.identity.signing import SigningKey
+from iris.security.noise.handshake_state import KeyPair
 
 WALL = 1_800_000_000.0
 DAY = 86_400.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iris.kernel.config import Config
-from iris.security.handshake import Established, Initiator, Responder
-from iris.security.identity import NodeIdentity, PeerIdentity
-from iris.security.session import Session
-from iris.security.suite import Suite
+from iris.security.channel.handshake import Established, Initiator, Responder
+from iris.security.channel.session import Session
+from iris.security.identity.identity import NodeIdentity, PeerIdentity
+from iris.security.noise.suites import Suite
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 
 INITIATOR_INDEX = 0x01020304

@@ -6,12 +6,13 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from iris.cluster.site_directory import SiteDirectory, exports_of
-from iris.cluster.site_messages import COMPANION, Export, Hop
+from iris.cluster.directory.directory import SiteDirectory, exports_of
+from iris.cluster.directory.messages import COMPANION, Export, Hop
 from iris.federation.advertising import Advertising
-from iris.kernel import kinds, wire
-from iris.kernel.ids import NodeId
-from iris.kernel.wire import Message
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
 
 
 class Site:

@@ -12,13 +12,14 @@ from typing import Any
 import trio
 from hypothesis import strategies as st
 
-from iris.kernel import kinds, wire
+from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.ids import NodeId
-from iris.patterns.beginnings import Beginnings, Milestones
-from iris.patterns.events import Event, Run
-from iris.patterns.subscription import Overflow, Subscription
-from iris.patterns.values import Sender
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest.start_offsets import Beginnings, Milestones
+from iris.patterns.pubsub.subscribe.events import Event, Run
+from iris.patterns.pubsub.subscribe.subscription import Overflow, Subscription
 from tests.support.meshes import check_subscription
 
 PUBLISHERS = [Sender("shop", NodeId(letter * 32)) for letter in "ab"]

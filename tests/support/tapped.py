@@ -8,8 +8,8 @@ from typing import final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.nng import NngTransport
-from iris.kernel.transport import ConnectionObserver, Incoming, Outgoing, Permit
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.port import ConnectionObserver, Incoming, Outgoing, Permit
 
 
 @final

@@ -9,8 +9,8 @@ from typing import Final
 import trio
 
 from iris.kernel.config import KIB, Config
-from iris.kernel.nng import NngTransport
-from iris.kernel.transport import Outgoing, Transport
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.port import Outgoing, Transport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
 

@@ -21,11 +21,11 @@ from typing import Final
 import trio
 
 import iris
-from iris.security.certificate import issue_certificate
-from iris.security.credential import GATE_SECRET_SIZE, Credential
-from iris.security.credential_file import save_credential
-from iris.security.rights import Rights
-from iris.security.signing import SigningKey
+from iris.security.files.credential_file import save_credential
+from iris.security.identity.certificate import issue_certificate
+from iris.security.identity.credential import GATE_SECRET_SIZE, Credential
+from iris.security.identity.permissions import Rights
+from iris.security.identity.signing import SigningKey
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _DAY: Final = 86_400.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from iris.kernel import kinds
 from iris.kernel.config import Config
-from iris.kernel.wire import Message
-from iris.patterns.tunnel_machine import TunnelMachine
-from iris.patterns.tunnel_states import State
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import Message
+from iris.patterns.tunnel.machine import TunnelMachine
+from iris.patterns.tunnel.states import State
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=12_000)
 """Limits small enough that a few messages reach them."""

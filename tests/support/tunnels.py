@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 import trio
 
-from iris.kernel.bulk import BulkSource
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.ids import NodeId
-from iris.kernel.wakeup import Wakeup
-from iris.kernel.wire import MAX_MESSAGES, BatchDecoder, Message, encode_batch
-from iris.patterns.tunnel import Tunnel
-from iris.patterns.tunnel_end import TunnelEnd
-from iris.patterns.tunnel_messages import Opening, Refusal
-from iris.patterns.tunnel_table import TunnelTable
-from iris.patterns.values import Sender
+from iris.kernel.link.bulk import BulkSource
+from iris.kernel.names import NodeId
+from iris.kernel.tasks.wakeup import Wakeup
+from iris.kernel.wire.codec import MAX_MESSAGES, BatchDecoder, Message, encode_batch
+from iris.patterns.messages import Sender
+from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.messages import Opening, Refusal
+from iris.patterns.tunnel.table import TunnelTable
+from iris.patterns.tunnel.tunnel import Tunnel
 
 FRAME = 64 * 1024
 

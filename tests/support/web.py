@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 from iris.kernel.config import MIB
-from iris.kernel.transport import Outgoing
-from iris.kernel.web import PULL, Asking, Messages
-from iris.kernel.wire import FRAME_OVERHEAD
+from iris.kernel.transport.port import Outgoing
+from iris.kernel.transport.websocket import PULL, Asking, Messages
+from iris.kernel.wire.header import FRAME_OVERHEAD
 
 HERE = "ws://127.0.0.1:0/iris"
 LARGEST = MIB + FRAME_OVERHEAD

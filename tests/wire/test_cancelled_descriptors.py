@@ -12,8 +12,8 @@ import trio
 
 import iris
 import iris.testing
-from iris._environment import Environment
-from iris._opening import open_node
+from iris.node.environment import Environment
+from iris.node.open import open_node
 from tests.support.federations import echo
 
 HERE = "tcp://127.0.0.1:0"

@@ -12,10 +12,10 @@ import trio
 
 import iris
 import iris.testing
-from iris._environment import Environment
-from iris._opening import open_node
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
+from iris.node.environment import Environment
+from iris.node.open import open_node
 from tests.support.federations import echo
 
 WEB = "ws://127.0.0.1:0/iris"

@@ -57,9 +57,9 @@ def _watch_passphrases(module: Any, tell: Tell, tell_passphrase: Tell) -> Undo:
 
 WATCHED: dict[str, Callable[[Any, Tell, Tell], Undo]] = {
     "iris.security.secret": _watch_secrets,
-    "iris.security.noise": lambda module, tell, _: _watch_constructor(module.KeyPair, tell),
-    "iris.security.signing": lambda module, tell, _: _watch_constructor(module.SigningKey, tell),
-    "iris.security.container": _watch_passphrases,
+    "iris.security.noise.handshake_state": lambda module, tell, _: _watch_constructor(module.KeyPair, tell),
+    "iris.security.identity.signing": lambda module, tell, _: _watch_constructor(module.SigningKey, tell),
+    "iris.security.files.container": _watch_passphrases,
 }
 """Where secrets are made: given the module, and whom to tell of secrets and passphrases, each returns its undoing."""
 

@@ -1,0 +1,1 @@
+"""``iris bench``: measures a cluster of processes on this machine."""

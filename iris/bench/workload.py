@@ -1,0 +1,294 @@
+"""What all measurements share: the clock, the end mark, the loops of sources, percentiles.
+
+A stream ends with a message of another size than the rest; it says how many were sent.  The clock is
+``time.perf_counter_ns``, which on Linux is one clock for all processes of a machine, so ages need no synchronizing.
+
+Iris's part in each measurement, for nodes that are up already.
+
+``iris bench`` measures a user's network with it, and ``make bench`` this machine, beside other systems.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter, perf_counter_ns
+from typing import Protocol, final
+
+import trio
+
+import iris
+from iris.bench.cases import Case
+from iris.kernel.names import NodeId
+
+WARM_UP = 0.1
+"""Seconds that a source works before its figures count."""
+
+BURST = 64
+"""Messages that a source sends between two looks at the clock."""
+
+TIMER = 1_500_000
+"""Nanoseconds by which a timer may be late: event loops count whole milliseconds, and the machine wakes them."""
+
+_COUNT = struct.Struct("<Q")
+MARK_SIZE = _COUNT.size
+
+
+class Task(Protocol):
+    """What one end of a measurement has to do, and whom it tells what it found."""
+
+    @property
+    def case(self) -> Case:
+        """The work."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long the source works."""
+        ...
+
+    def finish(self, **figures: float) -> None:
+        """Say what was measured."""
+        ...
+
+
+def end_mark(sent: int) -> bytes:
+    """Return the message that ends a stream of ``sent`` messages."""
+    return _COUNT.pack(sent)
+
+
+def stamp_at(moment: int, size: int) -> bytes:
+    """Return a payload of ``size`` bytes that carries the ``perf_counter_ns`` time ``moment``."""
+    return _COUNT.pack(moment).ljust(size, b".")
+
+
+def finish_stream(task: Task, received: int, started: float, mark: bytes) -> None:
+    """Report a sink's share of a stream.  ``started`` is the time of its first message, which is not in the rate."""
+    elapsed = perf_counter() - started
+    (sent,) = _COUNT.unpack(mark)
+    rate = max(0, received - 1) / elapsed
+    task.finish(rate=rate, throughput=rate * task.case.size / 2**20, lost=sent - received)
+
+
+class Ages:
+    """How old messages are when they are delivered."""
+
+    def __init__(self) -> None:
+        self._ages: list[int] = []
+
+    def note(self, payload: bytes | memoryview) -> None:
+        """Note the age of one message that was made by ``stamp_at``."""
+        now = perf_counter_ns()
+        self._ages.append(now - _COUNT.unpack_from(payload)[0])
+
+    def finish(self, task: Task, mark: bytes) -> None:
+        """Report the percentiles, without the first tenth, which warms up."""
+        (sent,) = _COUNT.unpack(mark)
+        counted = self._ages[len(self._ages) // 10 :]
+        figures = {name: value / 1000 for name, value in percentiles(counted).items()}
+        task.finish(lost=sent - len(self._ages), **figures)
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Return p50, p90, p99 and p99.9 of ``values``: the nearest rank, so that each is a value that occurred."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    ranks = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    return {name: float(ordered[min(last, math.ceil(rank * len(ordered)) - 1)]) for name, rank in ranks.items()}
+
+
+async def send_stream(task: Task, send: Callable[[bytes], Awaitable[object]]) -> None:
+    """Send payloads as fast as ``send`` accepts them for the time of the task, then the end mark."""
+    payload = bytes(task.case.size)
+    sent = 0
+    end = perf_counter() + task.seconds
+    while perf_counter() < end:
+        for _ in range(BURST):
+            await send(payload)
+        sent += BURST
+    await send(end_mark(sent))
+
+
+def send_stream_nowait(task: Task, send: Callable[[bytes], object]) -> None:
+    """The same as ``send_stream`` for a ``send`` that blocks."""
+    payload = bytes(task.case.size)
+    sent = 0
+    end = perf_counter() + task.seconds
+    while perf_counter() < end:
+        for _ in range(BURST):
+            send(payload)
+        sent += BURST
+    send(end_mark(sent))
+
+
+async def send_paced(
+    task: Task, send: Callable[[bytes], Awaitable[object]], sleep: Callable[[float], Awaitable[object]]
+) -> None:
+    """Send payloads at the pace of the case, then the end mark.
+
+    Each carries the time at which it was due, not the time at which it was sent: a system that holds up its source
+    makes the messages older, as its users would see it.  Only the lateness of the timer is not counted, and no more
+    than a timer has by itself: one that is later had to wait for what the system did in the same thread.
+    """
+    count = max(200, int(task.case.pace * task.seconds))
+    interval = 1e9 / task.case.pace
+    begin = woken = perf_counter_ns() + 1_000_000
+    for number in range(count):
+        due = begin + int(number * interval)
+        ahead = due - perf_counter_ns()
+        if ahead > 0:
+            await sleep(ahead / 1e9)
+            woken = min(perf_counter_ns(), due + TIMER)
+        await send(stamp_at(max(due, woken), task.case.size))
+    await send(end_mark(count))
+
+
+class Latencies:
+    """Round trips of one source, asked by any number of clients at the same time."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._seconds: list[float] = []
+        self._begin = perf_counter() + WARM_UP
+        self._end = self._begin + task.seconds
+
+    async def client(self, ask: Callable[[bytes], Awaitable[object]]) -> None:
+        """Ask again and again until the time is over and there is at least one answer to report."""
+        payload = bytes(self._task.case.size)
+        seconds = self._seconds
+        before = perf_counter()
+        while before < self._end or not seconds:
+            await ask(payload)
+            after = perf_counter()
+            if before >= self._begin:
+                seconds.append(after - before)
+            before = after
+
+    def client_nowait(self, ask: Callable[[bytes], object]) -> None:
+        """The same as ``client`` for an ``ask`` that blocks."""
+        payload = bytes(self._task.case.size)
+        before = perf_counter()
+        while before < self._end or not self._seconds:
+            ask(payload)
+            after = perf_counter()
+            if before >= self._begin:
+                self._seconds.append(after - before)
+            before = after
+
+    def finish(self) -> None:
+        """Report the rate and the percentiles."""
+        figures = {name: value * 1e6 for name, value in percentiles(self._seconds).items()}
+        self._task.finish(rate=len(self._seconds) / self._task.seconds, **figures)
+
+
+async def count_events(node: iris.Node, topic: str, task: Task, ready: Callable[[], None]) -> None:
+    """Count events until the end mark; ``ready`` is called when none will be missed."""
+    async with node.subscribe(topic, overflow="wait") as events:
+        ready()
+        received = 0
+        started = 0.0
+        async for event in events:
+            if len(event.payload) == MARK_SIZE:
+                finish_stream(task, received, started, event.payload)
+                return
+            if not received:
+                started = perf_counter()
+            received += 1
+
+
+async def publish_events(node: iris.Node, topic: str, task: Task) -> None:
+    """Publish as fast as it goes."""
+    await send_stream(task, lambda payload: node.publish(topic, payload))
+
+
+async def age_events(node: iris.Node, topic: str, task: Task, ready: Callable[[], None]) -> None:
+    """Note how old events are, until the end mark."""
+    ages = Ages()
+    async with node.subscribe(topic) as events:
+        ready()
+        async for event in events:
+            if len(event.payload) == MARK_SIZE:
+                ages.finish(task, event.payload)
+                return
+            ages.note(event.payload)
+
+
+async def publish_paced(node: iris.Node, topic: str, task: Task) -> None:
+    """Publish at the pace of the case."""
+    await send_paced(task, lambda payload: node.publish(topic, payload), trio.sleep)
+
+
+async def echo(request: iris.Request) -> object:
+    """Answer with the payload."""
+    return request.payload
+
+
+async def ask(node: iris.Node, cluster: str, task: Task, *, prefer: str | None = None) -> None:
+    """Ask with as many requests under way as the case says."""
+    latencies = Latencies(task)
+    member = None if prefer is None else NodeId(prefer)
+
+    async def request(payload: bytes) -> object:
+        return await node.request(cluster, payload, prefer=member)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(task.case.concurrency):
+            nursery.start_soon(latencies.client, request)
+    latencies.finish()
+
+
+async def receive_bulk(tunnel: iris.Tunnel, task: Task) -> None:
+    """Take pieces until the end mark."""
+    await tunnel.receive()
+    received = 1
+    started = perf_counter()
+    async for payload in tunnel:
+        if len(payload) == MARK_SIZE:
+            finish_stream(task, received, started, payload)
+            return
+        received += 1
+
+
+@final
+class BroadcastCount:
+    """Counts broadcasts until the end mark."""
+
+    def __init__(self, task: Task) -> None:
+        self.ended = trio.Event()
+        self._task = task
+        self._received = 0
+        self._started = 0.0
+
+    def note(self, payload: bytes) -> None:
+        """Take one broadcast."""
+        if len(payload) == MARK_SIZE:
+            finish_stream(self._task, self._received, self._started, payload)
+            self.ended.set()
+        elif not self._received:
+            self._started = perf_counter()
+        self._received += 1
+
+
+async def broadcast(node: iris.Node, cluster: str, task: Task) -> None:
+    """Broadcast as fast as it goes."""
+    await send_stream(task, lambda payload: node.broadcast(cluster, payload))
+
+
+async def shake_hands(node: iris.Node, addresses: Sequence[str], task: Task) -> None:
+    """Connect as nodes do when a connection broke: TCP, a full handshake, the first word under the new session."""
+    latencies = Latencies(task)
+    mesh = node._parts.mesh
+
+    async def connect(_: bytes) -> None:
+        peer = await mesh.connect(addresses)
+        await mesh.barrier(peer.node)  # its answer shows that the other end has finished, too
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(task.case.concurrency):
+            nursery.start_soon(latencies.client, connect)
+    latencies.finish()
+
+
+UNLIMITED = iris.Config(handshake_rate=1e6, handshake_burst=1_000_000, half_open_per_address=1024)
+"""For a node that all come to from one address: such a one may otherwise begin 50 handshakes a second."""

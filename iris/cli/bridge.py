@@ -1,0 +1,139 @@
+"""``iris bridge``: store events durably, for Spark to read; its sub-verbs look at what is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import click
+
+from iris.cli.bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
+from iris.cli.connection import Connection, Interruption, connected, run_until_interrupted
+from iris.cli.terminal import POSITIVE, note
+from iris.patterns.pubsub.interest import MAX_SHARDS
+
+HOUR = 3600.0
+MIB = 1024 * 1024
+
+
+@click.group(invoke_without_command=True)
+@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="What to store; may be repeated.")
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="NAME",
+    help="Join this cluster and store its broadcasts and tunnels; may be repeated.",
+)
+@click.option(
+    "--data",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where to store it; the directory belongs to this bridge alone.",
+)
+@click.option("--name", default="bridge", show_default=True, metavar="NAME", help="The cluster that readers name.")
+@click.option("--member", metavar="NAME", help="Tells the members of one bridge apart.")
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    type=click.IntRange(0),
+    default=(0,),
+    show_default=True,
+    help="Number of a shard of this member; may be repeated.",
+)
+@click.option(
+    "--of",
+    type=click.IntRange(1, MAX_SHARDS),
+    metavar="N",
+    help="Divide the events with other members: the bridge has shards 0 to N-1, each event belongs to one.",
+)
+@click.option(
+    "--reader",
+    "readers",
+    multiple=True,
+    metavar="CLUSTER",
+    help="May read all that is stored, and others nothing; may be repeated. (Everybody what it may subscribe to.)",
+)
+@click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
+@click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
+@click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
+@click.option(
+    "--staged-mib",
+    type=POSITIVE,
+    metavar="N",
+    help="What each cluster may have written by Spark and not committed (4096); all together four times as much.",
+)
+@connected
+@click.pass_context
+def bridge(
+    context: click.Context,
+    /,
+    connection: Connection,
+    topics: tuple[str, ...],
+    clusters: tuple[str, ...],
+    directory: Path | None,
+    name: str,
+    member: str | None,
+    shards: tuple[int, ...],
+    of: int | None,
+    readers: tuple[str, ...],
+    keep_hours: float | None,
+    keep_mib: float | None,
+    keep_unread: bool,
+    staged_mib: float | None,
+) -> int:
+    """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
+
+    An event that was published with confirmation is on the disk when its publisher hears so. While the bridge is
+    stopped, confirmed events wait for it; "iris bridge forget" ends that. Spark reads the events with
+    spark.readStream.format("iris").
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    if not topics and not clusters:
+        raise click.UsageError("a bridge stores the events of topics: give --topic")
+    if directory is None:
+        raise click.UsageError("a bridge keeps its log in a directory: give --data")
+    with needing_spark():
+        from iris.spark_bridge.log import Retention
+        from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
+    retention = Retention(
+        max_age=None if keep_hours is None else keep_hours * HOUR,
+        max_bytes=None if keep_mib is None else int(keep_mib * MIB),
+        keep_unread=keep_unread,
+    )
+
+    config = BRIDGE_CONFIG
+    if staged_mib is not None:
+        staged = math.ceil(staged_mib * MIB)
+        config = dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
+
+    async def store(interruption: Interruption) -> None:
+        async with (
+            connection.open(name, config) as node,
+            open_bridge(
+                node,
+                topics=topics,
+                directory=directory,
+                clusters=clusters,
+                name=name,
+                shards=shards,
+                of=of,
+                member=member,
+                readers=readers or None,
+                retention=retention,
+            ) as opened,
+        ):
+            note(f"{node.id} serves {name} and stores {', '.join((*topics, *clusters))} in {directory}")
+            await interruption.wait()
+        counters = opened.statistics()
+        note(f"{counters.stored} events stored, {counters.repeats} repeats left out, {counters.missed} missed")
+
+    return run_until_interrupted(store)
+
+
+for _verb in (status, tail, replay, verify, trim, drop, transfer, forget):
+    bridge.add_command(_verb)

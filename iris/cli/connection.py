@@ -1,0 +1,282 @@
+"""What verbs that open a node share: the options of a connection, and running until done or interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar, final
+
+import click
+import trio
+
+import iris
+from iris.cli.terminal import passphrase_of_environment
+from iris.cluster.mesh import TurnedAway
+from iris.security.files import CredentialWatch
+
+_log: Final = logging.getLogger("iris")
+
+_PATIENCE: Final = 10.0
+"""Seconds for which warnings may turn out to be part of an error; whoever waits longer has to be told."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How the node of this process is reached and what it may do."""
+
+    credential: Path | None
+    seeds: tuple[str, ...]
+    listen: tuple[str, ...]
+    site: str | None
+    dial_only: bool = False
+    dial_networks: tuple[str, ...] = ()
+    prefer_site: str | Mapping[str, int] | None = None
+
+    @contextlib.asynccontextmanager
+    async def open(self, name: str | None = None, config: iris.Config | None = None) -> AsyncGenerator[iris.Node]:
+        """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential.
+
+        With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
+        """
+        async with (
+            self._explained() as held,
+            iris.open_node(
+                None if self.credential else name,
+                credential=self._credential(),
+                seeds=self.seeds,
+                listen=self.listen,
+                site=self.site,
+                prefer_site=self.prefer_site,
+                dial_only=self.dial_only,
+                dial_networks=self.dial_networks,
+                config=config,
+            ) as node,
+        ):
+            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")
+            links, clusters = len(node.statistics().links), ", ".join(node.clusters())
+            _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
+            try:
+                yield node
+            except iris.NoSuchCluster as error:
+                if not node.statistics().links and held.met(TurnedAway):
+                    raise iris.ConfigError(self._wrong_realm(node)) from None
+                held.forget(str(error))
+                raise
+            finally:
+                statistics = node.statistics()
+                for field in dataclasses.fields(statistics):
+                    _log.debug("%s: %s", field.name, getattr(statistics, field.name))
+
+    @contextlib.asynccontextmanager
+    async def _explained(self) -> AsyncGenerator[_HeldBack]:
+        """Hold back warnings of the first seconds, so that a credential of another realm is one error and no riddle."""
+        held = _HeldBack()
+        if self.credential is not None:
+            _log.addFilter(held)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(held.release_later)
+                yield held
+                nursery.cancel_scope.cancel()
+        finally:
+            _log.removeFilter(held)
+            held.release()
+
+    def _wrong_realm(self, node: iris.Node) -> str:
+        return (
+            f"credential {self.credential}: the nodes at {', '.join(self.seeds) or 'its seeds'} are not of its realm, "
+            f"{node.realm}, or have changed their gate secret: give a credential that was issued or refreshed there "
+            "('iris keys show' tells the realm of each)"
+        )
+
+    def _credential(self) -> CredentialWatch | Path | None:
+        """Return the file of the credential, which the node watches: keys rotate without a restart."""
+        passphrase = passphrase_of_environment()
+        if self.credential is None or passphrase is None:
+            return self.credential
+        return CredentialWatch(self.credential, passphrase=passphrase)
+
+
+@final
+class _HeldBack(logging.Filter):
+    """Warnings of a node that looks for others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: list[logging.LogRecord] = []
+        self._open = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take a warning, until they are released."""
+        if self._open or record.levelno != logging.WARNING:
+            return True
+        self._records.append(record)
+        return False
+
+    async def release_later(self) -> None:
+        """Let them go when a request that finds nobody would have ended."""
+        await trio.sleep(_PATIENCE)
+        self.release()
+
+    def release(self) -> None:
+        """Let them go, and all that come."""
+        self._open = True
+        for record in self._records:
+            _log.handle(record)
+        self._records.clear()
+
+    def met(self, kind: type[Exception]) -> bool:
+        """Tell whether a warning was of an error of this kind; then all of them are forgotten."""
+        met = any(isinstance(about, kind) for record in self._records for about in _about(record))
+        if met:
+            self._records.clear()
+        return met
+
+    def forget(self, text: str) -> None:
+        """Forget the warnings of what an error says as well."""
+        self._records = [
+            record
+            for record in self._records
+            if not _about(record) or any(str(it) not in text for it in _about(record))
+        ]
+
+
+def _about(record: logging.LogRecord) -> tuple[object, ...]:
+    """Return what a warning is about."""
+    return record.args if isinstance(record.args, tuple) else ()
+
+
+def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, int] | None:
+    """Read ``--prefer-site``: the name of one site, or a priority for each of several."""
+    if not given or (len(given) == 1 and "=" not in given[0]):
+        return given[0] if given else None
+    order: dict[str, int] = {}
+    for text in given:
+        name, _sign, priority = text.partition("=")
+        if not (priority.isascii() and priority.isdigit()) or name in order:
+            raise click.BadParameter(f"{text!r}: use one NAME, or NAME=N for each of several sites, N from 1 to 16")
+        order[name] = int(priority)
+    return order
+
+
+def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
+    """Give ``verb`` the options of a connection, and the connection as its first argument."""
+
+    @click.option(
+        "--credential",
+        type=click.Path(path_type=Path),
+        envvar="IRIS_CREDENTIAL",
+        metavar="FILE",
+        help="Credential of a realm; without one, the local realm of this user.",
+    )
+    @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
+    @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
+    @click.option("--site", metavar="NAME", help="The site of this node.")
+    @click.option(
+        "--prefer-site",
+        multiple=True,
+        metavar="NAME[=N]",
+        callback=_read_order,
+        help="The site that is asked before all others; or, repeated, with priorities: 1 is asked first, 16 last.",
+    )
+    @click.option(
+        "--dial-only",
+        is_flag=True,
+        help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
+    )
+    @click.option(
+        "--dial-networks",
+        multiple=True,
+        metavar="CIDR",
+        help="Connect to IP addresses in this network only, whoever names them; may be repeated.",
+    )
+    @functools.wraps(verb)
+    def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(Connection)}
+        if given["prefer_site"] is not None and given["site"] is None:
+            raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
+        return verb(Connection(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
+
+    return with_connection
+
+
+@final
+class Interruption:
+    """The first SIGINT or SIGTERM, for verbs that serve others: they end in order when it comes.
+
+    Until the work waits for it, it cancels the work, which is not up yet.
+    """
+
+    def __init__(self) -> None:
+        self.scope: Final = trio.CancelScope()
+        """Of the work."""
+        self._come = trio.Event()
+        self._awaited = False
+
+    async def wait(self) -> None:
+        """Wait for it; the work goes on then, and has to end."""
+        self._awaited = True
+        await self._come.wait()
+
+    def come(self) -> None:
+        """It has come."""
+        if self._awaited:
+            self._come.set()
+        else:
+            self.scope.cancel()
+
+
+def run_until_done(work: Callable[[], Awaitable[int | None]], *, endless: bool = False) -> int:
+    """Run ``work`` and return its exit status.
+
+    The first SIGINT or SIGTERM cancels it: its node says goodbye.  The second ends the process at once.  Interrupted
+    work has the status 128 + signal, or 0 if it is ``endless``: then an interruption is its proper end.
+    """
+
+    async def work_alone(_: Interruption) -> int | None:
+        return await work()
+
+    return trio.run(_supervise, work_alone, endless)
+
+
+def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> int:
+    """Run ``work``, which serves others until it is interrupted, and return its exit status.
+
+    The first SIGINT or SIGTERM lets it end in order: what it has begun for others is finished, within
+    ``Config.drain_timeout``, and its node says goodbye.  The second ends the process at once, with 128 + signal.
+    """
+    return trio.run(_supervise, work, True)
+
+
+async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endless: bool) -> int:
+    status: int | None = None
+    received: list[int] = []
+    interruption = Interruption()
+
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                if received:
+                    os._exit(128 + number)
+                received.append(number)
+                interruption.come()
+
+    async with trio.open_nursery() as watcher:
+        with interruption.scope:
+            await watcher.start(watch)
+            status = await work(interruption)
+        watcher.cancel_scope.cancel()
+    if received:
+        return 0 if endless else 128 + received[0]
+    return status or 0

@@ -1,0 +1,1 @@
+"""``iris keys``: realms, credentials, bundles, revocation lists."""

@@ -1,0 +1,193 @@
+"""The ``iris`` command: finds the verb, and turns every error into one line and an exit status.
+
+Status 0: done; 1: it failed and the line says why; 2: the command line or the configuration is wrong; 130 and 143:
+interrupted by Ctrl-C or SIGTERM before it was done.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import cast, final
+
+import click
+
+from iris.cli.printable import PrintableFormatter, printable
+from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.unexpected import note_unexpected
+
+VERBS = {
+    "demo": "iris.demo.command",
+    "run": "iris.cli.run",
+    "request": "iris.cli.messaging",
+    "broadcast": "iris.cli.messaging",
+    "survey": "iris.cli.messaging",
+    "pub": "iris.cli.messaging",
+    "sub": "iris.cli.messaging",
+    "tunnel": "iris.cli.messaging",
+    "nodes": "iris.cli.nodes",
+    "bridge": "iris.cli.bridge",
+    "gateway": "iris.cli.gateway",
+    "keys": "iris.cli.keys.keys",
+    "bench": "iris.bench.command",
+}
+"""The module of each verb, imported when the verb is used: the bridge needs Spark's packages, the rest do not."""
+
+SUMMARIES = {
+    "demo": "See every pattern at work: an airport, with Spark.",
+    "run": "Be a member of a cluster: serve an iris.Service.",
+    "request": "Ask one member of a cluster and print its reply.",
+    "broadcast": "Tell every member of a cluster.",
+    "survey": "Ask every member of a cluster and print each answer.",
+    "pub": "Publish an event under a topic.",
+    "sub": "Print the events of the topics that match patterns.",
+    "tunnel": "Connect standard input and output to a member.",
+    "nodes": "Show the members of clusters.",
+    "bridge": "Store the events of topics on disk, for Spark.",
+    "gateway": "Link this site to others, until Ctrl-C.",
+    "keys": "Make and manage the keys of a realm.",
+    "bench": "Measure Iris on this machine, or on a network.",
+}
+"""What ``iris --help`` says of each verb.  To import them all for that took a fifth of its processor time."""
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130
+
+
+@final
+class Verbs(click.Group):
+    """A group that imports a verb when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
+        """Name the verbs in the order of ``iris --help``."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb called ``cmd_name``; None if there is none."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="iris-mesh", message="iris %(version)s")
+@click.option(
+    "-v", "--verbose", count=True, help="Tell who this node is and whom it found; twice: its counters at the end, too."
+)
+def iris(verbose: int) -> None:
+    """Talk to services by their name: clusters are addressed, never hosts.
+
+    With no credential, nodes of this user on this machine find each other and nothing has to be set up.
+    """
+    if verbose:
+        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+
+
+def main() -> None:
+    """Run the command of this process and exit with its status."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("iris: %(message)s"))
+    logging.getLogger("iris").addHandler(handler)
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run ``iris`` with ``arguments`` and return its exit status."""
+    try:
+        for argument in arguments:
+            _check_text(argument)
+        status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        known = _status_of(_first_cause(error))
+        if known is None:
+            note_unexpected(error)
+            raise
+        return known
+    return status if isinstance(status, int) else 0
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Say what went wrong and return the exit status; None for an error that only a bug can cause."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.ctx.get_help())
+            return MISUSED
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "iris"
+            _complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
+            return MISUSED
+        case click.ClickException():
+            _complain(error.format_message())
+            return FAILED
+        case ConfigError():
+            _complain(str(error))
+            return MISUSED
+        case IrisError():
+            _complain(str(error))
+            return FAILED
+        case BrokenPipeError():
+            # Whoever read our output has seen enough.
+            _drop_output()
+            return FAILED
+        case OSError():
+            _complain(_reason(error))
+            _drop_output()
+            return FAILED
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED
+        case _:
+            return None
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Look into groups: of errors that came together, one that people can act on is shown."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    causes = [_first_cause(inner) for inner in group.exceptions]
+    return min(causes, key=_rank)
+
+
+def _rank(cause: BaseException) -> int:
+    return 0 if isinstance(cause, IrisError | click.ClickException) else 1 if isinstance(cause, OSError) else 2
+
+
+def _check_text(argument: str) -> None:
+    """Refuse bytes that are no text here, where they have a name: as a name or a payload they could not be sent."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"the argument {argument!r} is not UTF-8") from None
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system says, and of which file."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return reason
+    file: object = error.filename
+    return f"{file.decode(errors='backslashreplace') if isinstance(file, bytes) else file}: {reason}"
+
+
+def _drop_output() -> None:
+    """Let go of output that cannot be written: the interpreter must not find out again when it flushes at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(message: str) -> None:
+    click.echo(f"iris: {printable(' '.join(message.split()))}", err=True)

@@ -1,0 +1,312 @@
+"""``iris sub``: print events as they come.
+
+``iris request``: ask one member of a cluster.
+
+``iris broadcast``: tell every member of a cluster.
+
+``iris survey``: ask every member of a cluster.
+
+``iris pub``: publish one event, or one for each line of standard input.
+
+``iris tunnel``: standard input and output as a two-way channel to one member of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import click
+import trio
+
+import iris
+from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.payload import as_fields, as_text, parse_payload, read_headers, read_payload, takes_headers, takes_payload
+from iris.cli.terminal import (
+    POSITIVE,
+    Lines,
+    counting,
+    input_size,
+    note,
+    open_lines,
+    read_chunks,
+    read_lines,
+    takes_wait,
+    write_chunk,
+    write_line,
+    write_object,
+    write_payload,
+)
+
+
+@click.command()
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
+@click.option("--group", metavar="NAME", help="Share the events with the other subscribers of this group.")
+@click.option("--count", type=click.IntRange(1), help="End after this many events.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each event.")
+@connected
+def sub(
+    connection: Connection,
+    patterns: tuple[str, ...],
+    group: str | None,
+    count: int | None,
+    as_json: bool,
+) -> int:
+    """Print the events of every topic that matches a PATTERN, until Ctrl-C.
+
+    In a pattern, * stands for one word of a topic and > for all that follow.
+    """
+    taken = printed = 0
+
+    async def show(event: iris.Event, lines: Lines) -> None:
+        if event.missed:
+            note(f"{event.missed} events were lost before this one")
+        if as_json:
+            sender = {"cluster": event.sender.cluster, "node": event.sender.node}
+            fields = {"topic": event.topic, **as_fields(event.payload), "sender": sender, "missed": event.missed}
+            await lines.write_object({**fields, "headers": dict(event.headers)} if event.headers else fields)
+        else:
+            await lines.write(f"{event.topic} {as_text(event.payload)}")
+
+    async def follow(node: iris.Node, pattern: str, lines: Lines, scope: trio.CancelScope) -> None:
+        nonlocal taken, printed
+        async with node.subscribe(pattern, group=group) as events:
+            note(f"subscribed to {pattern}")
+            async for event in events:
+                # The writing of a line may wait for its reader, while another pattern has an event, too.
+                if taken == count:
+                    return
+                taken += 1
+                await show(event, lines)
+                printed += 1
+                if printed == count:
+                    scope.cancel()
+                    return
+
+    async def follow_all() -> None:
+        async with connection.open() as node, open_lines() as lines, trio.open_nursery() as nursery:
+            for pattern in patterns:
+                nursery.start_soon(follow, node, pattern, lines, nursery.cancel_scope)
+
+    return run_until_done(follow_all, endless=True)
+
+
+@click.command()
+@click.argument("cluster")
+@takes_payload
+@takes_headers
+@click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
+@click.option("--key", metavar="TEXT", help="Requests with the same key go to the same member.")
+@click.option("--idempotent", is_flag=True, help="Try again within the time: the service does not mind repetition.")
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
+@takes_wait
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@connected
+def request(
+    connection: Connection,
+    cluster: str,
+    payload: str,
+    json_payload: bool,
+    headers: tuple[str, ...],
+    operation: str | None,
+    key: str | None,
+    idempotent: bool,
+    timeout: float,
+    wait: float,
+    as_json: bool,
+) -> int:
+    """Ask one member of CLUSTER and print its reply.
+
+    PAYLOAD is a text; @FILE sends the bytes of a file, - those of standard input.
+    """
+    value = read_payload(payload, json_payload)
+    given_headers = read_headers(headers)
+
+    async def ask() -> None:
+        async with connection.open() as node:
+            before = trio.current_time()
+            reply = await node.request(
+                cluster,
+                value,
+                timeout=timeout,
+                idempotent=idempotent,
+                operation=operation,
+                key=key,
+                headers=given_headers,
+                wait=wait,
+            )
+            elapsed = trio.current_time() - before
+        if as_json:
+            write_object({**as_fields(reply), "seconds": round(elapsed, 6)})
+        else:
+            write_payload(reply)
+
+    return run_until_done(ask)
+
+
+@click.command()
+@click.argument("cluster")
+@takes_payload
+@takes_headers
+@takes_wait
+@connected
+def broadcast(
+    connection: Connection,
+    cluster: str,
+    payload: str,
+    json_payload: bool,
+    headers: tuple[str, ...],
+    wait: float,
+) -> int:
+    """Tell every member of CLUSTER.
+
+    PAYLOAD is a text; @FILE sends the bytes of a file, - those of standard input.
+    """
+    value = read_payload(payload, json_payload)
+    given_headers = read_headers(headers)
+
+    async def tell() -> None:
+        async with connection.open() as node:
+            await node.broadcast(cluster, value, headers=given_headers, wait=wait)
+
+    return run_until_done(tell)
+
+
+@click.command()
+@click.argument("cluster")
+@takes_payload
+@takes_headers
+@click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
+@click.option("--timeout", type=POSITIVE, default=1.0, show_default=True, help="Seconds.")
+@takes_wait
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for who is missing.")
+@connected
+def survey(
+    connection: Connection,
+    cluster: str,
+    payload: str,
+    json_payload: bool,
+    headers: tuple[str, ...],
+    operation: str | None,
+    timeout: float,
+    wait: float,
+    as_json: bool,
+) -> int:
+    """Ask every member of CLUSTER and print each answer with the id of its member.
+
+    The exit status is 1 if a member did not answer in time.
+    PAYLOAD is a text; @FILE sends the bytes of a file, - those of standard input.
+    """
+    value = read_payload(payload, json_payload)
+    given_headers = read_headers(headers)
+
+    async def ask_all() -> int:
+        count = 0
+        async with (
+            connection.open() as node,
+            node.survey(
+                cluster, value, timeout=timeout, operation=operation, headers=given_headers, wait=wait
+            ) as answers,
+        ):
+            async for answer in answers:
+                count += 1
+                if as_json:
+                    write_object({"member": answer.member, **as_fields(answer.payload)})
+                else:
+                    write_line(f"{answer.member} {as_text(answer.payload)}")
+        missing = {member: str(answers.errors.get(member, "no answer in time")) for member in sorted(answers.missing)}
+        if as_json:
+            write_object({"answers": count, "missing": missing})
+        for member, reason in missing.items():
+            note(f"{member} is missing: {reason}")
+        return 1 if missing else 0
+
+    return run_until_done(ask_all)
+
+
+@click.command()
+@click.argument("topic")
+@takes_payload
+@takes_headers
+@click.option("--lines", is_flag=True, help="Publish each line of standard input as one event.")
+@click.option("--confirm", is_flag=True, help="Wait until every durable subscriber has it on disk.")
+@click.option("--key", metavar="TEXT", help="Events with the same key stay in order in a durable log.")
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
+@connected
+def pub(
+    connection: Connection,
+    topic: str,
+    payload: str,
+    json_payload: bool,
+    headers: tuple[str, ...],
+    lines: bool,
+    confirm: bool,
+    key: str | None,
+    timeout: float,
+) -> int:
+    """Publish an event under TOPIC.
+
+    PAYLOAD is a text; @FILE sends the bytes of a file, - those of standard input.
+    """
+    if lines and payload:
+        raise click.UsageError("--lines reads the payloads from standard input: give no PAYLOAD")
+    value = None if lines else read_payload(payload, json_payload)
+    given_headers = read_headers(headers)
+
+    async def publish(node: iris.Node, one: Any) -> None:
+        await node.publish(topic, one, confirm=confirm, key=key, timeout=timeout, headers=given_headers)
+
+    async def publish_all() -> None:
+        async with connection.open() as node:
+            if not lines:
+                await publish(node, value)
+                return
+            with counting("events published") as count:
+                async with contextlib.aclosing(read_lines()) as given:
+                    async for line in given:
+                        await publish(node, parse_payload(_text_of(line), json_payload))
+                        count(1)
+
+    return run_until_done(publish_all)
+
+
+def _text_of(line: bytes) -> str | bytes:
+    """Return a line as a text; as it is if it is none."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
+@click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
+@takes_wait
+@connected
+def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
+    """Connect standard input and output to one member of CLUSTER.
+
+    Ends when both sides have ended: end of input here, and there the end of the handler.
+    """
+
+    async def send_input(channel: iris.Tunnel) -> None:
+        with counting("sent", total=input_size(), unit_bytes=True, beside_output=True) as count:
+            async with contextlib.aclosing(read_chunks()) as chunks:
+                async for chunk in chunks:
+                    await channel.send(chunk)
+                    count(len(chunk))
+        await channel.send_eof()
+
+    async def connect() -> None:
+        async with (
+            connection.open() as node,
+            node.open_tunnel(cluster, timeout=timeout, operation=operation, wait=wait) as channel,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(send_input, channel)
+            async for payload in channel:
+                data = payload if isinstance(payload, bytes) else as_text(payload).encode() + b"\n"
+                await trio.to_thread.run_sync(write_chunk, data, abandon_on_cancel=True)
+
+    return run_until_done(connect)

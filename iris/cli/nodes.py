@@ -1,0 +1,96 @@
+"""``iris nodes``: who is here."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import click
+import trio
+
+import iris
+from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.printable import printable_line
+from iris.cli.terminal import Lines, open_lines, write_line, write_object
+from iris.kernel.names import check_address, check_name
+
+
+@click.command()
+@click.argument("clusters", metavar="[CLUSTER]...", nargs=-1)
+@click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
+@connected
+def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
+    """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
+
+    The exit status is 1 if a CLUSTER has no members.
+    """
+    for name in clusters:
+        check_name(name, "cluster") if watch else check_address(name)
+
+    async def show() -> int:
+        async with connection.open() as node:
+            names = clusters or node.clusters()
+            if watch:
+                await _follow(node, names, as_json)
+                return 0
+            _show(node, names, () if clusters else _idle(node), as_json)
+            empty = [name for name in clusters if not node.members(name)]
+        if empty:
+            raise click.ClickException(f"nobody serves {', '.join(empty)}")
+        return 0
+
+    return run_until_done(show, endless=watch)
+
+
+def _idle(node: iris.Node) -> list[tuple[None, iris.NodeInfo]]:
+    return [(None, other) for other in node.nodes() if not other.clusters]
+
+
+def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris.NodeInfo]], as_json: bool) -> None:
+    members: list[tuple[str | None, iris.Member | iris.NodeInfo]] = [
+        *((name, member) for name in names for member in node.members(name)),
+        *idle,
+    ]
+    if as_json:
+        for name, member in members:
+            fields = dataclasses.asdict(member)
+            fields.pop("clusters", None)
+            write_object({"cluster": name, **fields})
+    elif sys.stdout.isatty():
+        _show_table(members)
+    else:
+        for name, member in members:
+            write_line(_line(name, member))
+
+
+def _show_table(members: Sequence[tuple[str | None, iris.Member | iris.NodeInfo]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("cluster", "node", "site", "status", "addresses", box=None)
+    for name, member in members:
+        addresses = "\n".join(map(printable_line, member.addresses))
+        table.add_row(name or "-", member.node, member.site or "-", member.status, addresses)
+    Console(markup=False, emoji=False).print(table)  # [fd00::1] is an address and no style
+
+
+def _line(name: str | None, member: iris.Member | iris.NodeInfo) -> str:
+    return "\t".join((name or "-", member.node, member.site or "-", member.status, " ".join(member.addresses)))
+
+
+async def _follow(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
+    async def follow(name: str, lines: Lines) -> None:
+        async with node.watch(name) as changes:
+            async for change in changes:
+                if as_json:
+                    await lines.write_object(
+                        {"change": change.kind, "cluster": name, **dataclasses.asdict(change.member)}
+                    )
+                else:
+                    await lines.write(f"{change.kind}\t{_line(name, change.member)}")
+
+    async with open_lines() as lines, trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(follow, name, lines)

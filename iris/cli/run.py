@@ -1,0 +1,87 @@
+"""``iris run``: serve a service that a module defines."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+import iris
+from iris.cli.connection import Connection, Interruption, connected, run_until_interrupted
+from iris.cli.terminal import POSITIVE, note
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+@click.option("--cluster", metavar="NAME", help="The cluster to serve; the service's own name if not given.")
+@click.option(
+    "--drain-timeout",
+    type=POSITIVE,
+    default=iris.Config().drain_timeout,
+    show_default=True,
+    metavar="SECONDS",
+    help="When it is to end: how long what it has begun may take.",
+)
+@connected
+def run(connection: Connection, target: str, cluster: str | None, drain_timeout: float) -> int:
+    """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
+
+    The module is looked for in the current directory first.
+
+    Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
+    begun is finished, within the drain time. A second one ends it at once.
+    """
+    service = load_service(target)
+    name = cluster or service.name
+    config = iris.Config(drain_timeout=drain_timeout)
+
+    async def serve(interruption: Interruption) -> None:
+        async with connection.open(name, config) as node, node.join(name, service) as membership:
+            where = ", ".join(node.addresses) or "this machine"
+            note(f"{node.id} serves {name} at {where}")
+            await interruption.wait()
+            at_work = membership.statistics().at_work
+            if at_work:
+                note(f"{at_work} at work: leaving within {drain_timeout:g} s; interrupt again to leave at once")
+
+    return run_until_interrupted(serve)
+
+
+def load_service(target: str) -> iris.Service:
+    """Import the service called ``MODULE:SERVICE``.
+
+    Raises:
+        click.UsageError: there is no such module or service, or the module fails when it is imported.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not (module_name and colon and attribute) or module_name.startswith("."):
+        raise click.UsageError(f"{target!r} names no service: write MODULE:SERVICE, such as app:databases")
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise click.UsageError(
+                f"there is no module {module_name} in {directory} or among the installed ones"
+            ) from None
+        raise click.UsageError(f"{module_name} needs the module {error.name}, which is not installed") from None
+    except Exception as error:  # noqa: BLE001 - whatever the user's module raises
+        raise click.UsageError(f"{module_name} fails when it is imported: {_where(error)}") from None
+    service = getattr(module, attribute, None)
+    if not isinstance(service, iris.Service):
+        there = ", ".join(name for name, value in vars(module).items() if isinstance(value, iris.Service))
+        raise click.UsageError(f"{module_name} has no iris.Service called {attribute}; it has {there or 'none'}")
+    return service
+
+
+def _where(error: Exception) -> str:
+    """Return what happened and the line of the user's code where it did."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"

@@ -1,0 +1,157 @@
+"""Which URLs others can reach this node at: what a wildcard stands for, and the way back from a given peer.
+
+Looking up the names of hosts, apart from all else that takes threads.
+
+The system's resolver cannot be interrupted: where no server answers, a look-up has its thread for half a minute, also
+when nobody waits for it any more.  Names that nobody answers for, some of which other nodes have told, must not take
+the threads by which this program reads its files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from typing import Any, Final
+
+import trio
+
+from iris.cluster.address_rules import is_told_form
+
+AT_ONCE: Final = 32
+"""Look-ups that have a thread at one time.  Others wait for theirs, and whoever waits for them gives up as before."""
+
+_limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("iris look-ups")
+
+
+async def look_up(host: str, kind: int) -> list[tuple[int, Any]]:
+    """Return the family and the address of each place that a host is at, in the order of the resolver.
+
+    How long that takes is for the caller to limit.  Cancelling leaves nothing behind but the thread, until it has found
+    out.
+
+    Args:
+        host: a name, or an address, which is returned without asking anybody.
+        kind: ``SOCK_STREAM`` or ``SOCK_DGRAM``.
+
+    Raises:
+        OSError, UnicodeError, RuntimeError: it is not known, is no name at all, or no thread can be made.
+    """
+
+    def ask(flags: int = 0) -> list[tuple[int, Any]]:
+        found = socket.getaddrinfo(host, 9, type=kind, flags=flags)
+        return [(family, address) for family, _, _, _, address in found]
+
+    try:
+        return ask(socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(AT_ONCE)
+        _limiter.set(limiter)
+    return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+
+
+_HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
+_WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
+
+
+def split_url(url: str) -> tuple[str, str, str] | None:
+    """Return scheme, host (IPv6 in brackets) and the rest of a tcp or ws URL; None for others."""
+    match = _HOST.match(url)
+    return None if match is None else (match["scheme"], match["host"], match["rest"])
+
+
+def _interface_addresses() -> list[str]:
+    """Return this machine's addresses, loopback ones last, IPv6 in brackets."""
+    import ifaddr  # here: it costs 3 ms, and is for those who listen at a wildcard
+
+    outer: list[str] = []
+    loopback: list[str] = []
+    for adapter in ifaddr.get_adapters():
+        for address in adapter.ips:
+            text = address.ip if isinstance(address.ip, str) else address.ip[0]
+            parsed = ipaddress.ip_address(text)
+            if parsed.is_link_local:
+                continue
+            (loopback if parsed.is_loopback else outer).append(f"[{text}]" if parsed.version == 6 else text)
+    return outer or loopback
+
+
+def advertised(urls: Iterable[str]) -> tuple[str, ...]:
+    """Return ``urls`` with each wildcard host replaced by the addresses of this machine's interfaces."""
+    result: list[str] = []
+    for url in urls:
+        parts = split_url(url)
+        if parts is None or parts[1] not in _WILDCARDS:
+            result.append(url)
+            continue
+        scheme, host, rest = parts
+        result.extend(
+            f"{scheme}://{address}{rest}"
+            for address in _interface_addresses()
+            if address.startswith("[") == (host == "[::]")
+        )
+    return tuple(dict.fromkeys(result))
+
+
+async def return_urls(urls: Iterable[str], dialled: str) -> tuple[str, ...]:
+    """Return where the node at ``dialled`` can reach this one, which listens at ``urls``; the likeliest first.
+
+    A wildcard becomes the address from which the system would send there; asking costs no packet.
+    """
+    own = tuple(urls)
+    parts = split_url(dialled)
+    likely: list[str] = []
+    if parts is not None:
+        source = await _source_address(parts[1].strip("[]"))
+        if source is not None:
+            for url in own:
+                mine = split_url(url)
+                if mine is not None and mine[1] in _WILDCARDS and source.startswith("[") == (mine[1] == "[::]"):
+                    likely.append(f"{mine[0]}://{source}{mine[2]}")
+    same = dialled.split("://", 1)[0]
+    rest = sorted(advertised(own), key=lambda url: not url.startswith(same))
+    return tuple(dict.fromkeys([*likely, *rest]))
+
+
+async def source_url(dialled: str) -> str | None:
+    """Return a URL with a free port to listen at, which the node at ``dialled`` can reach; None for ipc."""
+    parts = split_url(dialled)
+    source = None if parts is None else await _source_address(parts[1].strip("[]"))
+    return None if source is None else f"tcp://{source}:0"
+
+
+async def _source_address(host: str) -> str | None:
+    try:
+        family, address = (await look_up(host, socket.SOCK_DGRAM))[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # which sends nothing
+            source = str(probe.getsockname()[0])
+    except (OSError, UnicodeError, RuntimeError):  # the host comes from a peer: it may be no name at all
+        return None
+    return f"[{source}]" if family == socket.AF_INET6 else source
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether ``url`` can be reached from this machine only."""
+    parts = split_url(url)
+    if parts is None:
+        return url.startswith(("ipc://", "mem://"))
+    if parts[1] == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts[1].strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_lasting(url: str) -> bool:
+    """Tell whether ``url`` may lead from another machine to this one's, and after a restart to the same place."""
+    parts = split_url(url)
+    if parts is None:
+        return url.startswith("mem://")
+    return is_told_form(url) and not is_loopback(url)

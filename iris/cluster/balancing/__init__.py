@@ -1,0 +1,12 @@
+"""Which member to ask: power of two choices, subsetting, circuit breaker, retry budget, locality.
+
+Promises: state is bounded by the members known; a choice costs constant time.  Machines: time and randomness are arguments.
+"""
+
+from iris.cluster.balancing.balancer import Balancer
+from iris.cluster.balancing.locality import AtSite, SiteOrder
+from iris.cluster.balancing.retry_budget import Allowance
+
+__all__ = (
+    "Allowance", "AtSite", "Balancer", "SiteOrder",
+)  # fmt: skip

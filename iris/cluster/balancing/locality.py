@@ -1,0 +1,67 @@
+"""In which order sites are asked: the own one, then the nearest, unless somebody has said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import check_name
+
+FIRST: Final = 1
+LAST: Final = 16
+"""Priorities, as nanomsg has them: 1 is asked before 2."""
+
+_OWN: Final = FIRST
+_OTHERS: Final = 8
+"""The priority of sites that are not named; also nanomsg's default."""
+
+_FAR: Final = 256
+
+
+class AtSite(NamedTuple):
+    """A preference for the members at one site."""
+
+    site: str
+
+
+@final
+class SiteOrder:
+    """The order of sites for one node.
+
+    Args:
+        own: its site.
+        preferred: a site that is asked before all others, the own one included; or priorities from 1 to 16 of some
+            sites.  By default the own site has 1 and every other one 8; of sites with the same priority the nearest is
+            asked first.
+
+    Raises:
+        ConfigError: something is no site or no priority.
+    """
+
+    def __init__(self, own: str = "", preferred: str | Mapping[str, int] | None = None) -> None:
+        self._own: Final = own
+        if isinstance(preferred, str):
+            preferred = {preferred: FIRST} if preferred == own else {preferred: FIRST, own: FIRST + 1}
+        if preferred is not None and not isinstance(preferred, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"prefer_site is {preferred!r}: use the name of a site, or a priority for each")
+        self._priorities: Final = dict(preferred or {})
+        for site, priority in self._priorities.items():
+            if site != own:
+                check_name(site, "site")
+            if type(priority) is not int or not FIRST <= priority <= LAST:
+                raise ConfigError(f"the priority of site {site!r} is {priority!r}: use a number from {FIRST} to {LAST}")
+
+    def __repr__(self) -> str:
+        return f"<SiteOrder of {self._own!r}: {self._priorities}>"
+
+    def rank(self, site: str, distance: int) -> int:
+        """Return a number that is lower for sites that are asked earlier.
+
+        Args:
+            site: its name.
+            distance: gateways on the way; nothing for the own site.
+        """
+        own = site == self._own
+        priority = self._priorities.get(site, _OWN if own else _OTHERS)
+        return priority * _FAR + (0 if own else min(distance, _FAR - 1))

@@ -1,0 +1,87 @@
+"""What may cross the border of this node's site, as its gateways have said; enforced by the node itself.
+
+Gateways decide who may begin a session with whom, and cannot see what goes through it.  So each node holds them to
+their lists: it answers nodes of other sites for exported clusters only, and lets only those events in and out that a
+gateway would.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, cast, final
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.topic_syntax import is_pattern
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.security.identity import MAX_PATTERNS, covers
+
+_MAX_ASKED: Final = 256
+"""Clusters of which it is remembered whether they may be used: that is asked for every request from another site."""
+
+
+class Allowed(NamedTuple):
+    """The lists of one gateway."""
+
+    clusters: tuple[str, ...]
+    """Clusters of this site that nodes of others may use."""
+    out: tuple[str, ...]
+    """Topics of which events may leave."""
+    into: tuple[str, ...]
+    """Topics of which events may come in."""
+
+    def message(self) -> Message:
+        """Return the form on the wire."""
+        return (kinds.ALLOWED, *self)
+
+
+@final
+class Border:
+    """The lists of every gateway of this site together.  What none of them allows is refused."""
+
+    def __init__(self) -> None:
+        self._lists: Final[dict[NodeId, Allowed]] = {}
+        self._asked: Final[dict[str, bool]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Border of {len(self._lists)} gateways>"
+
+    def receive_untrusted(self, gateway: NodeId, message: Message) -> None:
+        """Take the lists of a gateway.
+
+        Raises:
+            RemoteProtocolError: they are not lists of patterns.
+        """
+        self._asked.clear()
+        self._lists[gateway] = Allowed(*(_patterns_untrusted(field) for field in message[1:4]))
+
+    def forget(self, gateway: NodeId) -> None:
+        """A gateway is gone."""
+        self._asked.clear()
+        self._lists.pop(gateway, None)
+
+    def may_ask(self, cluster: str) -> bool:
+        """Tell whether nodes of other sites may use a cluster of this one."""
+        known = self._asked.get(cluster)
+        if known is None:
+            known = any(covers(pattern, cluster) for allowed in self._lists.values() for pattern in allowed.clusters)
+            if len(self._asked) >= _MAX_ASKED:  # other nodes choose the names
+                self._asked.clear()
+            self._asked[cluster] = known
+        return known
+
+    def may_leave(self, pattern: str) -> bool:
+        """Tell whether events of all topics that match a pattern may leave."""
+        return any(covers(listed, pattern) for allowed in self._lists.values() for listed in allowed.out)
+
+    def may_enter(self, topic: str) -> bool:
+        """Tell whether events of a topic may come in."""
+        return any(covers(listed, topic) for allowed in self._lists.values() for listed in allowed.into)
+
+
+def _patterns_untrusted(field: object) -> tuple[str, ...]:
+    if isinstance(field, tuple):
+        patterns = cast("tuple[object, ...]", field)
+        if len(patterns) <= MAX_PATTERNS and all(map(is_pattern, patterns)):
+            return cast("tuple[str, ...]", patterns)
+    raise RemoteProtocolError(f"what is allowed is at most {MAX_PATTERNS} patterns")

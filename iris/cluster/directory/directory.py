@@ -1,0 +1,428 @@
+"""Which sites there are, which gateway leads to them, and what they export: what neighbours tell, as a machine.
+
+Every node of a site has one.  Its neighbours are the gateways of its own site; those of a gateway are also the
+gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): whoever would be on a
+path twice does not take it, so rings and meshes of sites need no tree.
+
+Rules of this file:
+
+- What neighbours tell is kept for each of them (``site_teller``).  Of what an origin exports, whoever tells the best
+  route to it is believed: whoever lies about it can hide it from those who are no nearer to it otherwise, for as long
+  as he is there, and no longer.
+- Several gateways of one site name each other as companions.  An origin that calls itself by the name of a known site
+  and is no companion of it is not believed as long as that one can be reached.
+- What a neighbour tells beyond its share of places or of messages is an error of that neighbour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from iris.cluster.directory.exports import Contents
+from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
+from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, Owner, Teller, Unfitting
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
+from iris.kernel.wire import Message
+
+
+class Way(NamedTuple):
+    """A route to a site: whom to hand frames to, and the gateways that they pass."""
+
+    neighbour: NodeId
+    path: tuple[Hop, ...]
+
+
+class Foreign(NamedTuple):
+    """A member of a cluster at another site."""
+
+    site: str
+    node: NodeId
+    proof: bytes
+    distance: int
+    """Gateways on the way."""
+
+
+class Subscriber(NamedTuple):
+    """A node of another site that wants events."""
+
+    site: str
+    node: NodeId
+    pattern: str
+
+
+class Flooded(RemoteProtocolError):
+    """A neighbour sends more of the directory than anybody honest would."""
+
+
+@final
+class SiteDirectory:
+    """The sites as one node sees them.
+
+    Args:
+        own: this node, and the site it is in.
+        max_origins: gateways of all sites together that one neighbour may tell of.
+        max_weight: bytes of memory that the exports which one neighbour tells of may take.
+    """
+
+    def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT) -> None:
+        self.own: Final = own
+        self.version = 0
+        """Grows with each change, so that what was derived can be checked."""
+        self.changed: set[Hop] = set()
+        """The origins that have changed since somebody emptied this."""
+        self.resubscribed: Callable[[Subscriber, bool], None] = lambda _, __: None
+        """Called with each who begins to want events of this realm (True), or ceases to."""
+        self._wanting: dict[Subscriber, int] = {}
+        """Who wants them, and how many gateways of its site say so: counted with each change, since there may be 65,536
+        exports of each gateway."""
+        self._permits: Callable[[str, Export], bool] = lambda _, __: True
+        self._teller = partial(Teller, max_origins=max_origins, max_weight=max_weight)
+        self._neighbours: dict[NodeId, Teller] = {}
+        self._owners: dict[str, Owner] = {}
+        self._contents: dict[Hop, Contents] = {}
+        """What is believed.  Their versions are counted here: no neighbour can get ahead of what others will tell."""
+        self._sources: dict[Hop, NodeId] = {}
+        """For each origin the neighbour that is believed."""
+        self._since: dict[Hop, float] = {}
+        self._present: dict[str, dict[NodeId, Hop]] = {}
+        """The origins of each site by their gateways, in the order in which they became known."""
+        self._accepted: dict[str, dict[Hop, None]] = {}
+        """Those of them that speak for the site."""
+
+    def __repr__(self) -> str:
+        return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
+
+    def permit(self, permits: Callable[[str, Export], bool]) -> None:
+        """Take only those exports of a site that are permitted; the rest is dropped as if nobody had told it."""
+        self._permits = permits
+
+    # -- neighbours -----------------------------------------------------------------------------------------
+
+    def add(self, neighbour: NodeId, now: float, *, local: bool, owner: str = "") -> None:
+        """Listen to a neighbour from now on.  A local one is a gateway of this very site.
+
+        Args:
+            neighbour: its id.
+            now: this moment.
+            local: see above.
+            owner: names who vouches for it; those of one owner have ``SHARES`` together.  Empty: nobody else has it.
+        """
+        if neighbour not in self._neighbours:
+            shared = self._owners.setdefault(owner, Owner()) if owner else Owner()
+            self._neighbours[neighbour] = self._teller(now, local=local, owner=shared)
+
+    def forget(self, neighbour: NodeId) -> None:
+        """A neighbour cannot be reached: nothing leads through it any more."""
+        known = self._neighbours.pop(neighbour, None)
+        if known is not None:
+            known.forget()
+            self._owners = {name: owner for name, owner in self._owners.items() if owner.neighbours}
+        for origin in () if known is None else known.told:
+            self._follow(origin)
+
+    @property
+    def neighbours(self) -> tuple[NodeId, ...]:
+        """Those that are listened to."""
+        return tuple(self._neighbours)
+
+    def questions(self) -> Iterator[tuple[NodeId, Message]]:
+        """Yield what to ask which neighbour after more of other realms is permitted: it was passed over before."""
+        for neighbour, known in self._neighbours.items():
+            for origin in known.told:
+                if realm_of_site(origin.site):
+                    yield neighbour, wanted(origin)
+
+    def is_local(self, neighbour: NodeId) -> bool:
+        """Tell whether a neighbour is a gateway of this site."""
+        known = self._neighbours.get(neighbour)
+        return known is not None and known.local
+
+    # -- what neighbours tell -------------------------------------------------------------------------------
+
+    def receive_route_untrusted(self, neighbour: NodeId, message: Message, now: float) -> None:
+        """Take a ROUTE.
+
+        Raises:
+            RemoteProtocolError: malformed, or the neighbour tells what it cannot know; nothing has changed.
+            Flooded: too many messages.
+        """
+        known = self._known(neighbour, now)
+        origin, path = route_untrusted(message)
+        if path and (path[0].gateway != neighbour or path[-1] != origin):
+            raise RemoteProtocolError("a path begins with who tells of it and ends with its origin")
+        if path and known.local != (path[0].site == self.own.site):
+            raise RemoteProtocolError(f"a gateway of site {path[0].site!r} is none of {self.own.site!r}")
+        looped = not _is_straight(path) or any(
+            hop.site == self.own.site or hop.gateway == self.own.gateway for hop in path[known.local :]
+        )
+        if not path or looped:
+            if known.withdraw(origin):
+                self._follow(origin)
+        elif known.route(origin, path):
+            self._since.setdefault(origin, now)
+            self._contents.setdefault(origin, Contents(origin))
+            self._present.setdefault(origin.site, {})[origin.gateway] = origin
+            self._follow(origin)
+
+    def receive_exports_untrusted(self, neighbour: NodeId, message: Message, now: float) -> Message | None:
+        """Take an EXPORTS; return what to ask the neighbour if it does not fit to what is known.
+
+        Raises:
+            RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.
+            Flooded: too many messages.
+        """
+        known = self._known(neighbour, now)
+        told = exports_untrusted(message)
+        origin = told.origin
+        if origin not in known.told:
+            return None  # its route was not taken, or the message crossed with a withdrawal
+        contents = self._contents[origin]
+        try:
+            change = known.take(told, partial(self._permits, origin.site), contents.same)
+        except Unfitting:
+            return None if told.more else wanted(origin)
+        except RemoteProtocolError:
+            self._follow(origin)
+            raise
+        if change is None:
+            return None
+        if self._sources.get(origin) != neighbour:
+            self._believe(origin)
+        elif any(change):
+            self._touch(origin)
+            self._count(origin, *contents.change(self.version, *change))
+        self._settle(origin)
+        return None
+
+    def _known(self, neighbour: NodeId, now: float) -> Teller:
+        known = self._neighbours.get(neighbour)
+        if known is None:
+            raise RemoteProtocolError("this node is not asked about sites")
+        if not known.tokens.spend(now):
+            raise Flooded(f"more than {UPDATES} messages about sites at once")
+        return known
+
+    def _touch(self, origin: Hop) -> None:
+        self.version += 1
+        self.changed.add(origin)
+
+    # -- whom to believe ------------------------------------------------------------------------------------
+
+    def _follow(self, origin: Hop) -> None:
+        """The routes to an origin have changed."""
+        self._touch(origin)
+        self._believe(origin)
+        self._settle(origin)
+
+    def _believe(self, origin: Hop) -> None:
+        """Choose whom to believe about an origin: of those who have told its exports, who tells the best route.
+
+        While none has told them, what was known stays: routes come before exports.
+        """
+        ways = [way for way in self.ways_to(origin) if self._neighbours[way.neighbour].told[origin].version]
+        best = min(ways, key=_cost, default=None)
+        if best is None:
+            self._sources.pop(origin, None)
+        elif self._sources.get(origin) != best.neighbour:
+            self._sources[origin] = best.neighbour
+            contents, entries = self._contents[origin], self._neighbours[best.neighbour].told[origin].entries
+            if contents.entries != entries or not contents.version:
+                self._touch(origin)
+                self._count(origin, *contents.replace(self.version, entries))
+
+    def _settle(self, origin: Hop) -> None:
+        """Work out again which gateways speak for a site, after one of them has changed.
+
+        Whoever speaks for a site does so for as long as it can be reached.  So the companions of one gateway are looked
+        at when it changes and when it is accepted, and no others.
+        """
+        site = origin.site
+        present = self._present.get(site, {})
+        accepted = self._accepted.setdefault(site, {})
+        if not self._has_route(origin):
+            contents = self._contents.pop(origin, None)
+            if contents is not None and origin in accepted:
+                self._count(origin, (), contents.entries)
+            self._sources.pop(origin, None)
+            self._since.pop(origin, None)
+            present.pop(origin.gateway, None)
+            accepted.pop(origin, None)
+            if not present:
+                self._present.pop(site, None)
+        if not accepted:
+            waiting = list(present.values())[:1]
+        elif origin in accepted or any(other in accepted for other in self._companions(origin)):
+            waiting = [origin]
+        else:
+            waiting = []
+        self._accept(accepted, waiting)
+        while waiting:
+            more = [other for other in self._companions(waiting.pop()) if other not in accepted]
+            self._accept(accepted, more)
+            waiting += more
+        if not accepted:
+            del self._accepted[site]
+
+    def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
+        for origin in origins:
+            if origin not in accepted:
+                accepted[origin] = None
+                self._count(origin, self._contents[origin].entries, ())
+
+    def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:
+        """Count who wants events, as far as an origin speaks for its site."""
+        if not self.is_accepted(origin):
+            return
+        for sign, exports in ((1, more), (-1, less)):
+            for export in exports:
+                if export.kind == TOPIC and not realm_of_topic(export.name):
+                    found = Subscriber(origin.site, NodeId(export.node), export.name)
+                    before = self._wanting.get(found, 0)
+                    self._wanting[found] = before + sign
+                    if not before:
+                        self.resubscribed(found, True)
+                    elif not before + sign:
+                        del self._wanting[found]
+                        self.resubscribed(found, False)
+
+    def _companions(self, origin: Hop) -> list[Hop]:
+        """Return the gateways of a site that name this one as their companion, as it does them."""
+        contents = self._contents.get(origin)
+        if contents is None or not contents.companions:
+            return []
+        present = self._present[origin.site]
+        named = present.keys() & contents.companions
+        return [
+            present[other] for other in sorted(named) if origin.gateway in self._contents[present[other]].companions
+        ]
+
+    def _has_route(self, origin: Hop) -> bool:
+        return any(origin in neighbour.told for neighbour in self._neighbours.values())
+
+    def rivals(self, now: float, patience: float) -> list[Hop]:
+        """Return the origins that use the name of another site, for ``patience`` seconds or longer."""
+        return [
+            origin
+            for origin, since in self._since.items()
+            if now - since >= patience and origin not in self._accepted.get(origin.site, ())
+        ]
+
+    # -- what is asked --------------------------------------------------------------------------------------
+
+    def origins(self) -> tuple[Hop, ...]:
+        """Return every origin that is believed and can be reached."""
+        return tuple(origin for accepted in self._accepted.values() for origin in accepted)
+
+    def gateways(self, site: str) -> tuple[Hop, ...]:
+        """Return the origins of one site that are believed and can be reached."""
+        return tuple(self._accepted.get(site, ()))
+
+    def is_accepted(self, origin: Hop) -> bool:
+        """Tell whether an origin is believed and can be reached."""
+        return origin in self._accepted.get(origin.site, ())
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the other sites that can be reached, sorted."""
+        return tuple(sorted(self._accepted))
+
+    def contents(self, origin: Hop) -> Contents | None:
+        """Return what an origin exports."""
+        return self._contents.get(origin)
+
+    def ways_to(self, origin: Hop) -> Iterator[Way]:
+        """Yield every route to an origin."""
+        for neighbour, known in self._neighbours.items():
+            told = known.told.get(origin)
+            if told is not None:
+                yield Way(neighbour, told.path)
+
+    def way(self, site: str, *, salt: str = "") -> Way | None:
+        """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""
+        ways = [way for origin in self._accepted.get(site, ()) for way in self.ways_to(origin)]
+        return min(ways, key=lambda way: _cost(way, salt), default=None)
+
+    def best(self, origin: Hop) -> Way | None:
+        """Return the best route to one gateway of a site."""
+        return min(self.ways_to(origin), key=_cost, default=None)
+
+    def members(self, cluster: str, realm_id: str = "") -> list[Foreign]:
+        """Return the members of a cluster at all other sites of a realm, the nearest first."""
+        found: dict[NodeId, Foreign] = {}
+        for site, accepted in self._accepted.items():
+            if realm_of_site(site) != realm_id:
+                continue
+            listed = [members for one in accepted if (members := self._contents[one].clusters.get(cluster))]
+            way = self.way(site) if listed else None
+            if way is not None:
+                for members in listed:
+                    for node, proof in members.items():
+                        found.setdefault(node, Foreign(site, node, proof, len(way.path)))
+        return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
+
+    def clusters(self, realm_id: str = "") -> set[str]:
+        """Return the name of every cluster that another site of a realm exports."""
+        origins = [origin for origin in self.origins() if realm_of_site(origin.site) == realm_id]
+        return {name for origin in origins for name in self._contents[origin].clusters}
+
+    def subscribers(self) -> set[Subscriber]:
+        """Return who at other sites wants events of this realm."""
+        return set(self._wanting)
+
+    def lists(self, site: str, node: NodeId) -> bool:
+        """Tell whether a site says that a node is a member of some cluster."""
+        return any(True for _ in self.listing(site, node))
+
+    def listing(self, site: str, node: NodeId) -> Iterator[Hop]:
+        """Yield the gateways of a site that say so."""
+        for origin in self._accepted.get(site, ()):
+            if any(node in members for members in self._contents[origin].clusters.values()):
+                yield origin
+
+    def is_told(self, site: str) -> bool:
+        """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
+        return all(self._contents[origin].version for origin in self._accepted.get(site, ()))
+
+    def settles(self, site: str, settling: float) -> float:
+        """Return from when on what the gateways of a site do not export is known not to be there; infinity if never.
+
+        That is when each of them has told its exports and been known for ``settling`` seconds: one that has just come
+        back exports what it has found of its site so far.
+        """
+        accepted = self._accepted.get(site, ())
+        if not accepted or not self.is_told(site):
+            return math.inf
+        return max(self._since[origin] for origin in accepted) + settling
+
+    def offers(self, site: str, node: NodeId) -> bool:
+        """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
+        return self.lists(site, node) or any(
+            node in nodes for origin in self._accepted.get(site, ()) for nodes in self._contents[origin].topics.values()
+        )
+
+
+def exports_of(members: dict[str, dict[NodeId, bytes]], topics: Iterable[tuple[NodeId, str]]) -> set[Export]:
+    """Return the entries that stand for members of clusters, and for nodes that want topics."""
+    entries = {Export(CLUSTER, name, node, proof) for name, nodes in members.items() for node, proof in nodes.items()}
+    return entries | {Export(TOPIC, pattern, node) for node, pattern in topics}
+
+
+def _is_straight(path: tuple[Hop, ...]) -> bool:
+    """Tell whether a path enters no site twice; within one it may pass two gateways."""
+    sites = [hop.site for at, hop in enumerate(path) if at == 0 or path[at - 1].site != hop.site]
+    return len(sites) == len(set(sites)) and len(path) == len({hop.gateway for hop in path})
+
+
+def _cost(way: Way, salt: str = "") -> tuple[int, int, Way]:
+    return (len(way.path), hash_of(salt + way.neighbour) if salt else 0, way)
+
+
+def hash_of(text: str) -> int:
+    """Return a number that is the same in every process."""
+    value = 14695981039346656037
+    for byte in text.encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value

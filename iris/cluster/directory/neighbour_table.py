@@ -1,0 +1,218 @@
+"""What one neighbour tells of other sites, within its share of messages, places and memory: a part of the directory.
+
+Each neighbour's word is kept beside those of the others, as BGP keeps what each peer has said (Adj-RIB-In, RFC 4271):
+what one says of an origin changes nothing of what another one says of it, and goes when that one goes.  What does not
+fit into a neighbour's share is an error of that neighbour, and takes no room of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, final
+
+from iris.cluster.directory.messages import Export, Exports, Hop
+from iris.kernel.config import MIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.token_bucket import Tokens
+
+MAX_ORIGINS: Final = 1024
+"""Gateways of all sites together that one neighbour may tell of."""
+
+MAX_EXPORTS: Final = 65_536
+"""Entries of one origin."""
+
+MAX_WEIGHT: Final = 128 * MIB
+"""Bytes of memory that the exports which one neighbour tells of may take, by ``Export.weight``."""
+
+SHARES: Final = 8
+ORIGIN_SHARES: Final = 64
+"""So many of these shares of memory, and of these gateways, all the neighbours of one owner have together: a cluster of
+this realm, or another realm.  Whoever has a cluster's key can come as any number of gateways.  Each honest one tells
+half of a share at most; in a full mesh of 200 sites all of them tell of 40,000."""
+
+UPDATES: Final = 2_000
+UPDATE_RATE: Final = 200.0
+"""Messages that one neighbour may send at once, and for each second in the long run.  Honest ones gather changes."""
+
+
+class Change(NamedTuple):
+    """What a neighbour now says of an origin, and did not before; and what it no longer says."""
+
+    added: tuple[Export, ...]
+    removed: tuple[Export, ...]
+
+
+@final
+class _Parts:
+    """A change of which further parts follow."""
+
+    __slots__ = ("added", "base", "removed", "version", "weight")
+
+    def __init__(self, base: int, version: int) -> None:
+        self.base: Final = base
+        self.version: Final = version
+        self.added: dict[Export, None] = {}
+        self.removed: dict[Export, None] = {}
+        self.weight = 0
+
+
+@final
+class Told:
+    """What one neighbour says of one origin."""
+
+    __slots__ = ("entries", "parts", "path", "version", "weight")
+
+    def __init__(self, path: tuple[Hop, ...]) -> None:
+        self.path = path
+        self.version = 0
+        """As the neighbour counts; 0: it has told no exports yet."""
+        self.entries: set[Export] = set()
+        self.parts: _Parts | None = None
+        self.weight = 0
+
+
+@final
+class Owner:
+    """Who vouches for some neighbours with one key, and what they tell together."""
+
+    __slots__ = ("neighbours", "origins", "weight")
+
+    def __init__(self) -> None:
+        self.neighbours = self.origins = self.weight = 0
+
+
+@final
+class Teller:
+    """One neighbour.
+
+    Args:
+        local: it is a gateway of this very site.
+        owner: who vouches for it; by default nobody else has the same one.
+        max_origins: gateways of all sites together that it may tell of.
+        max_weight: what the exports that it tells of may weigh.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        local: bool,
+        owner: Owner | None = None,
+        max_origins: int = MAX_ORIGINS,
+        max_weight: int = MAX_WEIGHT,
+    ) -> None:
+        self.local: Final = local
+        self.owner: Final = owner or Owner()
+        self.owner.neighbours += 1
+        self.told: Final[dict[Hop, Told]] = {}
+        self.tokens: Final = Tokens(UPDATES, UPDATE_RATE, now)
+        self.weight = 0
+        self._max_origins = max_origins
+        self._max_weight = max_weight
+
+    def __repr__(self) -> str:
+        return f"<Teller of {len(self.told)} origins, {self.weight} bytes>"
+
+    def route(self, origin: Hop, path: tuple[Hop, ...]) -> bool:
+        """Take a route to an origin; tell whether it is another one than before.
+
+        Raises:
+            RemoteProtocolError: there are too many, of this one or of all of its owner; nothing has changed.
+        """
+        known = self.told.get(origin)
+        if known is None:
+            if len(self.told) >= self._max_origins:
+                raise RemoteProtocolError(f"a neighbour tells of more than {self._max_origins} gateways")
+            if self.owner.origins >= ORIGIN_SHARES * self._max_origins:
+                most = ORIGIN_SHARES * self._max_origins
+                raise RemoteProtocolError(f"the {self.owner.neighbours} of its owner tell of more than {most} gateways")
+            self.told[origin] = Told(path)
+            self.owner.origins += 1
+            return True
+        changed = known.path != path
+        known.path = path
+        return changed
+
+    def withdraw(self, origin: Hop) -> bool:
+        """Forget an origin and all that was told of it; tell whether there was any."""
+        known = self.told.pop(origin, None)
+        if known is None:
+            return False
+        self.owner.origins -= 1
+        self._grow(-known.weight - (known.parts.weight if known.parts else 0))
+        return True
+
+    def forget(self) -> None:
+        """It is not listened to any more: what it told takes no room of others of its owner."""
+        self.owner.neighbours -= 1
+        self.owner.origins -= len(self.told)
+        self.owner.weight -= self.weight
+
+    def _grow(self, weight: int) -> None:
+        self.weight += weight
+        self.owner.weight += weight
+
+    def take(self, news: Exports, permits: Callable[[Export], bool], same: Callable[[Export], Export]) -> Change | None:
+        """Take exports of an origin that it has told a route to; return the change when the last part is there.
+
+        Args:
+            permits: what is not permitted is passed over.
+            same: returns the object that is held for an equal export already, so that there are not several.
+
+        Raises:
+            Unfitting: the change is one of something that was not told.
+            RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
+                had been withdrawn, and what else is told of it passed over until there is a route again.
+        """
+        known = self.told[news.origin]
+        parts = known.parts
+        if parts is None or (parts.base, parts.version) != (news.base, news.version):
+            self._drop_parts(known)
+            if news.base not in (0, known.version):
+                raise Unfitting
+            parts = known.parts = _Parts(news.base, news.version)
+        before = parts.weight
+        for export in filter(permits, news.added):
+            if export not in parts.added:
+                held = export in known.entries
+                parts.weight += 0 if held else export.weight
+                if not held or not news.base:
+                    parts.added[same(export)] = None
+        for export in news.removed:
+            if news.base and export in known.entries and export not in parts.removed:
+                parts.removed[same(export)] = None
+        self._grow(parts.weight - before)
+        if self.weight > self._max_weight or self.owner.weight > SHARES * self._max_weight:
+            alone = self.weight > self._max_weight
+            who, most = ("it tells", 1) if alone else (f"the {self.owner.neighbours} of its owner tell", SHARES)
+            self.withdraw(news.origin)
+            raise RemoteProtocolError(
+                f"with what site {news.origin.site} exports {who} of more than {most * self._max_weight} bytes"
+            )
+        return None if news.more else self._apply(news.origin, known, parts)
+
+    def _apply(self, origin: Hop, known: Told, parts: _Parts) -> Change:
+        added = tuple(export for export in parts.added if export not in known.entries)
+        gone = parts.removed if parts.base else known.entries.difference(parts.added)
+        removed = tuple(export for export in gone if export not in parts.added)
+        self._drop_parts(known)
+        if len(known.entries) + len(added) - len(removed) > MAX_EXPORTS:
+            self.withdraw(origin)
+            raise RemoteProtocolError(f"site {origin.site} exports more than {MAX_EXPORTS} entries")
+        known.version = parts.version
+        known.entries.difference_update(removed)
+        known.entries.update(added)
+        change = sum(export.weight for export in added) - sum(export.weight for export in removed)
+        known.weight += change
+        self._grow(change)
+        return Change(added, removed)
+
+    def _drop_parts(self, known: Told) -> None:
+        if known.parts is not None:
+            self._grow(-known.parts.weight)
+            known.parts = None
+
+
+@final
+class Unfitting(Exception):
+    """A change of something else than what was told before: messages have crossed, and nobody is to blame."""

@@ -1,0 +1,69 @@
+"""What a node says of its site in handshakes, and whom it may be linked to directly.
+
+Nodes link to nodes of their own site.  Gateways also link to gateways of other sites, at addresses of their own; what
+they say there begins with ``>``.  Nodes reached through gateways may be anywhere: there the ends do not choose.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from iris.kernel.errors import AuthenticationError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import is_name
+
+_BETWEEN: Final = ">"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteTag:
+    """Where this node is, as it says it on one network.
+
+    Args:
+        site: empty if it has no name.
+        between: this is the network between the gateways of several sites.
+    """
+
+    site: str = ""
+    between: bool = False
+
+    @property
+    def text(self) -> str:
+        """What is said."""
+        return _BETWEEN + self.site if self.between else self.site
+
+    def check(self, text: str, *, same_realm: bool = True) -> None:
+        """See that a node may be linked to directly, by what it says.
+
+        Raises:
+            AuthenticationError: it may not.
+        """
+        if not self.between:
+            if not same_realm:
+                raise AuthenticationError("nodes of different realms reach each other through gateways")
+            if text != self.site:
+                raise AuthenticationError(
+                    f"this node is at {_place(self.site)} and the other one at {_place(text)}: nodes of different "
+                    "sites reach each other through gateways"
+                )
+        elif not text.startswith(_BETWEEN):
+            raise AuthenticationError("a node that is no gateway has dialled the address for gateways")
+        elif text == self.text and same_realm:
+            raise AuthenticationError(f"another gateway calls its site {self.site!r}, too, and is not of this site")
+
+
+def is_tag(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, can be said of a site."""
+    return isinstance(value, str) and is_name(value.removeprefix(_BETWEEN))
+
+
+def site_of(text: str) -> str:
+    """Return the site that something said is about."""
+    return text.removeprefix(_BETWEEN)
+
+
+def _place(text: str) -> str:
+    if not text:
+        return "a site without a name"
+    return f"gateways, site {site_of(text)!r}" if text.startswith(_BETWEEN) else f"site {text!r}"

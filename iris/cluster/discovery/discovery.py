@@ -1,0 +1,357 @@
+"""How a node finds others: seeds, the registry of this machine, the local network, and the address book.
+
+What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.  It goes
+on looking as long as the node lives: a partition of any length ends without a restart, even if all nodes on the other
+side have been replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, cast, final
+
+import trio
+
+from iris.cluster.addresses import is_lasting
+from iris.cluster.discovery.address_book import AddressBook, AddressFile
+from iris.cluster.discovery.candidates import Candidates, Source
+from iris.cluster.discovery.dns import Resolve, names_a_host
+from iris.cluster.discovery.mdns import Lan
+from iris.cluster.discovery.registry import Registry
+from iris.cluster.mesh import Mesh
+from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.transport import Refused
+
+_log: Final = logging.getLogger("iris")
+
+_INTERVAL: Final = 2.0
+"""Seconds between two looks at the registry and the local network.  Nodes that start announce themselves before they
+look, so only those that were cut off are found this way."""
+
+_SHORTEST: Final = 0.05
+
+_RESOLVE_AGAIN: Final = 30.0
+"""Seconds after which the names of seeds are looked up again although what they stood for is linked; they are looked
+up before each attempt if it is not."""
+
+_KEEP_BOOK: Final = 60.0
+"""Seconds between two looks whether the address book has changed."""
+
+_FIRST_ROUND: Final = 4
+"""Nodes of the registry that a starting node dials; gossip brings the others."""
+
+_STRANGERS: Final = 64
+"""Nodes of the registry that nobody has told of yet, of which it is remembered from one look to the next."""
+
+_REMEMBERED: Final = 1024
+"""Addresses of which it is known what they stood for, or that they were complained about."""
+
+_LAN_PATIENCE: Final = 0.5
+"""Seconds that a starting node which has found nobody waits for the local network."""
+
+
+@final
+class Discovery:
+    """Looks for other nodes of the realm.
+
+    Args:
+        mesh: the links.
+        introduce: called with each node that was newly linked; returns when the memberships have been exchanged.
+        knows: tells whether the membership holds a node alive, and so looks after the link to it itself.
+        seeds: URLs; a host name in them stands for all its addresses.
+        resolve: looks such names up.
+        registry: of this machine.
+        lan: what the local network says.
+        book: addresses that were good before.
+        file: where the book is kept; None: nowhere.
+        wall_clock: the date, for the book.
+        announce: puts this node's entry into the registry again, if somebody has removed it; raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        introduce: Callable[[NodeId], Awaitable[None]],
+        *,
+        knows: Callable[[NodeId], bool] = lambda _: False,
+        seeds: tuple[str, ...],
+        resolve: Resolve,
+        registry: Registry | None,
+        lan: Lan | None,
+        book: AddressBook,
+        file: AddressFile | None,
+        wall_clock: Callable[[], float],
+        announce: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._announce = announce
+        self._introduce = introduce
+        self._knows = knows
+        self._seeds = seeds
+        self._resolve = resolve
+        self._registry = registry
+        self._lan = lan
+        self._book = book
+        self._file = file
+        self._wall_clock = wall_clock
+        self._candidates = Candidates()
+        self._stood_for: dict[str, NodeId] = {}
+        self._announced: set[NodeId] = set()
+        self._strangers: set[NodeId] = set()
+        """Those that were announced at the last look, and that nobody had told of."""
+        self._tried: set[NodeId] = set()
+        """Of those that were announced when this node started, whom it has dialled."""
+        self._remains: set[NodeId] = set()
+        """Nodes that are gone, and whose entries in the registry cannot be removed."""
+        self._ended = trio.lowlevel.ParkingLot()
+        """Where it is waited for the next attempt to end."""
+        self._warned: set[str] = set()
+
+    async def look(self) -> None:
+        """Look once: exchange memberships with seeds and announced nodes; if there are none, with whom else one finds.
+
+        Returns at the latest after the time that a handshake may take, and the exchange of what is known.
+        """
+        async with trio.open_nursery() as nursery:
+            self._dial(nursery, (Source.SEED,))
+            nursery.start_soon(self._look_at_registry)
+        if self._lan is not None and not self._mesh.peers:
+            if not self._lan.urls():
+                await self._lan.wait_news(_LAN_PATIENCE)
+            async with trio.open_nursery() as nursery:
+                self._dial(nursery, (Source.LAN,))
+        if not self._mesh.peers:
+            await self._look_at_book()
+
+    async def run(self) -> None:
+        """Go on looking, and keep the book."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_book)
+            while True:
+                now = trio.current_time()
+                soonest = self._candidates.next_due(self._mesh.peers, self._known(), self._claimed())
+                pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
+                await trio.sleep(pause)
+                self._dial(nursery, Source)
+                self._dial_strangers(nursery)
+                await self._stay_announced()
+
+    # -- where to look --------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Ask every source for its addresses."""
+        now = trio.current_time()
+        self._candidates.offer(Source.SEED, self._seeds, now)
+        if self._lan is not None:
+            self._candidates.offer(Source.LAN, self._lan.urls(), now)
+            if self._lan.left_out:
+                self._mesh.refusals["announcement on the local network, of too many"] += self._lan.left_out
+                self._lan.left_out = 0
+        self._candidates.offer(Source.BOOK, self._book.urls(), now)
+
+    def _known(self) -> set[str]:
+        """Return the addresses that need not be tried, since whoever answers there is linked."""
+        return {peer.reached for peer in self._mesh.peers.values()}.union(self._mesh.advertised)
+
+    def _claimed(self) -> set[str]:
+        """Return the addresses that linked nodes say they have.  A seed's may be among them, and not be theirs."""
+        return {url for peer in self._mesh.peers.values() for url in peer.addresses}
+
+    def _dial(self, nursery: trio.Nursery, sources: Iterable[Source], found: Callable[[], None] = lambda: None) -> None:
+        self._gather()
+        now = trio.current_time()
+        for url in self._candidates.due(now, self._mesh.peers, self._known(), sources, claimed=self._claimed()):
+            if url in self._seeds:
+                nursery.start_soon(self._try_seed, url)
+            else:
+                nursery.start_soon(self._try, url, found)
+
+    async def _look_at_registry(self) -> None:
+        """Link to a few of those that are announced, however many entries killed processes have left behind."""
+        if self._registry is None:
+            return
+        until = trio.current_time() + self._mesh.turns.patience()
+        async with trio.open_nursery() as nursery:
+            while trio.current_time() < until:
+                linked = sum(node in self._mesh.peers for node in self._tried)
+                room = max(0, _FIRST_ROUND - linked - len(nursery.child_tasks))
+                for node, addresses in self._registry.entries(self, room).items():
+                    self._tried.add(node)
+                    nursery.start_soon(self._try_announced, node, addresses)
+                if not nursery.child_tasks:
+                    break
+                with trio.move_on_at(until):
+                    await self._ended.park()
+        self._tried.clear()
+
+    async def _look_at_book(self) -> None:
+        """Go through the address book until one answers: most of those in it may be gone by now."""
+        until = trio.current_time() + self._mesh.turns.patience()
+        async with trio.open_nursery() as nursery:
+            while trio.current_time() < until:
+                self._dial(nursery, (Source.BOOK,), found=nursery.cancel_scope.cancel)
+                if not nursery.child_tasks:
+                    break
+                with trio.move_on_at(until):
+                    await self._ended.park()
+
+    def _dial_strangers(self, nursery: trio.Nursery) -> None:
+        """Dial who was announced before, too, and is not known still.
+
+        A node that has just started comes by itself, and so does one that is held dead and slow.  If everybody dialled
+        it, it would be slower.
+        """
+        if self._registry is None:
+            return
+        unknown = self._registry.entries(self, _STRANGERS)
+        before, self._strangers = self._strangers, set(unknown)
+        for node in [node for node in unknown if node in before][:_FIRST_ROUND]:
+            self._announced.add(node)
+            nursery.start_soon(self._try_announced, node, unknown[node])
+
+    async def _stay_announced(self) -> None:
+        """See that others on this machine find this node, also when its directory was cleared up.
+
+        Systems do that with what nobody has touched for ten days in ``/tmp``, and when a user has logged out.
+        """
+        if self._announce is None or self._registry is None or self._registry.holds(self._mesh.node):
+            return
+        try:
+            await self._announce()
+        except ConfigError as error:
+            self._warn(self._mesh.node, error)
+        else:
+            self._warned.discard(self._mesh.node)
+
+    def __contains__(self, node: object) -> bool:
+        """Whether a node that is announced need not be dialled."""
+        return (
+            node == self._mesh.node
+            or node in self._mesh.peers
+            or node in self._announced
+            or node in self._tried
+            or node in self._remains
+            or self._knows(cast("NodeId", node))
+        )
+
+    # -- dialling -------------------------------------------------------------------------------------------
+
+    async def _try_seed(self, url: str) -> None:
+        """Try every address that a seed stands for, but those that are linked."""
+        urls = await self._resolve(url)
+        failures: dict[str, IrisError] = {}
+        nodes: list[NodeId] = []
+        try:
+            async with trio.open_nursery() as nursery:
+                for resolved in urls:
+                    nursery.start_soon(self._try_address, url, resolved, nodes, failures)
+        finally:
+            now = trio.current_time()
+            if nodes:
+                until = now + _RESOLVE_AGAIN if names_a_host(url) else float("inf")
+                self._candidates.reached(url, nodes[0], now, until=until)
+            else:
+                self._candidates.failed(url, now)
+        self._tell(url, urls, failures, reached=bool(nodes))
+
+    def _tell(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
+        """Say what is wrong with a seed, or with some of the addresses that it stands for."""
+        if not urls:
+            self._warn(seed, NotSent(f"the name in {seed} is not known, or no name server answers"))
+        elif reached:
+            self._warned.discard(seed)
+            for url, error in failures.items():
+                if isinstance(error, Refused):  # one of several hosts is down, or listens by IPv4 only
+                    _log.debug("%s", error)
+                else:
+                    self._warn(url, error)
+        elif failures:
+            errors = failures.values()
+            self._warn(seed, next((e for e in errors if isinstance(e, AuthenticationError)), next(iter(errors))))
+
+    async def _try_address(self, seed: str, url: str, nodes: list[NodeId], failures: dict[str, IrisError]) -> None:
+        node = self._stood_for.get(url)
+        if node is not None and node in self._mesh.peers:
+            nodes.append(node)
+            return
+        if url != seed and url in self._mesh.advertised:  # this node is among those that the name stands for
+            return
+        self._stood_for.pop(url, None)
+        try:
+            peer = await self._mesh.connect([url], source="seeds")
+        except (NotSent, AuthenticationError, ConfigError) as error:
+            failures[url] = error
+            return
+        self._warned.discard(url)
+        if len(self._stood_for) >= _REMEMBERED:
+            self._stood_for.clear()
+        self._stood_for[url] = peer.node
+        nodes.append(peer.node)
+        await self._introduce(peer.node)
+
+    async def _try(self, url: str, found: Callable[[], None]) -> None:
+        """Try an address that may well be out of date: nobody has to hear of it."""
+        node: NodeId | None = None
+        try:
+            node = (await self._mesh.connect([url], source="found", hearsay=True)).node
+            await self._introduce(node)
+            found()
+        except (NotSent, AuthenticationError, ConfigError) as error:
+            _log.debug("%s", error)
+        finally:
+            if node is not None:
+                self._candidates.reached(url, node, trio.current_time())
+            else:
+                self._candidates.failed(url, trio.current_time())
+            self._ended.unpark_all()
+
+    async def _try_announced(self, node: NodeId, addresses: tuple[str, ...]) -> None:
+        assert self._registry is not None
+        try:
+            peer = await self._mesh.connect(addresses, expected=node, source="registry")
+            await self._introduce(peer.node)
+        except Refused:
+            # Its process was killed and could not do it itself.
+            if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:
+                self._remains.add(node)
+        except (NotSent, AuthenticationError, ConfigError) as error:
+            self._warn(node, error)
+        finally:
+            self._announced.discard(node)
+            self._ended.unpark_all()
+
+    def _warn(self, where: str, error: IrisError) -> None:
+        """Say it once for each address, and again after it has worked."""
+        self._mesh.cut_off = str(error)
+        if where not in self._warned:
+            if len(self._warned) >= _REMEMBERED:
+                self._warned.clear()
+            self._warned.add(where)
+            _log.warning("%s; trying again", error)
+
+    # -- the address book -----------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Write down where linked nodes are."""
+        urls = {url for peer in self._mesh.peers.values() for url in peer.addresses if is_lasting(url)}
+        if urls:
+            self._book.saw(urls, self._wall_clock())
+
+    async def _keep_book(self) -> None:
+        while True:
+            await trio.sleep(_KEEP_BOOK)
+            self.note()
+            await self.save()
+
+    async def save(self) -> None:
+        """Put the book into its file, if there is something new in it.
+
+        It takes a second at the most where another process holds the file's lock; cancelling it leaves a thread that
+        ends by itself.
+        """
+        if self._file is not None and self._book.unsaved:
+            now, copy = self._wall_clock(), self._book.copy()
+            await trio.to_thread.run_sync(self._file.save, copy, now, abandon_on_cancel=True)
+            self._book.merge(copy, now)

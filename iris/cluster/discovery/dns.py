@@ -1,0 +1,55 @@
+"""Seeds that name a host: all the addresses that the name stands for now."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from iris.cluster.addresses import look_up, split_url
+
+Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
+"""Returns the URLs that one URL stands for at the moment; empty if its name is not known."""
+
+_PATIENCE: Final = 4.0
+"""Seconds that the system's resolver may take; one that does not answer is asked again with the next attempt."""
+
+_MAX_ADDRESSES: Final = 32
+
+
+def names_a_host(url: str) -> bool:
+    """Tell whether what ``url`` stands for may change: it has a host name that a resolver has to look up."""
+    parts = split_url(url)
+    if parts is None or parts[0] != "tcp":  # a web server in between may go by the name
+        return False
+    try:
+        ipaddress.ip_address(parts[1].strip("[]"))
+    except ValueError:
+        return True
+    return False
+
+
+async def resolve_url(url: str) -> tuple[str, ...]:
+    """Return ``url`` with each address (A, AAAA) of its host in place of the name, in the order of the resolver.
+
+    A URL without a name stands for itself.  Nothing is remembered here: a name may mean other hosts a minute later.
+    """
+    parts = split_url(url)
+    if parts is None or not names_a_host(url):
+        return (url,)
+    scheme, host, rest = parts
+    found: list[str] = []
+    with trio.move_on_after(_PATIENCE):
+        try:
+            for family, address in await look_up(host, socket.SOCK_STREAM):
+                text = str(address[0])
+                if family == socket.AF_INET:
+                    found.append(f"{scheme}://{text}{rest}")
+                elif family == socket.AF_INET6 and "%" not in text:
+                    found.append(f"{scheme}://[{text}]{rest}")
+        except (OSError, UnicodeError, RuntimeError):  # not known, no name at all, or there is no thread to ask
+            return ()
+    return tuple(dict.fromkeys(found))[:_MAX_ADDRESSES]

@@ -1,0 +1,212 @@
+"""The ``zeroconf`` package at work, on threads of its own: what is announced on the local network, and by this node.
+
+The package keeps 10,000 records of what it hears.  What it would do for each of them without end, this file has it do
+for those that are followed only (``iris.cluster.discovery.mdns_records``): tell of it, ask for it again before it runs out, and
+ask for addresses that did not come along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, Final, final
+
+import trio
+import zeroconf
+from zeroconf import ServiceInfo
+
+from iris.cluster.discovery.mdns import Lan
+from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, Followed, announcements, urls_untrusted
+from iris.kernel.errors import RemoteProtocolError
+
+_ANSWER_MS: Final = 1000
+"""Milliseconds that an announcement's addresses may take to come, if they did not come with it."""
+
+_ASKED_AT_ONCE: Final = 4
+"""Announcements that are asked for their addresses at one time."""
+
+_LONGEST: Final = 4500
+"""Seconds for which a node announces itself (RFC 6762, section 10); what is to last longer is made up."""
+
+_POINTER: Final = 12
+"""Type of record: RFC 1035."""
+
+
+@final
+class Sieve:
+    """What of all that the package hears concerns the announcements that are followed.
+
+    Args:
+        followed: the announcements that are.
+        concerns: tells of an instance's name whether it is of this realm and not this node's own.
+        left_out: called when there were too many: with the name of one that is not followed any more, or with None.
+
+    Attributes:
+        let_go: called with the pointer to one that is not followed any more.
+    """
+
+    def __init__(
+        self, followed: Followed, concerns: Callable[[str], bool], left_out: Callable[[str | None], None]
+    ) -> None:
+        self.let_go: Callable[[Any], None] = lambda _: None
+        self._followed = followed
+        self._concerns = concerns
+        self._left_out = left_out
+        self._pointers: dict[str, Any] = {}
+
+    def keep(self, update: zeroconf.RecordUpdate, now: float) -> zeroconf.RecordUpdate | None:
+        """Return what is to be made of a record that was heard, or has run out; None if nothing is.
+
+        Args:
+            update: the record.
+            now: this moment in milliseconds, of the package's clock.
+        """
+        record: Any = update.new
+        if record.type != _POINTER:
+            return update if instance_of(record.name) in self._followed else None
+        name = instance_of(record.alias)
+        if record.name != TYPE or not self._concerns(name):
+            return None
+        if record.is_expired(now):
+            self._pointers.pop(name, None)
+            return update if self._followed.lose(name) else None
+        if name in self._followed:
+            return update
+        if record.ttl > _LONGEST:
+            return None
+        ignored = self._followed.ignored
+        replaced = self._followed.hear(name, now / 1000)
+        if replaced is not None:
+            self.let_go(self._pointers.pop(replaced))
+        if self._followed.ignored != ignored:
+            self._left_out(replaced)
+        if name not in self._followed:
+            return None
+        self._pointers[name] = record
+        return zeroconf.RecordUpdate(record, None)  # new to us, however long the package has had it
+
+
+class Browser(zeroconf.ServiceBrowser):
+    """Passes on what a sieve keeps.
+
+    Args:
+        network: of the package.
+        sieve: keeps it.
+        notice: see ``ServiceBrowser``; called on the package's browsing thread.
+    """
+
+    def __init__(self, network: zeroconf.Zeroconf, sieve: Sieve, notice: Callable[..., None]) -> None:
+        self._sieve = sieve
+        sieve.let_go = self._let_go
+        super().__init__(network, TYPE, handlers=[notice])  # pyright: ignore[reportUnknownMemberType]
+
+    def _let_go(self, pointer: Any) -> None:
+        # Else it would be asked for again before it runs out, with all others that were made up.
+        self.query_scheduler.cancel_ptr_refresh(pointer)
+
+    def async_update_records(self, zc: zeroconf.Zeroconf, now: float, records: list[zeroconf.RecordUpdate]) -> None:
+        """Take what the package has heard; called on its own loop."""
+        kept = [update for record in records if (update := self._sieve.keep(record, now)) is not None]
+        super().async_update_records(zc, now, kept)
+
+
+def instance_of(name: str) -> str:
+    """Return the name of an instance, from its own name or from that of its host."""
+    return name.removesuffix(f".{TYPE}").removesuffix(".local.")
+
+
+@final
+class Board:
+    """A notice board: what others announce goes to ``lan``.  Make and close it on a thread."""
+
+    def __init__(self, lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
+        self._lan = lan
+        self._token = token
+        self._loopback = interfaces is not None
+        self._pending: dict[str, Callable[[], None]] = {}
+        """The last news of each announcement, for the thread that the node runs in."""
+        self._ignored = 0
+        self._asking, self._to_ask = trio.open_memory_channel[str](MAX_FOLLOWED)
+        self._threads = trio.CapacityLimiter(_ASKED_AT_ONCE)
+        self._followed = Followed(Random())
+        self._zeroconf = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
+        Browser(self._zeroconf, Sieve(self._followed, lan.concerns, self._leave_out), self._notice)
+
+    async def announce(self, own: str, urls: tuple[str, ...]) -> None:
+        """Announce this node; that takes half a second, for which nobody should have to wait."""
+        for announcement in announcements(self._lan.mark, own, urls, loopback=self._loopback):
+            # Names are random: whether another one has the same need not be asked.
+            register = partial(self._zeroconf.register_service, announcement, cooperating_responders=True)
+            await trio.to_thread.run_sync(register, abandon_on_cancel=True)
+
+    async def ask(self) -> None:
+        """Ask for the addresses of announcements that came without them, some at a time, until it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(_ASKED_AT_ONCE):
+                nursery.start_soon(self._ask_one_by_one)
+
+    async def _ask_one_by_one(self) -> None:
+        async for name in self._to_ask:
+            ask = partial(self._zeroconf.get_service_info, TYPE, f"{name}.{TYPE}", _ANSWER_MS)
+            with contextlib.suppress(OSError, zeroconf.Error):
+                info = await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._threads)
+                if info is not None:
+                    self._tell(name, info)
+
+    # -- on the package's threads ---------------------------------------------------------------------------
+
+    def _hop(self, name: str, news: Callable[[], None]) -> None:
+        """Have the news of an announcement taken in; of a flood of them the last one counts."""
+        self._pending[name] = news
+        self._hop_over()
+
+    def _hop_over(self) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._take_news, idempotent=True)
+
+    def _leave_out(self, replaced: str | None) -> None:
+        if replaced is not None:
+            self._hop(replaced, partial(self._lan.lost, replaced))
+        self._hop_over()
+
+    def _notice(
+        self,
+        zeroconf: zeroconf.Zeroconf,
+        service_type: str,
+        name: str,
+        state_change: zeroconf.ServiceStateChange,
+    ) -> None:
+        label = instance_of(name)
+        if state_change.name == "Removed":
+            self._hop(label, partial(self._lan.lost, label))
+            return
+        info = ServiceInfo(service_type, name)
+        if info.load_from_cache(zeroconf):
+            self._hop(label, partial(self._tell, label, info))
+        elif state_change.name == "Added":
+            self._hop(label, partial(self._ask_for, label))
+
+    # -- on the node's thread -------------------------------------------------------------------------------
+
+    def _take_news(self) -> None:
+        while self._pending:
+            _, news = self._pending.popitem()
+            news()
+        ignored, self._ignored = self._ignored, self._followed.ignored
+        self._lan.leave_out(self._ignored - ignored)
+
+    def _ask_for(self, name: str) -> None:
+        with contextlib.suppress(trio.WouldBlock):  # when its addresses come, it is heard of once more
+            self._asking.send_nowait(name)
+
+    def _tell(self, name: str, info: zeroconf.ServiceInfo) -> None:
+        if name in self._followed:  # or it had to make room meanwhile
+            with contextlib.suppress(RemoteProtocolError):  # anybody may say anything here
+                urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties, loopback=self._loopback)
+                self._lan.found(name, urls)
+
+    def close(self) -> None:
+        """Take the announcement back."""
+        self._zeroconf.close()

@@ -1,0 +1,111 @@
+"""How nodes of one local realm find each other on a machine: a directory with one small file for each node.
+
+The directory belongs to the user and is closed to others, but nothing in it is believed: a file only suggests an
+address to dial, and whoever answers there has to pass the handshake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Container
+from pathlib import Path
+from random import Random
+from typing import Final, cast, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import NodeId, is_node_id
+
+_SUFFIX: Final = ".node"
+_MAX_ENTRY: Final = 16 * 1024
+
+
+@final
+class Registry:
+    """The nodes of one site that have announced themselves in ``directory``.
+
+    Args:
+        random: chooses whom ``entries`` returns of more than were asked for.
+
+    Raises:
+        ConfigError: the directory cannot be written to.
+    """
+
+    def __init__(self, directory: Path, site: str = "", random: Random | None = None) -> None:
+        self._directory = directory
+        self._site = site
+        self._random = random or Random()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory is there."""
+        return self._directory.is_dir()
+
+    def holds(self, node: NodeId) -> bool:
+        """Tell whether a node's entry is there."""
+        return (self._directory / f"{node}{_SUFFIX}").exists()
+
+    def has_socket(self, node: NodeId) -> bool:
+        """Tell whether a node's socket is there."""
+        return (self._directory / node).exists()
+
+    def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
+        """Write this node's entry; readers see it whole or not at all."""
+        entry = self._directory / f"{node}{_SUFFIX}"
+        draft = self._directory / f".{node}.draft"
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)  # under any umask
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps({"addresses": addresses, "process": os.getpid(), "site": self._site}))
+            draft.replace(entry)
+        except OSError as error:
+            raise ConfigError(f"cannot write to the registry {self._directory}: {error.strerror}") from None
+
+    def withdraw(self, node: NodeId) -> bool:
+        """Remove a node's entry and its socket: this node leaves, or nobody listens at that one's address.
+
+        Returns:
+            Whether that could be done.  What cannot be removed costs those that come later an attempt, and no more.
+        """
+        removed = True
+        for name in (f"{node}{_SUFFIX}", node):
+            try:
+                (self._directory / name).unlink(missing_ok=True)
+            except OSError:
+                removed = False
+        return removed
+
+    def sweep(self) -> None:
+        """Remove the directory if nothing is left in it.  Whoever comes later makes it again."""
+        with contextlib.suppress(OSError):
+            self._directory.rmdir()
+
+    def entries(self, besides: Container[NodeId] = (), limit: int = 1_000_000) -> dict[NodeId, tuple[str, ...]]:
+        """Return the addresses of nodes announced, at most ``limit`` and none of those that are known already.
+
+        Of more than ``limit``, which ones is left to chance: nodes that start together would otherwise all come to the
+        same few, which have no time for so many.  Entries that cannot be read are passed over.  A realm that is
+        complete costs the names in one directory.
+        """
+        found: dict[NodeId, tuple[str, ...]] = {}
+        try:
+            names = os.listdir(self._directory)  # noqa: PTH208 -- every two seconds; paths would be five times as dear
+        except OSError:
+            return found
+        nodes = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
+        unknown = sorted(node for node in nodes if NodeId(node) not in besides and is_node_id(node))
+        self._random.shuffle(unknown)
+        for node in unknown:
+            if len(found) >= limit:
+                break
+            try:
+                with (self._directory / f"{node}{_SUFFIX}").open() as file:
+                    entry = json.loads(file.read(_MAX_ENTRY))
+                addresses: object = entry["addresses"]
+                if isinstance(addresses, list) and entry.get("site", "") == self._site:
+                    urls = cast("list[object]", addresses)
+                    found[NodeId(node)] = tuple(url for url in urls if isinstance(url, str))
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+        return found

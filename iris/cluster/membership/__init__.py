@@ -1,0 +1,15 @@
+"""The trio shell around iris.cluster.swim: links to every node, roster, proofs, revocation.
+
+Promises: a listed member has proved that it speaks for its cluster; watchers hear each change once, in order.
+"""
+
+from iris.cluster.membership.forwarder import Forwarding
+from iris.cluster.membership.membership import Membership
+from iris.cluster.membership.proofs import Papers, proof_of, serves_by_right
+from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, Revoking
+from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
+
+__all__ = (
+    "LOCAL_LOOK", "LOOK", "Change", "Forwarding", "Member", "Membership", "NodeInfo", "Papers", "Revoking",
+    "Watch", "proof_of", "serves_by_right",
+)  # fmt: skip

@@ -1,0 +1,137 @@
+"""Frames handed on between two nodes of the site of which neither can dial the other.
+
+Any node that others can dial does it for the members of its realm, for nodes that it is linked to itself: there is one
+helper on a way and never two.  It cannot read what it hands on, and nothing is waited for: where the next link is full
+the frame is dropped and counted, and its session notices.  Plain calls: this is on the way of every frame between the
+two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.routes import ViaWay, is_via_url, parse_via_url
+from iris.cluster.routes import is_two_way
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message, carried_by
+from iris.kernel.wire import node_untrusted
+
+_AVOIDED: Final = 5.0
+"""Seconds for which a helper is not asked again for a node that it could not reach."""
+
+_REMEMBERED: Final = 4096
+"""Pairs of helper and node that are avoided at one time; the oldest give way."""
+
+
+@final
+class Forwarding:
+    """The ways of one node that lead through others, and what it hands on for others itself."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.forwarded = 0
+        """Frames handed on for others."""
+        self._mesh = mesh
+        self._ways: list[ViaWay] = []
+        self._avoided: dict[tuple[NodeId, NodeId], float] = {}
+        mesh.on(kinds.FORWARD, 2, self._receive)
+        mesh.on(kinds.FORWARD_REFUSED, 1, self._receive_refused)
+        mesh.observe(self)
+        mesh.use_forwarder(self)
+
+    def __repr__(self) -> str:
+        return f"<Forwarding: {len(self._ways)} ways, {self.forwarded} frames handed on>"
+
+    # -- ways of this node: Carrier -------------------------------------------------------------------------
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> ViaWay:
+        """See ``Transport.dial``."""
+        target = parse_via_url(url)
+        await trio.lowlevel.checkpoint()
+        helper = self._helper(target)
+        if helper is None:
+            raise NotSent(
+                f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
+                "takes one that listens at a ws:// address"
+            )
+        way = ViaWay(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._ways.remove(way))
+        self._ways.append(way)
+        return way
+
+    def _helper(self, target: NodeId) -> NodeId | None:
+        """Choose who is to hand on: of those that could, another one for each pair, and the same at either end."""
+        now = trio.current_time()
+        fit = [
+            node
+            for node, peer in self._mesh.peers.items()
+            if node != target
+            and peer.link.is_up
+            and any(map(is_two_way, peer.addresses))
+            and self._avoided.get((node, target), 0.0) <= now
+        ]
+        pair = "".join(sorted((self._mesh.node, target))).encode()
+        return min(fit, key=lambda node: hashlib.blake2b(pair + node.encode(), digest_size=8).digest(), default=None)
+
+    def _link_to(self, node: NodeId) -> Link | None:
+        peer = self._mesh.peers.get(node)
+        return None if peer is None or not peer.link.is_up else peer.link
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        _, target_id, frame = message
+        target = node_untrusted(target_id)
+        if type(frame) is not bytes or peer.foreign:
+            raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
+        self._mesh.check_not_nested(kinds.FORWARD)  # one node hands on, and never two
+        if target == self._mesh.node:
+            # Under limits of its own: any member can be one that hands on.
+            self._mesh.receive_carried(frame, kinds.FORWARD, f"through {peer.node}")
+            return
+        other = self._mesh.peers.get(target)
+        if other is None or not other.link.is_up or other.foreign or is_via_url(other.addresses[0]):
+            self._mesh.refusals["not handed on: no link"] += 1
+            peer.link.post((kinds.FORWARD_REFUSED, target_id), 0)
+            return
+        if not other.link.has_room():
+            self._mesh.refusals["not handed on: link full"] += 1
+            return
+        other.link.post_carrying((kinds.FORWARD, target_id, frame), len(frame), carried_by(len(frame)))
+        self.forwarded += 1
+
+    def _receive_refused(self, peer: Peer, message: Message) -> None:
+        target = node_untrusted(message[1])
+        for way in [way for way in self._ways if (way.helper, way.target) == (peer.node, target)]:
+            self._avoid(peer.node, target)
+            way.break_off()
+
+    def _avoid(self, helper: NodeId, target: NodeId) -> None:
+        self._avoided.pop((helper, target), None)
+        self._avoided[helper, target] = trio.current_time() + _AVOIDED
+        if len(self._avoided) > _REMEMBERED:
+            del self._avoided[next(iter(self._avoided))]
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing: ways are looked for when they are needed."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Nothing: frames that are lost between two ends are noticed by their session."""
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nothing leads through a node whose connection broke."""
+        for way in [way for way in self._ways if way.helper == node]:
+            way.break_off()
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nothing leads through a node that is gone."""
+        self.peer_refused(peer.node)

@@ -1,0 +1,275 @@
+"""Links to everybody: who is dialled by whom, what waits for a link, and for how long a dead member keeps one.
+
+Of two nodes that hear of each other one dials, as their ids say; the other one waits a moment for it, unless it has
+something to say.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
+
+A member that is declared dead but was heard since it fell under suspicion is most likely slow: it will refute, and a
+link costs both ends milliseconds of work.  Dropping the links of slow nodes would make them slower yet, and a loaded
+machine would never come to rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.routes import is_via_url, via_url
+from iris.cluster.routes import is_two_way
+from iris.cluster.swim import NodeRecord
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.transport import Refused
+from iris.kernel.wire import Message
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
+
+_RETRIES: Final = 50.0
+"""Attempts per second, beyond the first one for each node, to link to members of one cluster: where more of them cannot
+be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and whoever holds the cluster's key
+can make up thousands of members."""
+
+_COURTESY: Final = 0.5
+"""Of two nodes that hear of each other one dials; the other one waits this long first."""
+
+_LATER: Final = 20.0
+"""It waits for so many times its own lateness in addition: a handshake goes through as many threads, of both nodes."""
+
+_SPREAD: Final = 20.0
+"""Who dials does so within so many times its lateness: a newcomer of whom all hear at once has to answer them all."""
+
+_LATE: Final = 0.02
+"""Seconds of lateness from which a node that has something to say waits as well."""
+
+_FIRST_ATTEMPTS: Final = 2
+"""Attempts to link to a new member that have to fail before its silence counts against it."""
+
+_COURTESY_TO_DIALLERS: Final = 5.0
+"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
+
+_HELD_BACK: Final = 64
+"""Messages of the machine kept for a node that is being linked."""
+
+_REPRIEVE: Final = 5.0
+"""Seconds that a dead member which was heard under suspicion keeps its link.  An accusation and its refutation take
+less even where each process waits a second for its turn."""
+
+
+@final
+class _Wait:
+    """A node that is being linked.
+
+    Attributes:
+        messages: of the machine, for when it is linked.
+        new: whether it was not linked before, and could not be found silent yet.
+        failed: whether an attempt has come to nothing.
+        hurry: set when there is something for it, or when it is linked.
+        linked: set when it is linked.
+    """
+
+    __slots__ = ("failed", "hurry", "linked", "messages", "new")
+
+    def __init__(self, *, new: bool) -> None:
+        self.messages: list[Message] = []
+        self.new = new
+        self.failed = False
+        self.hurry = trio.Event()
+        self.linked = trio.Event()
+
+
+@final
+class Linking:
+    """Keeps a link to each node that is alive.
+
+    Args:
+        mesh: the links.
+        nursery: for the tasks that dial.
+        record: returns the record of a node, alive or dead, if it is known.
+        is_alive: tells whether a node is held alive, or only suspected.
+        refused: called with a node whose address refuses connections.
+        failed: called with the name of each error that an attempt ended with.
+        unreached: called when the first attempt to link to a node has come to nothing.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        nursery: trio.Nursery,
+        *,
+        record: Callable[[NodeId], NodeRecord | None],
+        is_alive: Callable[[NodeId], bool],
+        refused: Callable[[NodeId], None],
+        failed: Callable[[str], None],
+        unreached: Callable[[], None],
+    ) -> None:
+        self._mesh = mesh
+        self._nursery = nursery
+        self._record = record
+        self._is_alive = is_alive
+        self._refused = refused
+        self._failed = failed
+        self._tell_unreached = unreached
+        self._waits: dict[NodeId, _Wait] = {}
+        self._unreached: Counter[str] = Counter()
+        """Nodes that an attempt to link to has failed with, by cluster."""
+        self._suspected: dict[NodeId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def begin(self, node: NodeId, *, new: bool = False) -> None:
+        """Link to a node, unless that is under way; ``new``: it was not linked before."""
+        self._wait(node, new=new)
+
+    def is_new(self, node: NodeId) -> bool:
+        """Tell whether a node is being linked for the first time, and may well not have had its turn yet."""
+        wait = self._waits.get(node)
+        return wait is not None and wait.new
+
+    def is_unreached(self, node: NodeId) -> bool:
+        """Tell whether an attempt to link to a node has come to nothing; others follow."""
+        wait = self._waits.get(node)
+        return wait is not None and wait.failed
+
+    def hold(self, node: NodeId, message: Message) -> None:
+        """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself."""
+        wait = self._wait(node)
+        if len(wait.messages) < _HELD_BACK:
+            wait.messages.append(message)
+        wait.hurry.set()
+
+    def linked(self, node: NodeId) -> list[Message]:
+        """Note that a node is linked; return what was held for it."""
+        wait = self._waits.get(node)
+        if wait is None:
+            return []
+        wait.hurry.set()
+        wait.linked.set()
+        messages, wait.messages = wait.messages, []
+        return messages
+
+    def frames_from(self, node: NodeId) -> int:
+        """Return how many frames have come from a linked node under its present session."""
+        session = self._mesh.peers[node].session
+        return 0 if session is None else session.statistics().received_frames
+
+    def suspected(self, node: NodeId) -> None:
+        """Note that a node is under suspicion; what it sends from the first time on counts."""
+        if node in self._mesh.peers:
+            self._suspected.setdefault(node, self.frames_from(node))
+
+    def cleared(self, node: NodeId) -> None:
+        """Note that a node is under suspicion no more."""
+        self._suspected.pop(node, None)
+
+    def dead(self, node: NodeId) -> None:
+        """End the link to a dead node, if there is one: at once, or when it had time to refute."""
+        before = self._suspected.pop(node, None)
+        if node in self._mesh.peers:
+            heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
+            self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
+
+    def expelled(self, node: NodeId) -> None:
+        """End the link to a node whose papers hold no more; there is nothing that it could refute."""
+        self._suspected.pop(node, None)
+        self._drop_soon(node, "its papers hold no more", 0.0)
+
+    def _drop_soon(self, node: NodeId, reason: str, patience: float) -> None:
+        if not self._mesh.closing:
+            self._nursery.start_soon(self._drop, node, reason, patience)
+
+    async def _drop(self, node: NodeId, reason: str, patience: float) -> None:
+        # Also without patience outside the loop that reads its messages.
+        if patience:
+            await trio.sleep(patience)
+        if not self._is_alive(node):
+            self._mesh.drop(node, reason)
+
+    # -- dialling -------------------------------------------------------------------------------------------
+
+    def _wait(self, node: NodeId, *, new: bool = False) -> _Wait:
+        wait = self._waits.get(node)
+        if wait is None:
+            wait = _Wait(new=new)
+            if not self._mesh.closing:  # else there is nobody any more who could do it
+                self._waits[node] = wait
+                self._nursery.start_soon(self._link, node, wait)
+        return wait
+
+    async def _link(self, node: NodeId, wait: _Wait) -> None:
+        """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
+
+        The machine tries the dead again at its own pace.
+        """
+        unreached: str | None = None
+        try:
+            await self._be_courteous(node, wait)
+            if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
+                await trio.sleep(damping)
+            for attempt in range(1_000_000):
+                record = self._record(node)
+                if record is None or self._mesh.peer(node) is not None:
+                    return
+                through_others = (via_url(node),) if self._mesh.dial_only else ()
+                try:
+                    urls = dict.fromkeys((*record.addresses, *through_others))
+                    # Who has a credential can make up any number of nodes, but not of another cluster's.
+                    await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}", hearsay=True)
+                except Refused:
+                    wait.new = False
+                    self._refused(node)
+                except (NotSent, AuthenticationError, ConfigError) as error:
+                    self._failed(type(error).__name__)
+                except Exception as error:  # noqa: BLE001 -- others chose its addresses, and must not end the node
+                    self._mesh.note_unexpected("dialling a member", error)
+                wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
+                if not wait.failed:
+                    wait.failed = True
+                    self._tell_unreached()
+                if not self._is_alive(node):
+                    return
+                if unreached is None:
+                    unreached = record.name
+                    self._unreached[unreached] += 1
+                pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+                await trio.sleep(max(pause, self._unreached[unreached] / _RETRIES))
+        finally:
+            if unreached is not None:
+                self._unreached[unreached] -= 1
+                if not self._unreached[unreached]:
+                    del self._unreached[unreached]
+            self._waits.pop(node, None)
+
+    async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:
+        """Leave it to a node to dial this one for a while, if it is the one to do it."""
+        record = self._record(node)
+        dials = record is not None and any(map(is_via_url, record.addresses))
+        if dials and any(map(is_two_way, self._mesh.advertised)):
+            with trio.move_on_after(_COURTESY_TO_DIALLERS):
+                await wait.linked.wait()
+        elif dials_second(self._mesh.node, node) if dials == self._mesh.dial_only else dials:
+            late = self._mesh.turns.lateness()
+            with trio.move_on_after(_COURTESY + _LATER * late):
+                await (wait.linked if late > _LATE else wait.hurry).wait()
+        elif wait.new and (late := self._mesh.turns.lateness()) > _LATE:
+            with trio.move_on_after(_SPREAD * late * share_of(self._mesh.node, node)):
+                await wait.linked.wait()
+
+
+def share_of(node: NodeId, other: NodeId) -> float:
+    """Return a number from 0 to 1 that is another one for each two nodes, and the same each time."""
+    return (int(node[:8], 16) ^ int(other[:8], 16)) / 0xFFFFFFFF
+
+
+def dials_second(node: NodeId, other: NodeId) -> bool:
+    """Tell whether of these two the first one leaves it to the other to dial.
+
+    Not by the order of the ids alone: the smallest would have all the others to dial, some at a time, and the whole
+    realm would wait for it.  So each dials about half of them.
+    """
+    odd = (int(node[-1], 16) ^ int(other[-1], 16)) & 1
+    return (node > other) != bool(odd)

@@ -1,0 +1,561 @@
+"""The trio shell of membership: feeds the machine, performs its effects, keeps links to everybody, tells users.
+
+The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who serves what;
+a balancer for each cluster says whom to ask.  This file only joins them.
+
+A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from random import Random
+from typing import Final, assert_never, final
+
+import trio
+
+from iris.cluster.balancing import Balancer
+from iris.cluster.balancing import SiteOrder
+from iris.cluster.membership.linking import Linking
+from iris.cluster.membership.proofs import Papers, Proofs
+from iris.cluster.membership.roster import Change, Member, NodeInfo, Roster, Watch
+from iris.cluster.membership.unanswered import Doubts, Offences
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.swim import Changed, Effect, Load, Rejected, Route, Send, Synchronized
+from iris.cluster.swim import encode_update, signatures_in
+from iris.cluster.swim import ClusterEntry, MemberState, NodeRecord
+from iris.cluster.swim import KINDS, Swim
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.names import NodeId, qualified
+from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.kernel.wire import CHECK, Message
+from iris.security.identity import PeerIdentity
+
+_MAX_EMPTIED: Final = 1024
+"""Clusters without members that are remembered: their names come from others."""
+
+_TOGETHER: Final = 32
+"""Signatures in a message that travels with others: receivers check ``wire.MAX_CHECKS`` for one frame."""
+
+_HELD_BACK_SIZE: Final = 4096
+"""Bytes of a message that was held back for a node: most of them, rounded up."""
+
+_SILENCE: Final = 0.4
+"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
+wait for the others no more.  A handshake over a way of 300 ms takes 1.5 s, the courtesy to who may dial included."""
+
+_LOOK: Final = 0.25
+"""Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
+
+
+@final
+class Membership:
+    """Who is here, as seen from one node.
+
+    Args:
+        papers: say which clusters each member may serve now.
+        queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
+        processor_time: see ``Aperture``.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        swim: Swim,
+        papers: Papers,
+        nursery: trio.Nursery,
+        *,
+        config: Config,
+        random: Random,
+        queue_delay: Callable[[], float] = lambda: 0.0,
+        processor_time: Callable[[], float] | None = None,
+    ) -> None:
+        self.rejected: Counter[str] = Counter()
+        """What came to nothing here, by reason."""
+        self._offences = Offences()
+        self.order = SiteOrder(swim.own.site)
+        """Which sites are asked first."""
+        self.queue_delay = queue_delay
+        self._mesh = mesh
+        self._swim = swim
+        self._papers = papers
+        self.proofs: Final = Proofs(papers, self._recheck_proofs)
+        self._nursery = nursery
+        self._config = config
+        self._random = random
+        self._processor_time = processor_time
+        self._roster = Roster()
+        self._balancers: dict[str, Balancer] = {}
+        self._emptied: dict[str, float] = {}
+        """When clusters lost their last members, the longest ago first."""
+        self._records: dict[NodeId, NodeRecord] = {}
+        self._foreign: dict[NodeId, tuple[str, int]] = {}
+        """Linked members at other sites, with how far these are."""
+        self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
+        """Returns the members that a cluster has at other sites, linked or not."""
+        self._closed_routes: set[NodeId] = set()
+        self._linking = Linking(
+            mesh,
+            nursery,
+            record=lambda node: self._records.get(node) or swim.record(node),
+            is_alive=self._records.__contains__,
+            refused=self._refused,
+            failed=self._cannot_link,
+            unreached=self.news,
+        )
+        mesh.redialling.refused = self._refused
+        mesh.turns.lateness = lambda: swim.lateness
+        swim.use_links(lambda node: mesh.peer(node) is not None, self._linking.is_new)
+        self._suspect_listeners: list[Callable[[NodeId], None]] = []
+        self._watches: list[Watch] = []
+        self._wakeup = Wakeup()
+        self._nap = trio.CancelScope()
+        """What ``run`` waits in until something is due."""
+        self._work = Wakeup()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._synchronized = False
+        self._progress = -math.inf
+        """When a node was linked for the last time."""
+        self._serving: dict[str, ClusterEntry] = {}
+        for kind, fields in KINDS.items():
+            mesh.on(kind, fields, self._receive)
+        mesh.observe(self)
+
+    # -- for the patterns: Directory ------------------------------------------------------------------------
+
+    def picker(self, cluster: str) -> Balancer | None:
+        """See ``Directory.picker``.  A cluster may have ``@`` and the name of a site behind it."""
+        balancer = self._balancers.get(cluster)
+        if balancer is None and isinstance(cluster, str) and "@" in cluster:
+            return self._at_site(cluster)
+        return balancer
+
+    def member_ids(self, cluster: str) -> Sequence[NodeId]:
+        """See ``Directory.member_ids``."""
+        balancer = self.picker(cluster)
+        return () if balancer is None else tuple(balancer.nodes)
+
+    def had_members(self, cluster: str) -> bool:
+        """See ``Directory.had_members``."""
+        emptied = self._emptied.get(cluster, -math.inf)
+        return cluster in self._balancers or emptied + self._config.absence_patience > trio.current_time()
+
+    def knows(self, node: NodeId) -> bool:
+        """Tell whether a node is held alive, so that it is dialled until it is linked."""
+        return node in self._records
+
+    def is_gone(self, node: NodeId) -> bool:
+        """Tell whether a node is known to have died or left."""
+        return self._swim.state(node) in (MemberState.DEAD, MemberState.LEFT)
+
+    def is_suspected(self, node: NodeId) -> bool:
+        """Tell whether a node is to get no new work for now."""
+        return node in self._closed_routes
+
+    def _at_site(self, address: str) -> Balancer | None:
+        """Begin to keep the members that a cluster has at one site; only what is asked for is kept."""
+        name, _, site = address.partition("@")
+        site = qualified(name.rpartition("/")[0], site)
+        members = [node for node in self.member_ids(name) if self.site_of(node) == site]
+        if not members:
+            return None
+        balancer = self._balancers[address] = self._balancer(SiteOrder(site))
+        for node in members:
+            balancer.add(node, site)
+            if node in self._closed_routes:
+                balancer.suspend(node)
+        return balancer
+
+    def _balancer(self, order: SiteOrder) -> Balancer:
+        return Balancer(self._random, order=order, processor_time=self._processor_time)
+
+    def refusals(self) -> dict[str, int]:
+        """Return what was refused of what others tell of members, and which links came to nothing, by reason."""
+        return {f"membership: {why}": count for why, count in (self.rejected + Counter(self._swim.rejected)).items()}
+
+    def site_of(self, node: NodeId) -> str:
+        """Return the site that a node is at; of another realm's, with that one's alias before it."""
+        foreign = self._foreign.get(node)
+        return self._swim.own.site if foreign is None else foreign[0]
+
+    def place_foreign(self, node: NodeId, site: str, distance: int, clusters: Collection[str]) -> None:
+        """Have a linked node of another site in the balancers of just these clusters."""
+        self._foreign[node] = (site, distance)
+        self._enter(node, clusters, site, distance)
+        self._changed.unpark_all()
+
+    def serving(self) -> dict[str, dict[NodeId, bytes]]:
+        """Return the members of every cluster of this site that take work, each with its proof."""
+        found: dict[str, dict[NodeId, bytes]] = {}
+        for node, record in self._records.items():
+            for entry in record.clusters:
+                if not entry.draining:
+                    found.setdefault(entry.name, {})[node] = entry.proof
+        return found
+
+    async def wait_news(self) -> None:
+        """Wait until something has changed in who is here."""
+        await self._changed.park()
+
+    def news(self) -> None:
+        """Have whoever waits for members look again."""
+        self._changed.unpark_all()
+
+    def on_suspected(self, listener: Callable[[NodeId], None]) -> None:
+        """Call ``listener`` with each node that is to get no new work until it is heard of again."""
+        self._suspect_listeners.append(listener)
+
+    # -- for users ------------------------------------------------------------------------------------------
+
+    def clusters(self) -> tuple[str, ...]:
+        """See ``Node.clusters``."""
+        return self._roster.clusters()
+
+    def members(self, cluster: str) -> tuple[Member, ...]:
+        """See ``Node.members``."""
+        return self._roster.members(cluster)
+
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return every node of the site, the suspected ones included."""
+        return self._roster.nodes()
+
+    def count(self, cluster: str) -> int:
+        """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""
+        members = {*self.member_ids(cluster), *self.listed(cluster)}
+        return 0 if members <= self._closed_routes else len(members)
+
+    async def wait_for(self, cluster: str, count: int) -> None:
+        """See ``Node.wait_for``."""
+        while self.count(cluster) < count:
+            await self._changed.park()
+        await trio.lowlevel.checkpoint()
+
+    @protected_context
+    async def watch(self, cluster: str) -> AsyncIterator[Watch]:
+        """See ``Node.watch``."""
+        present = [Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)]
+        watch = Watch(cluster, present)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+
+    def end_watches(self) -> None:
+        """Nothing is followed any more: this node is closed."""
+        for watch in self._watches:
+            watch._end()
+
+    # -- this node's own record -----------------------------------------------------------------------------
+
+    def serve(self, entry: ClusterEntry) -> None:
+        """Tell everybody that this node is a member of a cluster, draining or not."""
+        self._serving[entry.name] = entry
+        self._tell_own()
+
+    def stop_serving(self, cluster: str) -> None:
+        """Tell everybody that it no longer is."""
+        if self._serving.pop(cluster, None) is not None:
+            self._tell_own()
+
+    def renew_proof(self, proof: bytes) -> None:
+        """Show everybody a fresh delegation."""
+        self._perform(self._swim.update_self(trio.current_time(), proof=proof))
+        self._wakeup.wake()
+
+    def _tell_own(self) -> None:
+        now = trio.current_time()
+        self._perform(self._swim.update_self(now, clusters=tuple(self._serving.values())))
+        self._apply_own()
+        self._wakeup.wake()
+
+    def _apply_own(self) -> None:
+        own = self._swim.own
+        self._apply(Changed(node=own.node, state=MemberState.ALIVE, record=own))
+
+    # -- joining and leaving --------------------------------------------------------------------------------
+
+    async def introduce(self, node: NodeId) -> None:
+        """Exchange all that is known with a linked node, and link to everybody it tells of who can be reached.
+
+        Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
+        Not waited for is who could not be reached at the first attempt; nor are those of whom none answers for
+        ``_SILENCE``: a firewall between here and there says nothing.  It is tried further to link to them.
+        """
+        self._progress = trio.current_time()
+        self._perform(self._swim.join([node], trio.current_time()))
+        self._wakeup.wake()
+        with trio.move_on_after(self._config.subscribe_timeout):
+            while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
+                silent = self._progress + _SILENCE * self._mesh.turns.patience() if self._synchronized else math.inf
+                if trio.current_time() >= silent:
+                    return
+                with trio.move_on_at(silent):
+                    await self._changed.park()
+
+    def _lacks_links(self) -> bool:
+        return any(
+            other not in self._mesh.peers and other not in self._closed_routes and not self._linking.is_unreached(other)
+            for other in self._records
+            if other != self._mesh.node
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether this node has told everything that it had to tell."""
+        return self._swim.settled
+
+    def leave(self) -> None:
+        """Tell everybody that this node goes."""
+        self._serving.clear()
+        self._perform(self._swim.leave(trio.current_time()))
+
+    # -- the machine ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive the machine; run it in exactly one task."""
+        self._nursery.start_soon(self._look_for_silence)
+        self._nursery.start_soon(self.proofs.run)
+        while True:
+            now = trio.current_time()
+            self._swim.queue_delay = self.queue_delay()
+            if now >= self._swim.deadline:
+                with self._mesh.survive("membership"):
+                    self._perform(self._swim.expire(now))
+                if self._swim.deadline <= now:
+                    await trio.lowlevel.checkpoint()
+                    continue
+            with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
+                await self._wakeup.wait()
+
+    # -- papers ---------------------------------------------------------------------------------------------
+
+    def check_peer(self, peer: PeerIdentity) -> None:
+        """Check that a node which has proved who it is may be linked: its id is not known as another node's.
+
+        Raises:
+            AuthenticationError: it is.
+        """
+        record = self._swim.record(peer.node_id)
+        if record is not None:
+            self._papers.check_known(record, peer)
+
+    def recheck(self) -> None:
+        """Look at everybody's papers again, for somebody was revoked."""
+        self._perform(self._swim.recheck(trio.current_time(), self._is_linked_rightly))
+        self._wakeup.wake()
+        self._recheck_proofs()
+
+    def _is_linked_rightly(self, node: NodeId) -> bool:
+        peer = self._mesh.peers.get(node)
+        return peer is not None and self._papers.are_current(peer.identity)
+
+    def _recheck_proofs(self) -> None:
+        for node, held in list(self._records.items()):
+            record, state = self._swim.record(node), self._swim.state(node)
+            if record is not None and state is not None and (permitted := self.proofs.permitted(record)) != held:
+                self._apply(Changed(node=node, state=state, record=record))
+                self.proofs.compare(held, permitted)
+
+    async def _look_for_silence(self) -> None:
+        """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
+        patience = self._config.probe_timeout
+        doubts = Doubts(patience)
+        while True:
+            nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
+            owing = {node: self._linking.frames_from(node) for node in nodes if node in self._mesh.peers}
+            for node in doubts.look(trio.current_time(), owing):
+                self._perform(self._swim.doubt(node, trio.current_time()))
+                self._wakeup.wake()
+            if owing:
+                await trio.sleep(patience * _LOOK)
+            else:  # an idle node is not woken up for this
+                for balancer in self._balancers.values():
+                    balancer.on_work = self._work.wake
+                await self._work.wait()
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("sites keep their membership to themselves")
+        self._mesh.work.check(signatures_in(message))
+        self._swim.queue_delay = self.queue_delay()
+        self._perform(self._swim.receive(message, peer.node, trio.current_time()))
+        # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
+        self._nap.deadline = self._swim.deadline
+
+    def _refused(self, node: NodeId) -> None:
+        """Nobody listens at the node's address any more: evidence for the machine."""
+        if node not in self._foreign:
+            self._perform(self._swim.refused(node, trio.current_time()))
+            self._wakeup.wake()
+
+    def _cannot_link(self, error: str) -> None:
+        self.rejected[f"cannot link: {error}"] += 1
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect.node, effect.message, effect.size)
+                case Changed():
+                    self._apply(effect)
+                case Route():
+                    self._route(effect)
+                case Load():
+                    for balancer in self._balancers.values():
+                        balancer.gray(effect.node, effect.queue_delay)
+                    self._report(self._roster.load(effect.node, effect.queue_delay))
+                case Synchronized():
+                    self._synchronized = True
+                    self._progress = trio.current_time()
+                    self._changed.unpark_all()
+                case Rejected():
+                    self._offences.tell(effect, self._mesh.peers.get(effect.sender), trio.current_time())
+                case _:
+                    assert_never(effect)
+
+    def _send(self, node: NodeId, message: Message, size: int) -> None:
+        peer = self._mesh.peer(node)
+        if peer is None:
+            self._linking.hold(node, message)
+            return
+        checks = signatures_in(message)
+        try:
+            if checks > _TOGETHER:  # as much as a receiver checks for one frame
+                peer.link.cut()
+                peer.link.post(message, size)
+                peer.link.cut()
+            else:
+                peer.link.post(message, size + CHECK * checks)
+        except NotSent:
+            self.rejected["no room on the link"] += 1
+
+    # -- who can be asked -----------------------------------------------------------------------------------
+
+    def _apply(self, changed: Changed) -> None:
+        node = changed.node
+        gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
+        if not gone:
+            changed = dataclasses.replace(changed, record=self.proofs.permitted(changed.record))
+        self._report(self._roster.apply(changed))
+        if gone:
+            self._records.pop(node, None)
+            self._closed_routes.discard(node)
+            self._remove(node)
+            # Who leaves says goodbye on each link itself, after all else that it had to say.
+            if changed.evidence == "expelled":
+                self._linking.expelled(node)
+            elif changed.state is MemberState.DEAD:
+                self._linking.dead(node)
+            else:
+                self._linking.cleared(node)
+        else:
+            self._records[node] = changed.record
+            if changed.state is MemberState.SUSPECT:
+                self._linking.suspected(node)
+            else:
+                self._linking.cleared(node)
+            if self._mesh.peer(node) is None:
+                self._linking.begin(node, new=True)
+            else:
+                self._place(node)
+        self._changed.unpark_all()
+
+    def _report(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for watch in self._watches:
+                if watch.cluster == change.cluster:
+                    watch._add(change)
+
+    def _place(self, node: NodeId) -> None:
+        """Have a linked node in the balancers of just those clusters that it serves."""
+        record = self._records[node]
+        self._enter(node, {entry.name for entry in record.clusters if not entry.draining}, record.site, 0)
+
+    def _enter(self, node: NodeId, serves: Collection[str], site: str, distance: int) -> None:
+        at = site.rpartition("/")[2]
+        addresses = {address for name in serves if (address := f"{name}@{at}") in self._balancers}
+        for name in addresses.union(serves):
+            balancer = self._balancers.get(name)
+            if balancer is None:
+                balancer = self._balancers[name] = self._balancer(self.order)
+                balancer.on_work = self._work.wake
+            if node not in balancer.nodes:
+                balancer.add(node, site, distance)
+                if node in self._closed_routes:
+                    balancer.suspend(node)
+        self._remove(node, but=addresses.union(serves))
+
+    def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
+        for name, balancer in list(self._balancers.items()):
+            if name not in but and node in balancer.nodes:
+                balancer.remove(node)
+                if not balancer.nodes:
+                    del self._balancers[name]
+                    self._note_empty(name)
+
+    def _note_empty(self, cluster: str) -> None:
+        self._emptied.pop(cluster, None)
+        self._emptied[cluster] = trio.current_time()
+        if len(self._emptied) > _MAX_EMPTIED:
+            del self._emptied[next(iter(self._emptied))]
+
+    def _route(self, route: Route) -> None:
+        if route.open:
+            self._closed_routes.discard(route.node)
+        else:
+            self._closed_routes.add(route.node)
+        for balancer in self._balancers.values():
+            if route.node in balancer.nodes:
+                (balancer.resume if route.open else balancer.suspend)(route.node)
+        if not route.open:
+            for listener in self._suspect_listeners:
+                listener(route.node)
+        self._changed.unpark_all()
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node is linked: it can be asked, and gets what was held back for it.
+
+        It also gets this node's own record.  Gossip alone would leave a gap: a change that everybody else has heard
+        of by now is not repeated to a node that nobody knew of when it was spread.
+        """
+        if peer.foreign:
+            return
+        self._progress = trio.current_time()
+        self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)), self._swim.own.size)
+        for message in self._linking.linked(peer.node):
+            self._send(peer.node, message, _HELD_BACK_SIZE)
+        if peer.node in self._records:
+            self._place(peer.node)
+        self._changed.unpark_all()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Gossip is repeated anyway.  A node of another site that answers again is asked again."""
+        if peer.node in self._foreign and peer.link.is_up:
+            self._route(Route(node=peer.node, open=True))
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The connection broke: the machine closes the route at once."""
+        if node in self._foreign:
+            self._route(Route(node=node, open=False))
+            return
+        self._perform(self._swim.broken(node, trio.current_time()))
+        self._wakeup.wake()
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """A node without a link cannot be asked."""
+        self._remove(peer.node)
+        if self._foreign.pop(peer.node, None) is not None:
+            self._closed_routes.discard(peer.node)
+        if peer.node in self._records and not self._mesh.closing:
+            self._linking.begin(peer.node)
+        self._changed.unpark_all()

@@ -1,0 +1,265 @@
+"""Revocation in a running realm: the newest list reaches every node, and whom it names is cut off everywhere.
+
+A node gets a list from a file that the realm's owner puts in its place, or from any peer; it keeps the newest one in
+that file, so an older list is refused after a restart as well.  Each newer list goes to every peer at once: with a
+link to each node that is one step, and nodes that were away get it when they are linked.
+
+Rules of this file:
+
+- A list may be large, and what has it sent is small.  ``ListTurns`` says how often one peer can bring that about.
+- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
+  its realm gets nothing through the gateways of that any more.
+- Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
+  signature proves to that node that it is revoked.
+- Whatever rests on somebody's papers is looked at again when a list comes: links here, the rest by whoever asked for
+  it with ``on_newer``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership.revocation_pacing import ListTurns
+from iris.cluster.mesh import let_flushers_run
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.token_bucket import Tokens
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.security.files import load_revocations, save_revocations
+from iris.security.identity import PeerIdentity
+from iris.security.identity import RevocationList, Revocations
+
+_log: Final = logging.getLogger("iris")
+
+LOOK: Final = 1.0
+"""Seconds between looks whether the file was replaced."""
+
+_FAREWELLS: Final = 64
+_FAREWELL_RATE: Final = 1.0
+"""Revoked nodes that are shown the list at once, and each second.  Whoever has the key of a revoked cluster can come as
+ever other nodes; at 256 KiB for a list that would be worth his while."""
+
+LOCAL_LOOK: Final = 10.0
+"""The same in the local realm, all of which belongs to one user.  A look takes a thread, as the file may be on another
+machine: of what a node costs that idles, a tenth was for one look a second."""
+
+
+@final
+class Revoking:
+    """Whom this node's realm has expelled.
+
+    Args:
+        path: where the newest list is kept; None: in memory only.
+        look: seconds between looks whether the file was replaced.
+
+    Raises:
+        ConfigError: the file is there and cannot be used.
+    """
+
+    def __init__(
+        self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery, *, look: float = LOOK
+    ) -> None:
+        self._mesh = mesh
+        self._meshes: list[Mesh] = []
+        self._turns = ListTurns()
+        self._later: set[NodeId] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._path = path
+        self._pause = look
+        self._realm = realm
+        self._nursery = nursery
+        self._saving = trio.Lock()
+        self._looking = trio.Lock()
+        self._seen = self._state()
+        known = None if path is None else load_revocations(path, realm)
+        self.revocations: Final = Revocations(realm, known)
+        mesh.check_peer = self.revocations.check
+        mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
+        self._farewells = Tokens(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
+        self.attach(mesh)
+        self._warn_if_expelled()
+
+    def attach(self, mesh: Mesh) -> None:
+        """Tell the peers of a further mesh of this node as well, and hear what they tell."""
+        self._meshes.append(mesh)
+        mesh.last_words = self._last_words
+        mesh.on(kinds.REVOCATIONS, 1, self._receive)
+        mesh.observe(self)
+
+    def detach(self, mesh: Mesh) -> None:
+        """A mesh is about to end."""
+        self._meshes.remove(mesh)
+
+    def on_newer(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever another list is in force."""
+        self._listeners.append(listener)
+
+    def take(self, signed: bytes) -> bool:
+        """Take a list if it is newer than the one in force: cut off whom it names, keep it, tell every peer.
+
+        Raises:
+            AuthenticationError: it was not signed by this realm's root.
+        """
+        if not self.revocations.receive_untrusted(signed):
+            return False
+        self._warn_if_expelled()
+        for mesh in self._meshes:
+            for peer in list(mesh.peers.values()):
+                if self.revocations.reason(peer.identity) is None:
+                    self._tell(peer)
+                else:
+                    self._nursery.start_soon(self._cut_off, mesh, peer)
+        for listener in self._listeners:
+            listener()
+        if self._path is not None:
+            self._nursery.start_soon(self._save)
+        return True
+
+    async def run(self) -> None:
+        """Look at the file now and then; run it in one task."""
+        while self._path is not None:
+            await trio.sleep(self._pause)
+            await self.look()
+
+    async def look(self) -> None:
+        """Take the list in the file if the file was replaced by a newer one; put back the newest over an older one."""
+        if self._path is not None:
+            async with self._looking:  # who looks meanwhile is told when all is done that follows from the file
+                await self._look(self._path)
+
+    async def _look(self, path: Path) -> None:
+        state = await trio.to_thread.run_sync(self._state)
+        if state is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            found = await trio.to_thread.run_sync(load_revocations, path, self._realm)
+        except ConfigError as error:
+            _log.warning("%s", error)
+            return
+        if found is None or self.take(found.signed) or found.number >= self.revocations.number:
+            return
+        newest = self.revocations.number
+        _log.warning("%s: list %d is older than list %d, which stays in force", path, found.number, newest)
+        await self._save()
+
+    def _state(self) -> tuple[int, int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            status = self._path.stat()
+        except (OSError, ValueError):  # of what is wrong with it ``load_revocations`` tells
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    async def _save(self) -> None:
+        """Put the list in force into the file, unless there is a newer one in it, which is then taken by ``look``."""
+        async with self._saving:  # of two lists the one that came last is in force, and has to be written last
+            current = self.revocations.current
+            assert self._path is not None
+            if current is None:
+                return
+            try:
+                if await trio.to_thread.run_sync(self._save_newer, current):
+                    self._seen = await trio.to_thread.run_sync(self._state)
+            except ConfigError as error:
+                _log.warning("%s; after a restart this node will not know of revocation list %d", error, current.number)
+
+    def _save_newer(self, current: RevocationList) -> bool:
+        assert self._path is not None
+        try:
+            found = load_revocations(self._path, self._realm)
+        except ConfigError:
+            found = None  # whatever it is, it is of no use
+        if found is not None and found.number > current.number:
+            return False
+        save_revocations(self._path, current)
+        return True
+
+    def _warn_if_expelled(self) -> None:
+        own = self._mesh.expelled()
+        if own is not None:
+            _log.warning("nobody talks to this node any more, until it has another credential: %s", own)
+
+    async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
+        """End a link outside the loop that reads its messages, and show the peer why."""
+        for message in self._last_words(peer.identity):
+            with contextlib.suppress(NotSent):
+                peer.link.post(message, 0, CONTROL_RESERVE)
+        await let_flushers_run()
+        reason = self.revocations.reason(peer.identity)
+        if reason is not None and mesh.peers.get(peer.node) is peer:
+            mesh.drop(peer.node, reason)
+
+    def _last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+        """Return what shows a node of this realm that it is revoked; not too often, for a list may be large."""
+        current = self.revocations.current
+        if current is None or self.revocations.reason(peer) is None:
+            return ()
+        return ((kinds.REVOCATIONS, current.signed),) if self._farewells.spend(trio.current_time()) else ()
+
+    def _tell(self, peer: Peer) -> None:
+        """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
+        current = self.revocations.current
+        if current is None or peer.node in self._later or peer.other_realm:
+            return
+        wait = self._turns.next_list(peer.node, current.signed, trio.current_time())
+        if wait is None:
+            return
+        if wait > 0:
+            self._later.add(peer.node)
+            self._nursery.start_soon(self._tell_later, peer.node, wait)
+            return
+        try:
+            peer.link.post((kinds.REVOCATIONS, current.signed), len(current.signed))
+        except NotSent:
+            self._mesh.refusals["revocations without room on the link"] += 1
+
+    async def _tell_later(self, node: NodeId, wait: float) -> None:
+        try:
+            await trio.sleep(wait)
+        finally:
+            self._later.discard(node)
+        for mesh in self._meshes:
+            if (peer := mesh.peers.get(node)) is not None:
+                self._tell(peer)
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        signed = message[1]
+        if type(signed) is not bytes:
+            raise RemoteProtocolError("a revocation list is bytes")
+        if not self._turns.may_show(peer.node, trio.current_time()):
+            raise RemoteProtocolError("more revocation lists than there can be")
+        self._turns.shown(peer.node, signed)
+        try:
+            newer = self.take(signed)
+        except AuthenticationError as error:
+            raise RemoteProtocolError(str(error)) from None
+        if not newer:
+            self._tell(peer)  # unless it is the same list, the peer's one is the older one
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Give a new peer the list in force."""
+        self._tell(peer)
+
+    def peer_reset(self, peer: Peer) -> None:
+        """The list may have been lost on the way."""
+        self._tell(peer)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nothing depends on it."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """Nothing depends on it."""

@@ -1,0 +1,97 @@
+"""Members that owe an answer and say nothing: evidence of a death, or of a gray member, before its turn to be probed.
+
+A long request to a member that is quiet otherwise looks the same.  Asking it costs one probe, and as long as it
+answers these the questions come more rarely, down to one in four times the patience.
+
+What peers tell of members that cannot be: counted by the machine, and told to whoever runs this node.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Final, final
+
+from iris.cluster.mesh import Peer
+from iris.cluster.swim import Rejected
+from iris.kernel.names import NodeId
+
+_RAREST: Final = 4.0
+
+
+@final
+class _Silence:
+    __slots__ = ("factor", "frames", "since")
+
+    def __init__(self, since: float, frames: int) -> None:
+        self.since = since
+        self.frames = frames
+        self.factor = 1.0
+
+
+@final
+class Doubts:
+    """What is owed to one node.  A machine: it is told what the shell counts.
+
+    Args:
+        patience: seconds of silence of a member that owes an answer.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._silent: dict[NodeId, _Silence] = {}
+
+    def __repr__(self) -> str:
+        return f"<Doubts: {len(self._silent)} members owe an answer>"
+
+    def look(self, now: float, owing: Mapping[NodeId, int]) -> list[NodeId]:
+        """Return the members to be asked whether they are there.
+
+        Args:
+            now: present time in seconds.
+            owing: the members that owe an answer, each with the number of frames that have come from it so far.
+        """
+        for node in [node for node in self._silent if node not in owing]:
+            del self._silent[node]
+        doubted: list[NodeId] = []
+        for node, frames in owing.items():
+            silence = self._silent.get(node)
+            if silence is None:
+                self._silent[node] = _Silence(now, frames)
+                continue
+            if frames != silence.frames:
+                if frames - silence.frames > 1:  # more than the answer to a probe: it is at work
+                    silence.factor = 1.0
+                silence.since, silence.frames = now, frames
+            elif now - silence.since >= self._patience * silence.factor:
+                doubted.append(node)
+                silence.since = now
+                silence.factor = min(_RAREST, 2 * silence.factor)
+        return doubted
+
+
+_log: Final = logging.getLogger("iris")
+
+TOLD_AGAIN: Final = 600.0
+"""Seconds after which the same kind of offence is told once more, whoever commits it.  Where one node is revoked, many
+others tell of it for a moment still."""
+
+
+@final
+class Offences:
+    """Tells each kind of offence in one line, with the first who commits it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<Offences: {len(self._told)} kinds told>"
+
+    def tell(self, rejected: Rejected, peer: Peer | None, now: float) -> None:
+        """Say what was refused of whom; the reasons are few."""
+        reason = rejected.reason
+        if now >= self._told.get(reason, -math.inf) + TOLD_AGAIN:
+            self._told[reason] = now
+            cluster = "" if peer is None else f" of cluster {peer.identity.cluster!r}"
+            _log.warning("node %s%s told of members what is refused: %s", rejected.sender, cluster, reason)

@@ -1,0 +1,170 @@
+"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs.
+
+Nothing is taken from a peer behind its goodbye.  It is given up outside of the loop that reads its messages, by one
+task however many peers leave at a time.
+
+Waiting until a peer has dispatched everything that was posted to it before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.mesh.peer import Peer
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import Entropy, NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import number_untrusted
+
+
+class Leaver(Protocol):
+    """What farewells need of their mesh."""
+
+    closing: bool
+
+    @property
+    def peers(self) -> Mapping[NodeId, Peer]:
+        """The nodes that are linked."""
+        ...
+
+    @property
+    def on(self) -> Callable[[int, int, Callable[[Peer, Message], None]], None]:
+        """Registers who takes messages of a kind."""
+        ...
+
+    async def barrier(self, node: NodeId) -> None:
+        """Wait until a peer has dispatched everything posted to it before."""
+        ...
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        """Give a peer up."""
+        ...
+
+
+@final
+class Farewells:
+    """The goodbyes of one node, said and heard."""
+
+    def __init__(self, mesh: Leaver, nursery: trio.Nursery) -> None:
+        self._mesh: Final = mesh
+        self._nursery = nursery
+        self._gone = trio.lowlevel.ParkingLot()
+        self._leaving: dict[Peer, str] = {}
+        """Peers of which nothing is taken any more, each with the reason."""
+        mesh.on(kinds.GOODBYE, 1, self._receive)
+
+    def gone(self) -> None:
+        """A peer was given up."""
+        self._gone.unpark_all()
+
+    async def say(self, reason: str, timeout: float) -> None:
+        """Tell every peer that this node leaves; see ``Mesh.say_goodbye``."""
+        with trio.move_on_after(timeout):
+            # Those beyond another node hear it first: the way to them ends with the link to that node.
+            with trio.move_on_after(timeout / 2):
+                await self._part([peer for peer in self._mesh.peers.values() if peer.indirect], reason)
+            await self._part(list(self._mesh.peers.values()), reason)
+        await let_flushers_run()
+
+    async def _part(self, peers: Sequence[Peer], reason: str) -> None:
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(self._mesh.barrier, peer.node)
+        for peer in peers:
+            with contextlib.suppress(NotSent):
+                peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
+        while any(self._mesh.peers.get(peer.node) is peer for peer in peers):
+            await self._gone.park()
+
+    def _receive(self, peer: Peer, message: Message) -> None:
+        _, reason = message
+        if type(reason) is not str:
+            raise RemoteProtocolError("a goodbye has a reason")
+        self.part(peer, f"it said goodbye: {reason[:200]}")
+
+    def part(self, peer: Peer, reason: str) -> None:
+        """Take nothing from a peer any more; give it up outside of the loop that reads its batch, and tell it so."""
+        peer.leaving = True
+        self._leaving[peer] = reason
+        if len(self._leaving) == 1:
+            self._nursery.start_soon(self._drop_leaving)
+
+    async def _drop_leaving(self) -> None:
+        while self._leaving:
+            leaving = dict(self._leaving)
+            if not self._mesh.closing:
+                for peer in leaving:
+                    with contextlib.suppress(NotSent):
+                        peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
+                await let_flushers_run()
+            for peer, reason in leaving.items():
+                del self._leaving[peer]
+                if self._mesh.peers.get(peer.node) is peer:
+                    self._mesh.drop(peer.node, reason)
+
+
+async def let_flushers_run() -> None:
+    """Let what was posted leave, if there is room for it."""
+    for _ in range(3):  # rounds of the scheduler
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+_PING_AGAIN: Final = 0.25
+"""Seconds after which a barrier asks again: its question may have been lost with a connection."""
+
+
+@final
+class Barriers:
+    """The questions under way, and the answers to those of others."""
+
+    def __init__(self, peers: Mapping[NodeId, Peer], entropy: Entropy) -> None:
+        self._peers = peers
+        self._entropy = entropy
+        self._waiting: dict[int, tuple[NodeId, trio.Event]] = {}
+
+    async def wait(self, node: NodeId) -> None:
+        """See ``Mesh.barrier``."""
+        peer = self._peers.get(node)
+        if peer is None:
+            return
+        token = int.from_bytes(self._entropy(6))
+        _, done = self._waiting[token] = node, trio.Event()
+        try:
+            while self._peers.get(node) is peer and not done.is_set():
+                try:
+                    peer.link.post((kinds.PING, token), 0, CONTROL_RESERVE)
+                except NotSent:
+                    await peer.link.wait_room()
+                    continue
+                with trio.move_on_after(_PING_AGAIN):
+                    await done.wait()
+        finally:
+            del self._waiting[token]
+
+    def ask(self, peer: Peer) -> None:
+        """Have a peer say something, whatever."""
+        with contextlib.suppress(NotSent):  # a full link has a peer that has things to say
+            peer.link.post((kinds.PING, 0), 0, CONTROL_RESERVE)
+
+    def release(self, node: NodeId) -> None:
+        """Let go whoever waits for a node: it is given up."""
+        for waited_for, done in self._waiting.values():
+            if waited_for == node:
+                done.set()
+
+    def receive_ping(self, peer: Peer, message: Message) -> None:
+        """Answer a question of a peer."""
+        token = number_untrusted(message[1], "the token of a ping")
+        peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
+
+    def receive_pong(self, peer: Peer, message: Message) -> None:
+        """Take an answer."""
+        waited_for, done = self._waiting.get(message[1], (None, None))
+        if done is not None and waited_for == peer.node:
+            done.set()

@@ -1,0 +1,61 @@
+"""How often a host is dialled in vain because others say that nodes are there (a machine: no clock).
+
+Whoever holds a cluster's key can make up any number of nodes, each at an address of his choice, and all nodes that hear
+of them would dial that one: it may be anybody's.  So each dial takes a token from a bucket, one for each pair of who
+says so and the host; a node that is found there puts it back.  Where nodes are, nothing is held up, however many
+they are; where none are, it ends with the bucket.
+
+Addresses that the user has given are dialled as often as ever, and so is the one at which a node was found.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from iris.kernel.slots import address_key
+
+_REMEMBERED: Final = 4096
+"""Pairs; the one in use longest ago is forgotten first."""
+
+
+@final
+class DialLimits:
+    """The dials to each host, by who says that a node is there.
+
+    Args:
+        burst: dials in a row.
+        rate: and so many per second in the long run.
+    """
+
+    def __init__(self, burst: int, rate: float) -> None:
+        self._burst: Final = burst
+        self._rate: Final = rate
+        self._left: dict[tuple[str, str], tuple[float, float]] = {}
+        """Tokens, and when there were so many.  A bucket that is not here is full."""
+
+    def __repr__(self) -> str:
+        return f"<DialLimits: {len(self._left)} hosts dialled>"
+
+    def take(self, teller: str, host: str, now: float) -> bool:
+        """Take a token for a dial; False if there is none.
+
+        Args:
+            teller: who says that there is a node.
+            host: IP address, or what a network has in place of that.
+            now: this moment, in seconds.
+        """
+        key = (teller, address_key(host))
+        tokens, since = self._left.pop(key, (float(self._burst), now))
+        tokens = min(self._burst, tokens + max(0.0, now - since) * self._rate)
+        taken = tokens >= 1
+        self._left[key] = (tokens - taken, now)
+        if len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+        return taken
+
+    def give_back(self, teller: str, host: str) -> None:
+        """A node was found there: the dial does not count."""
+        key = (teller, address_key(host))
+        if key in self._left:
+            tokens, since = self._left[key]
+            self._left[key] = (min(self._burst, tokens + 1), since)

@@ -1,0 +1,284 @@
+"""Linking to nodes by their addresses: whose turn it is, which address answers, and the handshake there.
+
+Of several addresses of one node those that do not answer keep nobody from the others: they are dialled beside each
+other, the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Ways through other nodes come
+after those that lead to the node itself, each with a handshake's time of its own.
+
+How many handshakes a node begins at a time, and how long each of them may take.
+
+Where many nodes meet at once, on processors that they share, all the handshakes together may take longer than each of
+them waits for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on
+two cores never came to rest.  With few of them under way at each node, each is done in time, and the rest wait.
+
+Those wait by who told of them: for each source in turn one is let in.  Whoever has a credential can make up thousands
+of nodes that nobody finds at their addresses, and each takes a second; nodes of other clusters, seeds and peers whose
+connection broke wait for one of those at the most, not for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import chain
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.address_rules import Told
+from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
+from iris.cluster.mesh.outbound import Ways, worst
+from iris.cluster.mesh.peer import Peer
+from iris.cluster.routes import is_site_url
+from iris.cluster.routes import is_via_url
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.transport import Outgoing
+
+AT_A_TIME: Final = 4
+"""Handshakes of one node that are under way, if it is run when it should be."""
+
+_FEWER: Final = ((0.02, 2), (0.1, 1))
+"""From which lateness on there are fewer.  With 100 nodes on two cores, and 20 ms for all that a new link brings with
+it, four of each node would take 4 s each, which is what a handshake may take; one of each takes a second."""
+
+PATIENCE: Final = 1.0
+"""Seconds after which one that is not even connected no longer keeps others waiting: the other end may be cut off, or
+its process stopped.  Whoever answers a connection is alive, and at most slow."""
+
+_LATER: Final = 10.0
+"""That one has so many times the lateness of this node in addition."""
+
+_LONGER: Final = 100.0
+"""A handshake may take so many times the lateness of this node longer: some twenty threads have to be run for it one
+after the other, at both ends."""
+
+_LONGEST: Final = 25.0
+"""And no more seconds than that."""
+
+
+@final
+class _Turn:
+    """One that wants in.  ``woken``: it is in, or is to look who counts no more."""
+
+    __slots__ = ("woken",)
+
+    def __init__(self) -> None:
+        self.woken = trio.Event()
+
+
+@final
+class Turns:
+    """Lets few of those in at a time that came together; who does not even connect soon counts no more.
+
+    Args:
+        timeout: seconds that a handshake may take, if this node is run when it should be.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self.lateness: Callable[[], float] = lambda: 0.0
+        """Returns by how many seconds this node does too late what is due: it, or its machine, has too much to do."""
+        self._until: dict[_Turn, float] = {}
+        """Those that are in, and until when each of them counts."""
+        self._waiting: dict[str, deque[_Turn]] = {}
+        """Those that wait, by source; the source whose turn is next comes first."""
+        self._watcher: _Turn | None = None
+        """The one of those that wait which looks when somebody counts no more.  If all did, thousands would wake up."""
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def patience(self) -> float:
+        """Seconds that a handshake may take now: what is given up for want of processor time is done again."""
+        return self._timeout + min(_LONGEST, _LONGER * self.lateness())
+
+    @asynccontextmanager
+    async def take(self, source: str = "") -> AsyncIterator[Callable[[], None]]:
+        """Wait for a turn, and have it for the length of the block.  Cancelling the wait gives it to the next one.
+
+        Args:
+            source: who told of the node that is to be reached.  Those of one source come in their order.
+
+        Yields:
+            what to call when there is a connection.
+        """
+        turn = _Turn()
+
+        def connected() -> None:
+            self._until[turn] = math.inf
+
+        try:
+            await self._wait(turn, source)
+            yield connected
+        finally:
+            self._until.pop(turn, None)
+            self._let_in()
+
+    async def _wait(self, turn: _Turn, source: str) -> None:
+        self._waiting.setdefault(source, deque()).append(turn)
+        self._let_in()
+        try:
+            while turn not in self._until:
+                self._watcher = self._watcher or turn
+                with trio.move_on_at(self._next_look() if self._watcher is turn else math.inf):
+                    await turn.woken.wait()
+                    turn.woken = trio.Event()
+                self._let_in()
+        finally:
+            if turn not in self._until:
+                self._waiting[source].remove(turn)
+                if not self._waiting[source]:
+                    del self._waiting[source]
+            if self._watcher is turn:
+                self._watcher = None
+            if self._watcher is None:  # also when this one was to be it, and is cancelled
+                for queue in self._waiting.values():
+                    queue[0].woken.set()  # which makes it the next one
+                    break
+
+    def _let_in(self) -> None:
+        """Let in as many as there are places, of each source one in turn."""
+        now = trio.current_time()
+        while self._waiting and sum(until > now for until in self._until.values()) < self._at_a_time():
+            source, queue = next(iter(self._waiting.items()))
+            turn = queue.popleft()
+            del self._waiting[source]
+            if queue:
+                self._waiting[source] = queue
+            self._until[turn] = now + PATIENCE + _LATER * self.lateness()
+            turn.woken.set()
+
+    def _next_look(self) -> float:
+        """Return when there may be a place although nobody has said so."""
+        now = trio.current_time()
+        return min((until for until in self._until.values() if now < until < math.inf), default=now + PATIENCE)
+
+    def _at_a_time(self) -> int:
+        late = self.lateness()
+        return min([AT_A_TIME, *(count for least, count in _FEWER if late >= least)])
+
+
+Dial = Callable[[], Awaitable[Outgoing]]
+"""Connects to a node, at one of its addresses."""
+
+
+class OwnUrls(Protocol):
+    """Returns where the node at ``dialled`` can reach this one; ``over``: the connection to it."""
+
+    def __call__(self, dialled: str, over: Outgoing | None = None) -> Awaitable[tuple[str, ...]]:
+        """See above."""
+        ...
+
+
+@final
+class Dialling:
+    """The handshakes that this node begins.
+
+    Args:
+        peers: who is linked.
+        outgoing_to: returns the connection in use to a node.
+        own_urls: see there.
+        refusals: where attempts that came to nothing are counted.
+    """
+
+    def __init__(
+        self,
+        ways: Ways,
+        handshakes: Handshakes,
+        turns: Turns,
+        peers: Mapping[NodeId, Peer],
+        refusals: Counter[str],
+        *,
+        outgoing_to: Callable[[NodeId], Outgoing | None],
+        own_urls: OwnUrls,
+    ) -> None:
+        self._ways: Final = ways
+        self._handshakes: Final = handshakes
+        self._turns: Final = turns
+        self._peers: Final = peers
+        self._refusals: Final = refusals
+        self._outgoing_to = outgoing_to
+        self._own_urls = own_urls
+
+    async def connect(
+        self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
+    ) -> Peer:
+        """See ``Mesh.connect``."""
+        told = Told(by=source, node=expected) if hearsay else None
+        failures: list[NotSent | AuthenticationError | ConfigError] = []
+        for group in _groups(list(urls)[:MAX_ADDRESSES]):
+            addresses: tuple[str, ...] = group
+            while addresses:
+                if expected is not None and expected in self._peers:
+                    return self._peers[expected]
+                met: list[str] = []
+                try:
+                    dial: Dial = partial(self._ways.dial_any, addresses, told=told)
+                    return await self._shake_hands(addresses, dial, (), expected, realm_id, source, met)
+                except (NotSent, AuthenticationError, ConfigError) as error:
+                    failures.append(error)
+                # Somebody else may answer at one of them, or nobody after all.
+                addresses = tuple(url for url in addresses if url not in met) if met else ()
+        raise worst(failures)
+
+    async def again(self, peer: Peer) -> None:
+        """Make a new connection to a peer, and shake hands over it: somebody else may have taken its address.
+
+        Raises:
+            NotSent, AuthenticationError, ConfigError: see ``Mesh.connect``.
+        """
+        failures: list[NotSent | AuthenticationError | ConfigError] = []
+        source = f"again {peer.identity.cluster}"
+        told = Told(by=source, node=peer.node, by_ipc=peer.reached.startswith("ipc:"))
+        for group in _groups(peer.addresses):
+            dial: Dial = partial(self._ways.dial_any, group, told=told, proved=peer.reached)
+            try:
+                await self._shake_hands(group, dial, peer.addresses, peer.node, peer.identity.foreign_id, source, [])
+            except (NotSent, ConfigError) as error:
+                failures.append(error)
+            else:
+                return
+        raise worst(failures)
+
+    async def _shake_hands(
+        self,
+        addresses: tuple[str, ...],
+        dial: Dial,
+        known: tuple[str, ...],
+        expected: NodeId | None,
+        realm_id: str,
+        source: str,
+        met: list[str],
+    ) -> Peer:
+        """Dial a node and shake hands with it, when it is this one's turn; ``met`` gets the address that answered."""
+        async with self._turns.take(source) as connected:
+            if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
+                return self._peers[expected]
+            own: tuple[str, ...] | None = None
+            with trio.move_on_after(patience := self._turns.patience()):
+                outgoing = await dial()
+                connected()
+                try:
+                    url = self._ways.url_of(outgoing) or addresses[0]
+                    met.append(url)
+                    own = await self._own_urls(url, outgoing)
+                    return await self._handshakes.initiate(
+                        outgoing, tuple(dict.fromkeys((url, *known))), own, expected, realm_id
+                    )
+                except BaseException as error:
+                    self._ways.close(outgoing)
+                    if isinstance(error, NotSent | AuthenticationError):
+                        self._refusals["handshake that came to nothing"] += 1
+                    raise
+        self._refusals["handshake that came to nothing"] += 1
+        raise no_answer((*met, *addresses), patience, own)
+
+
+def _groups(urls: Iterable[str]) -> Iterable[tuple[str, ...]]:
+    """Divide the addresses of a node: those that lead to it, and each of those that lead through others by itself."""
+    direct = tuple(url for url in urls if not (is_via_url(url) or is_site_url(url)))
+    through = ((url,) for url in urls if is_via_url(url) or is_site_url(url))
+    return chain((direct,) if direct else (), through)

@@ -1,0 +1,126 @@
+"""Who takes the messages of each kind: one table for nodes of the same realm, and a smaller one for those of others.
+
+The link of a node to itself: it serves its own requests and hears its own events, on the same way as others do.
+
+Messages are encoded and decoded as for any peer, so that a handler never shares objects with its caller; nothing is
+sealed and nothing leaves the process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh.peer import Peer
+from iris.cluster.work import Work
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.wire import kinds
+from iris.kernel.wire import BatchDecoder, Message
+from iris.security.identity import PeerIdentity
+
+MessageReceiver = Callable[[Peer, Message], None]
+"""Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
+
+
+@final
+class Receivers:
+    """The receivers of one node, each with how long its messages are.
+
+    Args:
+        refusals: counts messages that nobody takes, by reason.
+        failed: called with a peer, the kind of its message, and an error that nobody expected in what takes it.
+    """
+
+    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, int, Exception], None]) -> None:
+        self._refusals = refusals
+        self._failed = failed
+        self._decoder = BatchDecoder()
+        self.own: Final[dict[int, tuple[MessageReceiver, int]]] = {}
+        self.foreign: Final[dict[int, tuple[MessageReceiver, int]]] = {}
+
+    def add(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+        """Have messages of a kind handed to ``receiver``."""
+        assert kind not in self.own, f"message kind {kind:#x} is taken"
+        self.own[kind] = (receiver, fields + 1)
+        if kind in kinds.BETWEEN_REALMS:
+            self.foreign[kind] = self.own[kind]
+
+    def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview, work: Work | None = None) -> None:
+        """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
+
+        Args:
+            peer: who sent it.
+            batch: the messages.
+            work: what may still be done for the frame that it was carried in, if it was.
+
+        Raises:
+            RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
+        """
+        receivers = self.own if peer.identity.foreign is None else self.foreign
+        if not receivers:
+            return
+        messages = self._decoder.decode_untrusted(batch)
+        if work is not None:
+            work.take(len(messages))
+        for message in messages:
+            if peer.leaving:
+                self._refusals["message of a peer that is gone"] += 1
+                return
+            entry = receivers.get(message[0])
+            if entry is None or len(message) != entry[1]:
+                self._refusals["message of unknown kind or length"] += 1
+                continue
+            try:
+                entry[0](peer, message)
+            except RemoteProtocolError:
+                self._refusals[f"message of kind {message[0]:#x}"] += 1
+            except NotSent:
+                self._refusals["answer without room on the link"] += 1
+            except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+                self._failed(peer, message[0], error)
+
+    def clear(self) -> None:
+        """Hand out nothing any more."""
+        self.own.clear()
+        self.foreign.clear()
+
+
+@final
+class _Unsealed:
+    """Makes a frame of a batch that stays here."""
+
+    def seal(self, body: bytes | bytearray | memoryview) -> bytes:
+        """See ``FrameSession.seal``."""
+        return bytes(body)
+
+
+@final
+class _Back:
+    """An ``Outgoing`` that hands each batch to its own node."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        self._receive(frame)
+        return True
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``; there is always room."""
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+
+
+def loopback(identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None]) -> Peer:
+    """Return the node as its own peer; ``receive`` is called with each batch."""
+    peer = Peer(identity, None, (), config)
+    peer.link.use(_Unsealed())
+    peer.link.attach(_Back(lambda batch: receive(peer, batch)))
+    return peer

@@ -1,0 +1,573 @@
+"""Handshakes under way at one node, as either side: frames come in, frames go out, and a session comes of it or not.
+
+The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it: connections,
+a limit in time and in number, and the hello in which each end says where it listens.
+
+A first frame that is not answered is sent again: the other end may have had to drop it, with too many others there.
+
+The last frame goes out over the connection that data will take, ahead of the first data under the new session: the
+peer never sees a frame of a session that it does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, cast, final
+
+import trio
+
+from iris.cluster.address_rules import Told
+from iris.cluster.directory import SiteTag, is_tag, site_of
+from iris.cluster.mesh.inbound import Inbound
+from iris.cluster.mesh.outbound import Ways
+from iris.cluster.mesh.peer import Peer
+from iris.cluster.routes import is_site_url, realm_of_url
+from iris.cluster.routes import is_via_url
+from iris.cluster.routes import is_reverse_url
+from iris.cluster.swim import is_plain
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
+from iris.kernel.names import Entropy, NodeId, is_node_id, qualified
+from iris.kernel.transport import Outgoing
+from iris.kernel.wire import Message
+from iris.security.channel import Admission
+from iris.security.channel import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
+from iris.security.channel import Session
+from iris.security.identity import NodeIdentity, PeerIdentity
+
+MAX_ADDRESSES: Final = 16
+_MAX_ADDRESS: Final = 512
+_PATIENCE: Final = (0.2, 0.4)
+"""Shares of the time that a handshake may take after which a first frame is sent again, and then once more: 1 and 2 s.
+Up to a quarter is added at random, so that nodes that were sent away together do not come back together.
+
+A node whose own first frame comes back to it does not believe at once that it has dialled itself: whoever listens to
+the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by then."""
+
+_CARRIED_PATIENCE: Final = (0.05, *_PATIENCE)
+"""The same between sites, where a gateway that dies takes frames with it before anybody knows: also after 0.25 s.
+Without it callers waited for a second where one of two gateways was killed, in 1 of 80 cases."""
+
+_TURNED_AWAY: Final = 0.5
+"""Of the time that a handshake may take.  Strangers are hung up on as soon as their first frame is seen; one that shows
+a good one and cannot be answered has all of that time."""
+
+_MAX_HELLO: Final = 3500
+"""Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
+
+
+class Host(Protocol):
+    """What handshakes need of their mesh."""
+
+    refusals: Counter[str]
+
+    @property
+    def config(self) -> Config:
+        """The limits of this node."""
+        ...
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this node is."""
+        ...
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """Where others may reach this node."""
+        ...
+
+    @property
+    def tag(self) -> SiteTag:
+        """Where this node is."""
+        ...
+
+    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
+        ...
+
+    def check(self, peer: PeerIdentity) -> None:
+        """Raise AuthenticationError for a node that is not to be let in, though its papers are in order."""
+        ...
+
+    def outgoing_to(self, node: NodeId) -> Outgoing | None:
+        """Return the connection in use to a node, if there is one."""
+        ...
+
+    def is_session(self, index: int) -> bool:
+        """Tell whether an index is that of a session."""
+        ...
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about."""
+        ...
+
+    def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
+        """Return what somebody is told who is not let in, though his papers are in order."""
+        ...
+
+    def admit(
+        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
+    ) -> Peer:
+        """Take a finished handshake into use."""
+        ...
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Initiating:
+    initiator: Initiator
+    outgoing: Outgoing
+    addresses: tuple[str, ...]
+    done: trio.Event
+    began: float
+    own: tuple[str, ...]
+    """Where the other end was told that it can connect back."""
+    site: str = ""
+    established: Established | None = None
+    error: IrisError | None = None
+    reflected: bool = False
+    """Its first frame has come back to this node."""
+
+    def fail(self, error: IrisError) -> None:
+        self.error = error
+        self.done.set()
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Responding:
+    responder: Responder
+    claimed: NodeId
+    addresses: tuple[str, ...]
+    tag: str
+    host: str | None
+    told: Told
+    """How its addresses are known."""
+    done: trio.Event
+    scope: trio.CancelScope
+    ephemeral: bytes
+    outgoing: Outgoing | None = None
+    """The connection by which the response went."""
+    response: bytes = b""
+
+
+@final
+class Handshakes:
+    """All handshakes of one node.
+
+    Args:
+        patience: returns how many seconds a handshake may take now.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        ways: Ways,
+        inbound: Inbound,
+        nursery: trio.Nursery,
+        patience: Callable[[], float],
+        *,
+        entropy: Entropy,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._host = host
+        self._patience = patience
+        self._ways = ways
+        self._inbound = inbound
+        self._admission = Admission(host.config, host.refusals)
+        self._nursery = nursery
+        self._config = host.config
+        self._entropy = entropy
+        self._wall_clock = wall_clock
+        self._index = int.from_bytes(entropy(4))
+        self._initiating: dict[int, _Initiating] = {}
+        self._responding: dict[int, _Responding] = {}
+        self._answering: dict[bytes, _Responding] = {}
+        """Those of which the first frame may come again, by the ephemeral key in it."""
+
+    def __len__(self) -> int:
+        return len(self._initiating) + len(self._responding)
+
+    async def initiate(
+        self,
+        outgoing: Outgoing,
+        addresses: tuple[str, ...],
+        own: Iterable[str],
+        expected: NodeId | None,
+        realm_id: str = "",
+    ) -> Peer:
+        """Shake hands over a connection.  It has no limit in time; cancelling it leaves nothing behind.
+
+        Raises:
+            NotSent: the connection broke, it leads to this node itself, or the answer makes no sense.
+            AuthenticationError: somebody answered that is not of this realm (or of the one with the fingerprint
+                ``realm_id``), or not ``expected``; or this node's own credential is no longer valid.
+        """
+        identity = self._host.identity
+        own = tuple(own)
+        index = self._new_index()
+        initiator = Initiator(
+            identity,
+            index=index,
+            hello=_hello(identity.node_id, own, self._host.tag),
+            entropy=self._entropy,
+            wall_now=self._wall_clock(),
+            expected=expected,
+            realm_id=realm_id or realm_of_url(addresses[0]),
+            admit=self._host.check,
+            config=self._config,
+        )
+        waiting = self._initiating[index] = _Initiating(
+            initiator, outgoing, addresses, trio.Event(), trio.current_time(), own
+        )
+        try:
+            await self._send(outgoing, initiator.frame)
+            for share in _CARRIED_PATIENCE if is_site_url(addresses[0]) else _PATIENCE:
+                with trio.move_on_after(share * self._patience() * (1 + self._entropy(1)[0] / 1024)):
+                    await waiting.done.wait()
+                if waiting.done.is_set():
+                    break
+                if waiting.reflected and self._ways.owner(outgoing) is None:  # a link in use leads to somebody else
+                    raise _dialled_itself(addresses)
+                await self._send(outgoing, initiator.frame)
+            await waiting.done.wait()
+            if waiting.error is not None:
+                raise waiting.error
+            established = waiting.established
+            assert established is not None
+            assert established.frame is not None
+            self._ways.found(outgoing)
+            in_use = self._host.outgoing_to(established.peer.node_id)
+            if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
+                # One of two attempts to the same node.  It would leave the way in use for this one.
+                known = self._ways.owner(in_use)
+                if known is not None:
+                    established.session.close()
+                    self._ways.close(outgoing)
+                    return known
+            way = self._host.outgoing_to(established.peer.node_id) or outgoing
+            await self._send(way, established.frame)
+            try:
+                self._host.check(established.peer)  # again: it may have been revoked while its frame waited for room
+            except AuthenticationError:
+                established.session.close()
+                raise
+            return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
+        except trio.ClosedResourceError:
+            raise _turned_away(addresses) from None
+        finally:
+            del self._initiating[index]
+
+    def broken(self, outgoing: Outgoing) -> None:
+        """A connection broke: nothing will come of the handshakes begun over it."""
+        for waiting in self._initiating.values():
+            if waiting.outgoing is outgoing and not waiting.done.is_set():
+                waiting.fail(self._cut_off(waiting))
+
+    def _cut_off(self, waiting: _Initiating) -> NotSent:
+        """Return why a connection broke over which a handshake was begun, as far as that can be told from here."""
+        if waiting.reflected:
+            return _dialled_itself(waiting.addresses)
+        took, patience = trio.current_time() - waiting.began, self._patience()
+        if took < _TURNED_AWAY * patience:
+            return _turned_away(waiting.addresses)
+        return no_answer(waiting.addresses, took, waiting.own)
+
+    def _new_index(self) -> int:
+        """Return the next free one: which of two sessions is the later one is told by them (``SessionEntry``)."""
+        while True:
+            index = self._index = (self._index + 1) % 2**32
+            taken = index in self._initiating or index in self._responding or self._host.is_session(index)
+            if index and not taken:
+                return index
+
+    async def _send(self, outgoing: Outgoing, frame: bytes) -> None:
+        """Send a frame; over the connection of a link it goes through the link, which may be waiting for room."""
+        owner = self._ways.owner(outgoing)
+        if owner is not None and owner.link.outgoing is outgoing:
+            owner.link.insert(frame)
+            return
+        while not outgoing.send_nowait(frame):
+            await outgoing.wait_writable()
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def receive_init_untrusted(self, frame: bytes, sender_index: int) -> None:
+        """Take the first frame of a handshake that somebody else begins.
+
+        Raises:
+            AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
+        """
+        host = self._host
+        now, address = trio.current_time(), self._inbound.address()
+        admission, ephemeral = self._admission, frame[EPHEMERAL]
+        if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
+            return
+        if ephemeral in self._answering and self._answer_again(self._answering[ephemeral]):
+            admission.remember(ephemeral)
+            return
+        index = self._new_index()
+        responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
+        claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
+        admission.remember(ephemeral)
+        if responder.realm_id and not (host.tag.between or self._inbound.carried):
+            admission.charge(address, now)
+            # Before it is answered: the answer tells who this node is, its cluster, its rights and its addresses.
+            raise AuthenticationError("nodes of different realms reach each other through gateways")
+        if claimed == host.identity.node_id:
+            admission.charge(address, now)
+            own = self._initiating.get(sender_index)
+            if own is not None and frame == own.initiator.frame:
+                own.reflected = True
+            host.refusals["first frame of this node itself"] += 1
+            self._inbound.refused()  # if this node has dialled itself, that ends it
+            return
+        for other in admission.open(index, address, now):
+            admission.dialled(other)
+            self._responding.pop(other).scope.cancel()
+        scope = trio.CancelScope(deadline=now + self._patience())
+        by_ipc = address is None and not self._inbound.carried
+        told = Told(by=f"stranger {address}", node=claimed, by_ipc=by_ipc)
+        waiting = self._responding[index] = _Responding(
+            responder, claimed, addresses, tag, address, told, trio.Event(), scope, ephemeral
+        )
+        self._answering[ephemeral] = waiting
+        self._nursery.start_soon(self._respond, index, waiting)
+
+    def _answer_again(self, waiting: _Responding) -> bool:
+        """Take the same first frame once more; tell whether that is all there is to do.
+
+        Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
+        make a connection for each copy would make them shorter.
+        """
+        outgoing = waiting.outgoing
+        if outgoing is None:
+            self._host.refusals["first frame again, before its answer"] += 1
+            return True
+        owner = self._ways.owner(outgoing)
+        if outgoing not in self._ways or (owner is not None and owner.link.outgoing is not outgoing):
+            return False  # it has broken
+        # If there is no room, another answer has no room either.
+        with contextlib.suppress(NotSent, trio.ClosedResourceError):
+            if owner is not None:
+                owner.link.insert(waiting.response)
+            else:
+                outgoing.send_nowait(waiting.response)
+        return True
+
+    async def _respond(self, index: int, waiting: _Responding) -> None:
+        """Answer a first frame and wait, bounded, for the last one."""
+        refusals = self._host.refusals
+        dialled: Outgoing | None = None
+        with waiting.scope:
+            try:
+                # The claim decides only over which connection the answer goes; it is verified by the last frame.
+                outgoing = self._host.outgoing_to(waiting.claimed)
+                told = waiting.addresses[0] if waiting.addresses else ""
+                if outgoing is None or (is_reverse_url(told) and self._ways.returning(outgoing) != told):
+                    outgoing = dialled = await self._dial_back(index, waiting)
+                own = await self._host.own_urls(told) if is_site_url(told) else self._host.advertised
+                hello = _hello(self._host.identity.node_id, own, self._host.tag)
+                response = waiting.responder.respond(hello, wall_now=self._wall_clock())
+                waiting.outgoing, waiting.response = outgoing, response
+                await self._send(outgoing, response)
+                await waiting.done.wait()
+            except (NotSent, ConfigError):
+                refusals["handshake without a way back"] += 1
+            except trio.ClosedResourceError:
+                refusals["handshake cut off"] += 1
+            except AuthenticationError:
+                refusals["AuthenticationError"] += 1
+            except Exception as error:  # noqa: BLE001 -- a stranger chose the addresses, and must not end the node
+                self._host.note_unexpected("handshake that somebody began", error)
+        if self._answering.get(waiting.ephemeral) is waiting:
+            del self._answering[waiting.ephemeral]
+        self._forget(index, waiting)
+        if dialled is not None and not waiting.done.is_set():
+            self._ways.close(dialled)
+
+    async def _dial_back(self, index: int, waiting: _Responding) -> Outgoing:
+        """Connect to where somebody says that he is, of whom nothing is known but that he has a first frame."""
+        if self._responding.get(index) is waiting:  # else it had to go before it could begin
+            for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
+                self._responding[other].scope.cancel()
+        try:
+            return await self._ways.answer(waiting.addresses, waiting.told)
+        finally:
+            self._admission.dialled(index)
+
+    def _forget(self, index: int, waiting: _Responding) -> None:
+        """Take a handshake off the books, unless that has been done and the index is another one's by now."""
+        if self._responding.get(index) is waiting:
+            del self._responding[index]
+            self._admission.close(index)
+
+    def receive_response_untrusted(self, index: int, frame: bytes) -> None:
+        """Take the answer to a first frame.
+
+        Raises:
+            AuthenticationError: it is forged; the genuine one may still come.
+        """
+        waiting = self._initiating.get(index)
+        if waiting is None or waiting.done.is_set():
+            self._host.refusals["unknown handshake"] += 1
+            self._inbound.refused()
+            return
+        try:
+            established = waiting.initiator.receive_untrusted(
+                frame, now=trio.current_time(), wall_now=self._wall_clock()
+            )
+            _, addresses, tag = parse_hello_untrusted(established.hello)
+            realm_id = waiting.initiator.realm_id
+            _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses), realm_id)
+        except AuthenticationError as error:
+            if not waiting.initiator.over:
+                raise
+            waiting.fail(error)
+        except RemoteProtocolError as error:
+            waiting.fail(NotSent(f"{waiting.addresses[0]} answered with a malformed hello: {error}"))
+        else:
+            self._inbound.genuine(established.peer.node_id)
+            waiting.established = established
+            waiting.site = qualified(realm_id, site_of(tag))
+            waiting.addresses = tuple(dict.fromkeys((*waiting.addresses, *addresses)))
+            waiting.done.set()
+
+    def receive_finish_untrusted(self, index: int, frame: bytes) -> None:
+        """Take the last frame of a handshake that somebody else began.
+
+        Raises:
+            AuthenticationError: it is forged, or from somebody else than the first one claimed.
+        """
+        waiting = self._responding.get(index)
+        if waiting is None or waiting.outgoing is None:
+            self._host.refusals["unknown handshake"] += 1
+            self._inbound.refused()
+            return
+        try:
+            established = waiting.responder.receive_last_untrusted(
+                frame, now=trio.current_time(), wall_now=self._wall_clock()
+            )
+            if established.peer.node_id != waiting.claimed:
+                raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
+            realm_id = waiting.responder.realm_id
+            _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
+        except NotAdmitted as error:
+            if error.session is not None:
+                self._part(waiting.outgoing, error.session, self._host.last_words(error.peer))
+            raise AuthenticationError(str(error)) from None
+        finally:
+            if waiting.responder.over:
+                self._forget(index, waiting)
+        self._inbound.genuine(established.peer.node_id)
+        waiting.done.set()
+        self._ways.found(waiting.outgoing)
+        site = qualified(realm_id, site_of(waiting.tag))
+        self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
+
+    def _part(self, outgoing: Outgoing, session: Session, words: Sequence[Message]) -> None:
+        """Tell somebody who is not let in what there is to say, in the only frame of his session."""
+        try:
+            if words:
+                frame = wire.encode_batch([*words], session.seal)
+                owner = self._ways.owner(outgoing)
+                # If there is no room, or it has broken, he is told the next time.
+                with contextlib.suppress(NotSent, trio.ClosedResourceError):
+                    if owner is not None:
+                        owner.link.insert(frame)
+                    else:
+                        outgoing.send_nowait(frame)
+        finally:
+            session.close()
+
+
+@final
+class TurnedAway(NotSent):
+    """A node hung up as soon as it saw the first frame: this one is of another realm, or there is no room for it."""
+
+
+@final
+class NoWayBack(NotSent):
+    """A node takes connections of this one and answers nothing: it cannot connect back, or hangs."""
+
+
+def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] | None) -> NotSent:
+    """Return what to raise when a handshake has taken too long.
+
+    Args:
+        addresses: that were dialled.
+        patience: seconds that it took.
+        own: where the other end was told that it can connect back; None: there was no connection.
+    """
+    text = f"no answer from {addresses[0]} within {patience:.3g} s"
+    if own is None:
+        return NotSent(f"{text}: nobody is there, or a firewall lets nothing through")
+    if is_site_url(addresses[0]) or is_via_url(addresses[0]) or any(map(is_reverse_url, own)):
+        return NotSent(f"{text}: the node there is cut off, or hangs")
+    return NoWayBack(
+        f"{text}: it takes connections, and cannot connect back to this node at {', '.join(own[:3]) or 'no address'} "
+        "(a firewall or NAT between them?), or hangs; let it in, say with --listen (listen=) where it can reach this "
+        "node, or use --dial-only (dial_only=True) and a ws:// address of it"
+    )
+
+
+def _turned_away(addresses: tuple[str, ...]) -> TurnedAway:
+    return TurnedAway(
+        f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "
+        "room for more, or is gone"
+    )
+
+
+def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
+    return NotSent(f"{addresses[0]} is the address of this node itself")
+
+
+def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> None:
+    """See that nodes of different sites or realms meet through gateways only.
+
+    Raises:
+        AuthenticationError: they do not.
+    """
+    far = [is_site_url(address) for address in addresses]
+    if any(far) and not all(far):
+        raise AuthenticationError("a node is reached through gateways or directly, not both")
+    if not any(far):
+        own.check(tag, same_realm=not realm_id)
+    elif any(realm_of_url(address) != realm_id for address in addresses):
+        raise AuthenticationError("a node says that it is reached in a realm that it is not of")
+
+
+def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
+    """Write what an end says of itself: its id, where it listens as far as there is room, and its site."""
+    told: list[str] = []
+    room = _MAX_HELLO
+    for url in urls:
+        room -= len(url.encode()) + 3
+        if len(told) == MAX_ADDRESSES or room < 0:
+            break
+        told.append(url)
+    return wire.pack((node, tuple(told), tag.text) if tag.text else (node, tuple(told)))
+
+
+def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
+    """Read what an end says of itself.
+
+    Raises:
+        RemoteProtocolError: not a node id, at most 16 addresses of at most 512 printable ASCII characters without
+            blanks, and a site or nothing.
+    """
+    value = wire.unpack_untrusted(data)
+    if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) in (2, 3):
+        node, listed = fields[:2]
+        tag = fields[2] if len(fields) == 3 else ""
+        if is_node_id(node) and isinstance(listed, tuple) and (len(fields) == 2 or is_tag(tag)):
+            urls = cast("tuple[object, ...]", listed)
+            if len(urls) <= MAX_ADDRESSES and all(
+                isinstance(url, str) and len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls
+            ):
+                return NodeId(cast("str", node)), cast("tuple[str, ...]", urls), cast("str", tag)
+    raise RemoteProtocolError("a hello is a node id, at most 16 addresses, and a site or nothing")

@@ -1,0 +1,177 @@
+"""The connections that others have opened to this node: whose each is, and how long a stranger may keep one.
+
+A connection is a stranger's until a genuine frame comes by it: data of a session, or a response or last frame of a
+handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says which
+strangers have to go; a connection by which a genuine frame has come goes with its peer.
+
+The network does not tell how far a frame has come.  A member could therefore keep one connection in use and stand still
+inside of a frame on others.  So of several connections of one peer only those stay by which whole frames come: after
+``Config.frame_timeout`` without one, all are closed but that by which the last one came.  An honest peer loses nothing
+by it, for it sends by one.  While each peer has one connection, nothing is noted and nothing is to be done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.kernel.config import Config
+from iris.kernel.names import NodeId
+from iris.kernel.slots import address_key
+from iris.kernel.transport import Transport
+from iris.security.channel import Connections
+
+_MAX_CONNECTIONS: Final = 8
+"""Connections of one peer.  Two are in use while one replaces the other; a member that opens more, and sends a large
+frame slowly on each, could make this node hold as many."""
+
+_GONE: Final = "gone"
+"""In the place of the address of a connection that has ended: who says something and hangs up is not to be taken for
+one whom the operating system vouches for."""
+
+
+@final
+class Inbound:
+    """The connections to one node.
+
+    Args:
+        patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.
+
+    Attributes:
+        strangers: those by which no genuine frame has come yet; mostly there are none.
+        rivals: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
+            has to be called for each frame of a session.
+        carried: the frame received last came inside of another: nothing follows from it for any connection.
+        carrier: whose limits count for a frame that was carried; None if they are only those of all together.
+    """
+
+    def __init__(
+        self, transport: Transport, config: Config, refusals: Counter[str], patience: Callable[[], float] | None = None
+    ) -> None:
+        self._connections: Connections[int] = Connections(config, refusals)
+        self.strangers: Final = self._connections.waiting
+        self.carried = False
+        self.carrier: str | None = None
+        self._transport = transport
+        self._refusals = refusals
+        self._addresses: dict[int, str | None] = {}
+        self._owners: dict[int, NodeId] = {}
+        # of each peer, when a whole frame last came by each, the latest last; the time of one alone does not matter
+        self._owned: dict[NodeId, dict[int, float]] = {}
+        self.rivals: Final[dict[NodeId, None]] = {}
+        self._frame_timeout = config.frame_timeout
+        self._handshake_timeout = config.handshake_timeout
+        self._patience = patience or (lambda: config.handshake_timeout)
+        self._news = trio.Event()
+        transport.observe(self)
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def address(self) -> str | None:
+        """Return whose limits count for the frame received last; None if they are only those of all together.
+
+        All who were gone before their frame was read share the limits of one address.
+        """
+        return self.carrier if self.carried else self._addresses.get(self._transport.source(), _GONE)
+
+    def genuine(self, node: NodeId) -> None:
+        """The frame received last was genuine, and ``node`` sent it."""
+        connection = self._transport.source()
+        if self.carried or connection not in self._addresses:
+            return  # it is gone already
+        if self._owners.get(connection) == node:
+            if node in self.rivals:
+                owned = self._owned[node]
+                del owned[connection]
+                owned[connection] = trio.current_time()
+            return
+        self._connections.authenticate(connection)
+        self._disown(connection)
+        self._owners[connection] = node
+        owned = self._owned.setdefault(node, {})
+        now = owned[connection] = trio.current_time()
+        if len(owned) > 1 and node not in self.rivals:
+            self.rivals[node] = None
+            for other in owned:
+                owned[other] = now
+            self._news.set()
+        if len(owned) > _MAX_CONNECTIONS:
+            self._refusals["too many connections of a member"] += 1
+            self._transport.hang_up(next(iter(owned)))
+
+    def refused(self) -> None:
+        """The frame received last was not: if it came from a stranger, he is sent away."""
+        connection = self._transport.source()
+        if not self.carried and self._connections.refuse(connection):
+            self._transport.hang_up(connection)
+
+    def hang_up(self, node: NodeId) -> None:
+        """Close the connections of a node that is given up.  It sees that, and begins anew if it is still there."""
+        for connection in self._owned.get(node, ()):
+            self._transport.hang_up(connection)
+
+    async def run(self) -> None:
+        """Send away who takes too long; run it in one task."""
+        while True:
+            self._news = trio.Event()
+            with trio.move_on_at(self.deadline):
+                await self._news.wait()
+            self.expire(trio.current_time())
+
+    @property
+    def deadline(self) -> float:
+        """When to call ``expire``; infinity if there are neither strangers nor rivals."""
+        silent = [next(iter(self._owned[node].values())) + self._frame_timeout for node in self.rivals]
+        return min([self._connections.deadline + self._grace, *silent])
+
+    @property
+    def _grace(self) -> float:
+        """Seconds that strangers have in addition, since what they have sent is read late."""
+        return self._patience() - self._handshake_timeout
+
+    def expire(self, now: float) -> None:
+        """Send away strangers that take too long, and connections of rivals by which nothing whole comes."""
+        for connection in self._connections.expire(now - self._grace):
+            self._transport.hang_up(connection)
+        for node in list(self.rivals):
+            *others, _ = self._owned[node].items()
+            for connection, heard in others:
+                if now - heard < self._frame_timeout:
+                    break
+                self._refusals["no whole frame of a member in time"] += 1
+                self._disown(connection)
+                self._transport.hang_up(connection)
+
+    # -- ConnectionObserver ---------------------------------------------------------------------------------
+
+    def connection_opened(self, connection: int, address: str | None) -> None:
+        """See ``ConnectionObserver.connection_opened``."""
+        key = self._addresses[connection] = None if address is None else address_key(address)
+        if not self.strangers:
+            self._news.set()  # of those that are waited for, the next deadline is not later
+        for loser in self._connections.open(connection, key, trio.current_time()):
+            self._transport.hang_up(loser)
+
+    def connection_closed(self, connection: int) -> None:
+        """See ``ConnectionObserver.connection_closed``."""
+        self._connections.close(connection)
+        self._disown(connection)
+        self._addresses.pop(connection, None)
+
+    def connections_refused(self, count: int) -> None:
+        """See ``ConnectionObserver.connections_refused``."""
+        self._refusals["connections turned away unseen"] += count
+
+    def _disown(self, connection: int) -> None:
+        node = self._owners.pop(connection, None)
+        if node is not None:
+            owned = self._owned[node]
+            del owned[connection]
+            if len(owned) < 2:
+                self.rivals.pop(node, None)
+            if not owned:
+                del self._owned[node]

@@ -1,0 +1,605 @@
+"""The links of one node: who is linked, under which sessions, and what arrives.
+
+All frames arrive in one inbox; the session index in a frame's header says whose it is.  Data frames are opened,
+decoded and handed message by message to the pattern that registered the kind: plain calls, one lookup in a table.
+
+When a connection breaks, the peer is routed out at once and dialled again.  A fresh handshake over the new
+connection makes sure that no other process has taken the address; messages wait for it, and both ends are told that
+frames may have been lost.  A session of ``Config.session_lifetime`` is replaced by a fresh handshake over the same
+connection; both ends accept frames of either for a while, so nothing waits for the change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Final, final
+
+import trio
+
+from iris.cluster.address_rules import AddressRules
+from iris.cluster.addresses import advertised, return_urls
+from iris.cluster.directory import SiteTag
+from iris.cluster.mesh.control import Barriers, Farewells
+from iris.cluster.mesh.dial_limits import DialLimits
+from iris.cluster.mesh.dialer import Dialling, Turns
+from iris.cluster.mesh.dispatch import MessageReceiver, Receivers, loopback
+from iris.cluster.mesh.handshakes import Handshakes
+from iris.cluster.mesh.inbound import Inbound
+from iris.cluster.mesh.outbound import Ways
+from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
+from iris.cluster.mesh.reader import Reading
+from iris.cluster.mesh.reconnect import Redialling, patience_of
+from iris.cluster.mesh.rekey import Renewing
+from iris.cluster.mesh.resets import Resets
+from iris.cluster.routes import Carrier, is_site_url, realm_of_url, site_url
+from iris.cluster.routes import is_via_url, via_url
+from iris.cluster.work import Work
+from iris.kernel import wire
+from iris.kernel.buffer_pool import give_back
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
+from iris.kernel.link import BulkSource
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import Entropy, NodeId, qualified
+from iris.kernel.tasks import open_background
+from iris.kernel.transport import Outgoing, Transport
+from iris.kernel.unexpected import note_unexpected
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.security.channel import Established
+from iris.security.channel import Session
+from iris.security.identity import NodeIdentity, PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+_LOGGED_AGAIN: Final = 10.0
+"""Seconds after which an unexpected error of one kind is logged once more."""
+
+_MAX_SESSIONS: Final = 8
+"""Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
+
+
+@final
+class Mesh:
+    """The peers of one node.  Made by ``open_mesh``."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        transport: Transport,
+        listening: tuple[str, ...],
+        nursery: trio.Nursery,
+        *,
+        config: Config,
+        entropy: Entropy,
+        wall_clock: Callable[[], float],
+        tag: SiteTag,
+        dial_only: bool = False,
+        rules: AddressRules | None = None,
+    ) -> None:
+        self._identity = identity
+        self.tag: Final = tag
+        self.listening: Final = listening
+        """The URLs bound here."""
+        self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
+        """The URLs at which others may reach this node; for one that can only dial out, a way through third ones."""
+        self.dial_only: Final = dial_only
+        """Whether this node dials both directions of every link."""
+        self.config: Final = config
+        self.wall_clock: Final = wall_clock
+        self.refusals: Counter[str] = Counter()
+        """Frames and messages that were refused, by reason."""
+        self._transport = transport
+        self._nursery = nursery
+        self.rules: Final = rules or AddressRules()
+        """Which addresses this node dials."""
+        self._ways = Ways(
+            transport,
+            self._connection_broke,
+            entropy if dial_only else None,
+            limits=DialLimits(config.failed_dials, config.failed_dial_rate),
+            rules=self.rules,
+            refusals=self.refusals,
+        )
+        self.turns: Final = Turns(config.handshake_timeout)
+        self._inbound: Final = Inbound(transport, config, self.refusals, self.turns.patience)
+        self._handshakes = Handshakes(
+            self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
+        )
+        self._peers: dict[NodeId, Peer] = {}
+        self._dialling: Final = Dialling(
+            self._ways,
+            self._handshakes,
+            self.turns,
+            self._peers,
+            self.refusals,
+            outgoing_to=self.outgoing_to,
+            own_urls=self.own_urls,
+        )
+        self.work = Work()
+        """What may still be done for the frame that is being handled."""
+        self.reading: Final = Reading(transport, self._receive_direct)
+        """Who reads what arrives."""
+        self._sessions: dict[int, SessionEntry] = {}
+        self._receivers = Receivers(self.refusals, self._failed_to_take)
+        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
+        """This node as its own peer."""
+        self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
+        self._observers: list[PeerObserver] = []
+        self._barriers = Barriers(self._peers, entropy)
+        self.redialling: Final = Redialling(
+            self._peers,
+            nursery,
+            self._connect_again,
+            self.drop,
+            patience=0.0 if tag.between else patience_of(config),  # gateways have no membership that would wait
+            refused_grace=config.refused_grace,
+        )
+        self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
+        self._renewing: Final = Renewing(
+            self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
+        )
+        self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
+        """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
+        self.last_words: Callable[[PeerIdentity], Sequence[Message]] = lambda _: ()
+        """Returns what a node is told that is of this realm and is not let in."""
+        self.expelled: Callable[[], str | None] = lambda: None
+        """Returns why nobody of the realm talks to this node any more; None if they do."""
+        self.cut_off = ""
+        """What came of the last attempt to reach anybody, if it was in vain."""
+        self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
+        """Takes a batch before it is decoded, and tells whether it has."""
+        self.closing = False
+        """Whether this node is on its way out, so that connections that end are no news."""
+        self._logged: dict[str, float] = {}
+        """When each kind of unexpected error was last logged."""
+        self._carried_by: int | None = None
+        """The kind of message that the frame came in which is being handled; None: it came over a connection."""
+        self.on(kinds.PING, 1, self._barriers.receive_ping)
+        self.on(kinds.PONG, 1, self._barriers.receive_pong)
+        self._farewells: Final = Farewells(self, nursery)
+        self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
+        self.on(kinds.RESET, 0, self._receive_reset)
+
+    # -- for the patterns -----------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this node is.  It may be renewed; where that matters, sessions follow at once."""
+        return self._identity
+
+    @identity.setter
+    def identity(self, renewed: NodeIdentity) -> None:
+        self._renewing.follow(self._identity, renewed)
+        self._identity = renewed
+        follow_trust(self._peers, renewed, self.drop)
+
+    @property
+    def node(self) -> NodeId:
+        """This node's id."""
+        return self._identity.node_id
+
+    @property
+    def peers(self) -> Mapping[NodeId, Peer]:
+        """The other nodes that are linked, connected or being reconnected."""
+        return MappingProxyType(self._peers)
+
+    def on(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+        """Have messages of ``kind`` with ``fields`` fields handed to ``receiver``; any other length is refused."""
+        self._receivers.add(kind, fields, receiver)
+
+    def observe(self, observer: PeerObserver) -> None:
+        """Tell ``observer`` of peers from now on."""
+        self._observers.append(observer)
+
+    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, eager: bool = False) -> None:
+        """Append a message to the link to ``node``; see ``Link.post``.
+
+        Raises:
+            NotSent: no link to that node, or its buffer is full.
+        """
+        peer = self.peer(node)
+        if peer is None:
+            raise NotSent(f"no link to node {node}")
+        peer.link.post(message, size, reserve, eager=eager)
+
+    def ready(self, node: NodeId, source: BulkSource) -> None:
+        """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
+        peer = self.peer(node)
+        if peer is not None:
+            peer.link.ready(source)
+
+    def peer(self, node: NodeId) -> Peer | None:
+        """Return a linked node, or the node itself."""
+        return self.own if node == self.own.node else self._peers.get(node)
+
+    async def barrier(self, node: NodeId) -> None:
+        """Wait until the peer has dispatched everything posted to it before, or is given up."""
+        await self._barriers.wait(node)
+
+    # -- connecting -----------------------------------------------------------------------------------------
+
+    async def connect(
+        self,
+        urls: Iterable[str],
+        *,
+        expected: NodeId | None = None,
+        realm_id: str = "",
+        source: str = "",
+        hearsay: bool = False,
+    ) -> Peer:
+        """Link to the node at the first of ``urls`` that answers; of another realm if ``realm_id`` says so.
+
+        A node already linked is returned as it is.  Cancelling leaves no half-open handshake.
+
+        Args:
+            urls: in the order in which they are preferred.
+            expected: the node; None: whoever is there.
+            realm_id: the fingerprint of its realm; empty: this node's own.
+            source: who told of it: those of one have their turns behind each other, and not before those of another.
+            hearsay: that is not the user, so that ``AddressRules`` hold for the addresses, and ``DialLimits``.
+
+        Raises:
+            NotSent: none could be reached, or finished the handshake in time, or too many dials there led to nobody;
+                ``Refused``: nobody listens at any.
+            AuthenticationError: somebody answered that is not of this realm, or not ``expected``.
+            ConfigError: a URL is malformed, and no other one answered.
+        """
+        return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
+
+    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
+        if is_site_url(dialled):
+            realm_id = self._identity.realm_id if realm_of_url(dialled) else ""
+            return (site_url(qualified(realm_id, self.tag.site), self.node),)
+        if is_via_url(dialled):
+            return (via_url(self.node),)
+        own = self._ways.own_address(over)
+        return await return_urls(self.listening, dialled) if own is None else (own,)
+
+    def use_carrier(self, carrier: Carrier) -> None:
+        """Reach nodes of other sites through ``carrier`` from now on."""
+        self._ways.carrier = carrier
+
+    def use_forwarder(self, forwarder: Carrier) -> None:
+        """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
+        self._ways.forwarder = forwarder
+
+    def receive_carried(self, frame: bytes | memoryview, kind: int, carrier: str | None = None) -> None:
+        """Take a frame that came inside of a message, as if it had come over a connection.
+
+        Args:
+            frame: what came.
+            kind: of the message, FORWARD or CARRY.
+            carrier: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+
+        Raises:
+            RemoteProtocolError: see ``check_not_nested``.
+        """
+        self.check_not_nested(kind)
+        inbound = self._inbound
+        outer = self._carried_by, inbound.carried, inbound.carrier
+        self._carried_by, inbound.carried, inbound.carrier = kind, True, carrier
+        try:
+            self._receive_untrusted(frame)
+        finally:
+            self._carried_by, inbound.carried, inbound.carrier = outer
+
+    def check_not_nested(self, kind: int) -> None:
+        """Check that a FORWARD or CARRY came in a frame in which one may be.
+
+        Frames that are carried do not nest: each level of them would be one of this node's stack.  A frame comes
+        through gateways, and for the last step perhaps through another node of the site: a CARRY in a FORWARD.
+
+        Raises:
+            RemoteProtocolError: it came in another one of its kind, or it is a FORWARD and came in a CARRY.
+        """
+        if self._carried_by is not None and (self._carried_by, kind) != (kinds.FORWARD, kinds.CARRY):
+            raise RemoteProtocolError("a frame that is carried carries another one")
+
+    def trouble(self) -> str:
+        """Return, for errors, why this node may find nobody; empty if nothing is known to be wrong."""
+        expelled = self.expelled()
+        if expelled is not None:
+            return f"; {expelled}, so nobody talks to this node: have a new credential issued ('iris keys')"
+        return f"; this node is linked to nobody: {self.cut_off}" if self.cut_off and not self._peers else ""
+
+    def outgoing_to(self, node: NodeId) -> Outgoing | None:
+        """Return the connection in use to a node, if there is one."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.link.outgoing
+
+    def is_session(self, index: int) -> bool:
+        """Tell whether an index is that of a session."""
+        return index in self._sessions
+
+    def check(self, peer: PeerIdentity) -> None:
+        """Check that a node which has proved who it is may be linked.
+
+        Raises:
+            AuthenticationError: it is turned away, or is not the node of this id that is linked already.
+        """
+        check_identity(peer, self._peers.get(peer.node_id), self._identity)
+        self.check_peer(peer)
+
+    def admit(
+        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
+    ) -> Peer:
+        """Take a finished handshake into use, for a new peer or for one already linked.
+
+        Frames leave under the latest session; over the same connection once the peer has shown that it has it.  Of two
+        connections the one in use stays, unless only the peer can dial it: it dials anew because that one is of no use.
+        """
+        node, rights = established.peer.node_id, established.peer.certificate.rights
+        known = self._peers.get(node)
+        restricted = known is not None and known.identity.certificate.rights != rights
+        renews = known is not None and initiated and known.link.is_up and outgoing is known.link.outgoing
+        peer = known or Peer(established.peer, established.session, addresses, self.config)
+        if known is None:
+            self._peers[node] = peer
+            peer.link.failed = partial(self.suffer, peer, "messages to a peer")
+            self._nursery.start_soon(peer.link.run)
+        peer.identity = established.peer
+        peer.initiated, peer.site, link = initiated, site, peer.link
+        entry = self._add_session(established.session, peer, awaited=renews)
+        if renews:
+            self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
+            if restricted:
+                self._notice_loss(peer)
+            return peer
+        later = entry.use(self._sessions.values())
+        if later is not None and link.outgoing is None and not later.begun:
+            self._ways.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
+        if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
+            self._ways.close(link.outgoing)
+            link.detach()
+        reconnected = link.outgoing is None
+        if outgoing is not link.outgoing:
+            if link.outgoing is None and outgoing in self._ways:
+                self._ways.give(outgoing, peer)
+                link.attach(outgoing)
+                peer.reached = self._ways.url_of(outgoing)
+            else:
+                self._ways.close(outgoing)
+        if known is None:
+            for observer in self._observers:
+                observer.peer_up(peer)
+        elif reconnected or restricted:
+            self._notice_loss(peer)
+        if link.outgoing is None:
+            self._begin_redial(peer)
+        return peer
+
+    def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> SessionEntry:
+        entry = self._sessions[session.local_index] = SessionEntry(session, peer, self.node, awaited=awaited)
+        # Not the one in use: the peer may have shown none of the later ones that it has it.
+        own = [i for i, entry in self._sessions.items() if entry.peer is peer and entry.session is not peer.session]
+        for index in own[: 1 - _MAX_SESSIONS]:
+            self._sessions.pop(index).session.close()
+        return entry
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_direct(self, frame: bytes) -> None:
+        """Take a frame that came over a connection."""
+        work = self.work
+        work.begin(is_frame=True)
+        self._receive_untrusted(frame)
+        if work.later:
+            with self.survive("what frames have changed"):
+                work.finish()
+        work.is_frame = False
+
+    def _receive_untrusted(self, frame: bytes | memoryview) -> None:
+        """Take a frame, whatever it is; nothing is raised, for whoever sent it must not be able to end this node."""
+        try:
+            self._receive(frame)
+        except (RemoteProtocolError, AuthenticationError) as error:
+            self.refusals[type(error).__name__] += 1
+            self._inbound.refused()
+        except Exception as error:  # noqa: BLE001 -- whoever it was is not known, or gone
+            self.note_unexpected("frame of a stranger", error)
+            self._inbound.refused()
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about.
+
+        It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
+        then: ``what`` is one of few texts.
+        """
+        self.refusals[f"unexpected error: {what}"] += 1
+        now = trio.current_time()
+        if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
+            self._logged[what] = now
+            note_unexpected(error)
+            _log.error("unexpected error: %s", what, exc_info=error)
+
+    @contextlib.contextmanager
+    def survive(self, what: str) -> Iterator[None]:
+        """Do something of which the data came from several peers: an error that nobody expects ends it, and no node."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.note_unexpected(what, error)
+
+    def _failed_to_take(self, peer: Peer, kind: int, error: Exception) -> None:
+        self.suffer(peer, f"message of kind {kind:#x}", error)
+
+    def suffer(self, peer: Peer, what: str, error: Exception) -> None:
+        """An error that nobody expects, in what a peer has brought about, costs that peer its link and nothing else."""
+        self.note_unexpected(what, error)
+        if peer is not self.own:
+            _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
+            self._farewells.part(peer, f"unexpected error: {what}")
+
+    def _receive(self, frame: bytes | memoryview) -> None:
+        receiver = wire.receiver_untrusted(frame)
+        if receiver is None:
+            self._receive_handshake(bytes(frame))
+            return
+        entry = self._sessions.get(receiver)
+        if entry is None:
+            self.refusals["unknown session"] += 1
+            self._inbound.refused()
+            return
+        if entry.left:
+            self.refusals["late frame of a former session"] += 1
+            return
+        if entry.peer.leaving:
+            self.refusals["frame of a peer that is gone"] += 1
+            return
+        session, peer = entry.session, entry.peer
+        body = session.open_untrusted(frame)
+        if not entry.begun and not entry.begin(self._sessions.values()):
+            self.refusals["late frame of a former session"] += 1
+            return
+        if self._inbound.strangers or self._inbound.rivals:
+            self._inbound.genuine(peer.node)
+        try:
+            if session.lost_frames != entry.lost_frames:
+                entry.lost_frames = session.lost_frames
+                self._notice_loss(peer)
+            if self.shortcut is None or self._carried_by == kinds.CARRY or not self.shortcut(peer, body):
+                self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+        except (RemoteProtocolError, AuthenticationError):
+            raise
+        except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+            self.suffer(peer, "frame", error)
+        if type(body) is memoryview:
+            give_back(body)
+
+    def _receive_handshake(self, frame: bytes) -> None:
+        header = wire.parse_header_untrusted(frame)
+        if header.kind == wire.HANDSHAKE_INIT:
+            self._handshakes.receive_init_untrusted(frame, header.counter)
+        elif header.kind == wire.HANDSHAKE_RESPONSE:
+            self._handshakes.receive_response_untrusted(header.receiver, frame)
+        else:
+            self._handshakes.receive_finish_untrusted(header.receiver, frame)
+
+    # -- connections that break, peers that end -------------------------------------------------------------
+
+    def _connection_broke(self, outgoing: Outgoing, peer: Peer | None) -> None:
+        self._handshakes.broken(outgoing)
+        if peer is not None and peer.link.outgoing is outgoing and not self.closing:
+            peer.link.detach()
+            self.redialling.flapping.broke(peer.node, trio.current_time())
+            self._begin_redial(peer)
+
+    def _begin_redial(self, peer: Peer) -> None:
+        # A way through another node says nothing about the peer when that node is gone.
+        if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
+            for observer in self._observers:
+                observer.peer_refused(peer.node)
+
+    async def _connect_again(self, peer: Peer) -> None:
+        await self._dialling.again(peer)
+
+    async def _shake_hands_again(self, peer: Peer, outgoing: Outgoing) -> None:
+        own = await self.own_urls(peer.addresses[0], outgoing)
+        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
+
+    def _receive_reset(self, peer: Peer, _: Message) -> None:
+        if self._resets.may(peer, self.work.frame):
+            self._tell_reset(peer)
+
+    def _notice_loss(self, peer: Peer) -> None:
+        """Frames may be lost: what depended on them is repeated at both ends.  The other one is told first."""
+        if not self._resets.may(peer):
+            return
+        try:
+            peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
+        except NotSent:
+            self.refusals["answer without room on the link"] += 1
+        self._tell_reset(peer)
+
+    def _tell_reset(self, peer: Peer) -> None:
+        for observer in self._observers:
+            observer.peer_reset(peer)
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
+        peer = self._peers.pop(node, None)
+        if peer is None:
+            return
+        for index in [index for index, entry in self._sessions.items() if entry.peer is peer]:
+            self._sessions.pop(index).session.close()
+        self._ways.close_all(peer)
+        self._resets.forget(peer)
+        self._inbound.hang_up(node)
+        peer.link.close(reason)
+        self._barriers.release(node)
+        self._farewells.gone()
+        for observer in self._observers:
+            observer.peer_down(peer, reason)
+
+    async def say_goodbye(self, reason: str, timeout: float) -> None:
+        """Tell every peer that this node leaves, after all that was posted before.
+
+        Returns when all have heard it and ended their links, at the latest after ``timeout``.
+        """
+        self.closing = True
+        await self._farewells.say(reason, timeout)
+
+    def stop_receiving(self) -> None:
+        """Hand nothing that arrives to anybody any more: who would take it is about to end."""
+        self.closing = True
+        self.shortcut = None
+        self._receivers.clear()
+
+    def close(self) -> None:
+        """End every link and the transport."""
+        self.closing = True
+        for node in list(self._peers):
+            self.drop(node, "this node is closing")
+        self.own.link.close("this node is closing")
+        self._ways.close_all()
+        self._transport.close()
+
+
+@contextlib.asynccontextmanager
+async def open_mesh(
+    identity: NodeIdentity,
+    transport: Transport,
+    listening: tuple[str, ...],
+    *,
+    config: Config,
+    entropy: Entropy,
+    wall_clock: Callable[[], float],
+    tag: SiteTag = SiteTag(),  # noqa: B008 -- a frozen value
+    dial_only: bool = False,
+    rules: AddressRules | None = None,
+) -> AsyncIterator[Mesh]:
+    """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
+
+    With ``dial_only`` it listens nowhere, and dials both directions of every link.  ``rules`` say which addresses it
+    dials; by default others may name any host.
+    """
+    try:
+        async with open_background() as nursery:
+            mesh = Mesh(
+                identity,
+                transport,
+                listening,
+                nursery,
+                config=config,
+                entropy=entropy,
+                wall_clock=wall_clock,
+                tag=tag,
+                dial_only=dial_only,
+                rules=rules,
+            )
+            for task in (mesh.own.link.run, mesh.reading.run, mesh._inbound.run, mesh._renewing.run):
+                nursery.start_soon(task)
+            try:
+                yield mesh
+            finally:
+                mesh.close()
+    finally:
+        transport.close()

@@ -1,0 +1,256 @@
+"""The connections that this node has dialled: whose each is, and whom to tell when it breaks.
+
+Where a dial rests on what others say, ``told`` says who they are: then ``AddressRules`` decide whether it is made, and
+``DialLimits`` how often it may lead to nobody.  What the user says, and an address at which a node was found, is told
+by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, cast, final
+
+import trio
+
+from iris.cluster.address_rules import AddressRules, NotDialled, Told
+from iris.cluster.mesh.dial_limits import DialLimits
+from iris.cluster.mesh.peer import Peer
+from iris.cluster.routes import Carrier, is_site_url
+from iris.cluster.routes import is_via_url
+from iris.cluster.routes import ReverseWay, is_reverse_url, is_two_way, token_untrusted
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.names import Entropy
+from iris.kernel.tasks import AT_ONCE, first_of
+from iris.kernel.transport import Outgoing, Permit, Refused, Transport
+
+_DEFAULTS: Final = Config()
+
+_ANSWERED: Final = 2
+"""Addresses of a stranger that are dialled at one time, to answer him; see ``Config.dial_backs``."""
+
+
+def worst(
+    failures: Sequence[NotSent | AuthenticationError | ConfigError],
+) -> NotSent | AuthenticationError | ConfigError:
+    """Return what speaks for all the addresses of a node that cannot be reached.
+
+    Somebody else who answers comes first.  That nobody listens is evidence against the node, so it has to be so at each
+    address.  One alone may well be another host's: two machines with containers have the same one for the bridge
+    between these.  What is not dialled says nothing, if there is something else.
+    """
+    failures = [failure for failure in failures if not isinstance(failure, NotDialled)] or failures
+    strangers = [failure for failure in failures if isinstance(failure, AuthenticationError)]
+    silent = [failure for failure in failures if isinstance(failure, NotSent) and not isinstance(failure, Refused)]
+    refused = [failure for failure in failures if isinstance(failure, Refused)]
+    if strangers:
+        return strangers[0]
+    return (silent or refused or failures or [NotSent("there is no address to connect to")])[-1]
+
+
+@final
+class Ways:
+    """Connections out, from the moment they are made until they break or are closed.
+
+    Args:
+        broken: called with each connection that broke, and the peer that it was given to.
+        tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
+        limits: how often others may have this node dial a host in vain.
+        rules: which addresses are dialled.
+        refusals: where dials that were not made are counted.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        broken: Callable[[Outgoing, Peer | None], None],
+        tokens: Entropy | None = None,
+        *,
+        limits: DialLimits | None = None,
+        rules: AddressRules | None = None,
+        refusals: Counter[str] | None = None,
+    ) -> None:
+        self._transport: Final = transport
+        self._limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate) if limits is None else limits
+        self._rules = AddressRules() if rules is None else rules
+        self._refusals: Counter[str] = Counter() if refusals is None else refusals
+        self._broken = broken
+        self._tokens = tokens
+        self._owners: dict[Outgoing, Peer | None] = {}
+        self._urls: dict[Outgoing, str] = {}
+        self._returning: dict[Outgoing, str] = {}
+        self._counted: dict[Outgoing, tuple[str, str]] = {}
+        """Those that count as dialled in vain until a node is found there: by whose word, and at which host."""
+        self.carrier: Carrier | None = None
+        """What leads to nodes of other sites."""
+        self.forwarder: Carrier | None = None
+        """What leads to nodes of this site that cannot be linked directly."""
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def __contains__(self, outgoing: object) -> bool:
+        """Whether a connection has neither broken nor been closed, as far as is known."""
+        return outgoing in self._owners
+
+    async def dial(self, url: str, told: Told | None = None) -> Outgoing:
+        """Connect to a URL.  Cancelling leaves no connection behind.
+
+        Raises:
+            NotSent, Refused, ConfigError: see ``Transport.dial``; or the address is not to be dialled, or too many
+                dials to its host led to nobody.
+        """
+        counted: list[tuple[str, str]] = []
+
+        def permit(host: str) -> None:
+            self._rules.check_host(host, told)
+            if told is None:
+                return
+            if not self._limits.take(told.by, host, trio.current_time()):
+                self._refusals["dial to a host where nobody was found"] += 1
+                raise NotSent(f"{host} was dialled too often lately where nobody was found")
+            counted.append((told.by, host))
+
+        if told is not None:
+            try:
+                self._rules.check_told(url, told)
+            except NotDialled:
+                if not url.startswith("ipc:"):  # the records of all other machines hold theirs
+                    self._refusals["address that no node has"] += 1
+                raise
+        outgoing = await self._open(url, partial(self._dial, permit=permit))
+        if counted:
+            self._counted[outgoing] = counted[-1]
+        return outgoing
+
+    def found(self, outgoing: Outgoing) -> None:
+        """Note that a node has proved at the other end of a connection who it is."""
+        counted = self._counted.pop(outgoing, None)
+        if counted is not None:
+            self._limits.give_back(*counted)
+
+    async def answer(self, urls: Sequence[str], told: Told | None = None) -> Outgoing:
+        """Connect to a node that has begun a handshake, by the addresses that it has told.
+
+        Raises:
+            NotSent, Refused, ConfigError: see ``dial``; or that node is to be dialled by this one, which
+                that one cannot know.
+        """
+        if urls and is_reverse_url(urls[0]):
+            token = token_untrusted(urls[0])
+            outgoing = await self._open(urls[0], lambda _, note: self._transport.accept_reverse(token, note))
+            self._returning[outgoing] = urls[0]
+            return outgoing
+        if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
+            raise NotSent("this node can only dial out: it begins the handshakes over its connections")
+        return await self.dial_any(urls, _ANSWERED, told=told)
+
+    async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> Outgoing:
+        for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
+            if is_meant(url):
+                if carrier is None:
+                    raise NotSent(f"nothing leads from here to {url}")
+                return await carrier.dial(url, note)
+        if is_reverse_url(url):
+            # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
+            raise Refused("a node that can only dial out is not dialled")  # the address is a secret of both
+        if self._tokens is None:
+            return await self._transport.dial(url, note, permit)
+        if not is_two_way(url):
+            raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
+        way = ReverseWay(self._transport, url, self._tokens(16), note)
+        try:
+            await way.dial(permit)
+        except BaseException:
+            way.close()
+            raise
+        return way
+
+    async def _open(self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[Outgoing]]) -> Outgoing:
+        outgoing: Outgoing | None = None
+        broke = False
+
+        def note() -> None:
+            nonlocal broke
+            broke = True
+            if outgoing is not None and outgoing in self._owners:
+                owner = self._forget(outgoing)
+                outgoing.close()
+                self._broken(outgoing, owner)
+
+        outgoing = await connect(url, note)
+        if broke:
+            outgoing.close()
+            raise NotSent(f"the connection to {url} broke at once")
+        self._owners[outgoing] = None
+        self._urls[outgoing] = url
+        return outgoing
+
+    async def dial_any(
+        self, urls: Iterable[str], at_once: int = AT_ONCE, *, told: Told | None = None, proved: str = ""
+    ) -> Outgoing:
+        """Connect to the first of ``urls`` that can be reached.
+
+        One that does not answer holds the next one up for a quarter of a second; where ``at_once`` are being dialled
+        already, the oldest of them is given up after a second.  How long all of it takes is for the
+        caller to limit.  Cancelling leaves no connection behind.
+
+        Args:
+            urls: in the order in which they are preferred.
+            at_once: of them, how many are dialled at one time.
+            told: who has told of them, if it is not the user.
+            proved: the one of them at which the node was found before.
+
+        Raises:
+            Refused: nobody listens at any of them.
+            NotSent, ConfigError: what ``worst`` chooses.
+        """
+        failures: list[Exception] = []
+        outgoing = await first_of(
+            [partial(self.dial, url, None if url == proved else told) for url in urls],
+            failures,
+            expected=(NotSent, ConfigError),
+            discard=self.close,
+            at_once=at_once,
+        )
+        if outgoing is None:
+            raise worst(cast("list[NotSent | ConfigError]", failures))
+        return outgoing
+
+    def url_of(self, outgoing: Outgoing) -> str:
+        """Return what was dialled for a connection; nothing if it is gone."""
+        return self._urls.get(outgoing, "")
+
+    def give(self, outgoing: Outgoing, peer: Peer) -> None:
+        """Note whose connection it is."""
+        self._owners[outgoing] = peer
+
+    def owner(self, outgoing: Outgoing) -> Peer | None:
+        """Return whose connection it is, if it was given to somebody."""
+        return self._owners.get(outgoing)
+
+    def own_address(self, outgoing: Outgoing | None) -> str | None:
+        """Return how the node at the other end sends to this one, if this one has dialled that direction too."""
+        return outgoing.address if isinstance(outgoing, ReverseWay) else None
+
+    def returning(self, outgoing: Outgoing) -> str | None:
+        """Return the ``reverse://`` address of a connection that the other end has dialled."""
+        return self._returning.get(outgoing)
+
+    def close(self, outgoing: Outgoing) -> None:
+        """Close a connection; nobody is told."""
+        self._forget(outgoing)
+        outgoing.close()
+
+    def _forget(self, outgoing: Outgoing) -> Peer | None:
+        self._returning.pop(outgoing, None)
+        self._urls.pop(outgoing, None)
+        self._counted.pop(outgoing, None)
+        return self._owners.pop(outgoing, None)
+
+    def close_all(self, peer: Peer | None = None) -> None:
+        """Close every connection, or every one of a peer."""
+        for outgoing in [outgoing for outgoing, owner in self._owners.items() if peer is None or owner is peer]:
+            self.close(outgoing)

@@ -1,0 +1,229 @@
+"""One node that this node is linked to, and what is told of it.
+
+Peers of other realms, when what this node trusts changes: it got another credential.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, Protocol, final
+
+from iris.cluster.directory import Border
+from iris.cluster.routes import is_site_url
+from iris.cluster.routes import is_via_url
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, RemoteProtocolError
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId
+from iris.security.channel import Session
+from iris.security.identity import NodeIdentity, PeerIdentity
+
+
+@final
+class Peer:
+    """A linked node: its verified identity, the link to it, and the session that frames leave under.
+
+    ``session`` is None for the node itself, whose messages never leave the process.
+    """
+
+    __slots__ = (
+        "addresses",
+        "border",
+        "fruitless",
+        "fruitless_since",
+        "identity",
+        "initiated",
+        "leaving",
+        "link",
+        "node",
+        "reached",
+        "returning",
+        "session",
+        "site",
+    )
+
+    def __init__(
+        self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
+    ) -> None:
+        self.identity = identity
+        self.node: Final[NodeId] = identity.node_id
+        self.link: Final = Link(self.node, config)
+        self.addresses = addresses
+        self.reached = ""
+        """Where this node has dialled it last, and found it.  Its other addresses are what it says of itself."""
+        self.session = session
+        self.initiated = False
+        """Whether this node began the handshake of the present session."""
+        self.fruitless = 0
+        """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
+        self.fruitless_since = 0.0
+        """When the first of them began; trio's clock."""
+        self.leaving = False
+        """Whether the peer has said goodbye, so that its connections end in order."""
+        self.border: Border | None = None
+        """What may be asked and heard by the peer, if it is at another site."""
+        self.returning = False
+        """Whether its way is gone and there is another one: what it was asked is asked again there, not elsewhere."""
+        self.site = ""
+        """The site that the peer says it is in."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the peer is at another site, reached through gateways."""
+        return bool(self.addresses) and is_site_url(self.addresses[0])
+
+    @property
+    def other_realm(self) -> bool:
+        """Whether the peer is of a realm of another owner."""
+        return self.identity.foreign is not None
+
+    @property
+    def indirect(self) -> bool:
+        """Whether frames to the peer go through other nodes."""
+        return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
+
+    def may_ask(self, cluster: str) -> bool:
+        """Tell whether the peer's site and realm may use a cluster of this one; services have rules of their own."""
+        foreign = self.identity.foreign
+        permitted = foreign is None or foreign.may_reach(cluster)
+        return permitted and (self.border is None or self.border.may_ask(cluster))
+
+    def may_hear(self, pattern: str) -> bool:
+        """Tell whether the peer may have the events of every topic that matches a pattern."""
+        foreign = self.identity.foreign
+        # The rights of a node of another realm are in that one's names, and its affair.
+        rights = self.identity.certificate.rights
+        permitted = rights.may_subscribe(pattern) if foreign is None else foreign.may_hear(pattern)
+        return permitted and (self.border is None or self.border.may_leave(pattern))
+
+    def check_gateway(self) -> None:
+        """Check that the peer may be a gateway.
+
+        Raises:
+            RemoteProtocolError: its certificate gives no right to be one.
+        """
+        if not self.identity.certificate.rights.gateway:
+            raise RemoteProtocolError(f"cluster {self.identity.cluster!r} has no right to be a gateway")
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"
+
+
+@final
+class SessionEntry:
+    """A session in which frames may arrive, and whose it is.
+
+    A peer that has begun to send in one session never goes back to a former one.  What a broken connection still holds
+    of that one may be read later than what follows on the next connection, and would be out of order.  That holds for
+    its first frame, too: which of two sessions is the former one, both ends tell by the index that the one with the
+    lesser id gave them, because each gives them in ascending order.
+
+    Attributes:
+        lost_frames: the gaps that were reported upwards.
+        begun: whether a frame has arrived in it.
+        left: whether a frame of the peer has arrived in a later one since, so that no more are taken in this one.
+        awaited: whether frames are to leave under it when the first one has arrived, and not before: the last frame of
+            the handshake may come too late, and what is sealed for a session that the peer does not have is lost.
+    """
+
+    __slots__ = ("_rank", "awaited", "begun", "left", "lost_frames", "peer", "session")
+
+    def __init__(self, session: Session, peer: Peer, own: NodeId, *, awaited: bool) -> None:
+        self.session: Final = session
+        self.peer: Final = peer
+        self._rank = session.local_index if own < peer.node else session.remote_index
+        self.lost_frames = 0
+        self.begun = False
+        self.left = False
+        self.awaited = awaited
+
+    def is_awaited(self, now: float, config: Config) -> bool:
+        """Tell whether the peer may still show that it has this session, so that it is too soon for another one."""
+        return self.awaited and now - self.session.established < 2 * config.handshake_timeout
+
+    def follows(self, other: SessionEntry) -> bool:
+        """Tell whether this session with the same peer is a later one."""
+        return 0 < (self._rank - other._rank) % 2**32 < 2**31
+
+    def use(self, entries: Iterable[SessionEntry]) -> SessionEntry | None:
+        """Have frames leave under it; if they do so under a later one of ``entries`` already, return that one.
+
+        Two handshakes that cross may end in another order than they began in, and at both ends in different ones.
+        """
+        peer = self.peer
+        in_use = next((entry for entry in entries if entry.session is peer.session), None)
+        if in_use is not None and in_use.follows(self):
+            return in_use
+        peer.session = self.session
+        peer.link.use(self.session)
+        return None
+
+    def begin(self, entries: Collection[SessionEntry]) -> bool:
+        """Note the first frame: the peer has left those of ``entries`` in which it sent before.
+
+        False if it comes late, after frames in a later session.
+        """
+        former = [other for other in entries if other.peer is self.peer and other.begun]
+        if any(other.follows(self) for other in former):
+            self.left = True
+            return False
+        for other in former:
+            other.left = True
+        self.begun = True
+        if self.peer.link.is_up:  # else it was sent before the connection broke: perhaps the peer has hung up
+            self.peer.fruitless = 0
+        if self.awaited:
+            self.awaited = False
+            self.use(entries)
+        return True
+
+
+class PeerObserver(Protocol):
+    """What those above are told of peers; plain calls in the trio thread."""
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node is linked for the first time, or again after ``peer_down``."""
+        ...
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames to or from the peer may have been lost; the link goes on."""
+        ...
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The connection broke, or nobody listens where the peer was: no new work for it."""
+        ...
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """The peer is given up; its link has ended and waiting messages are lost."""
+        ...
+
+
+def check_identity(peer: PeerIdentity, known: Peer | None, own: NodeIdentity) -> None:
+    """Check that a node which has proved who it is, is the one that is linked already, and of a realm that is trusted.
+
+    Raises:
+        AuthenticationError: it is not; or what is trusted has changed since its handshake began.
+    """
+    if known is not None and not known.identity.is_same_node(peer):
+        raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} has the id of a linked node")
+    if peer.foreign is not None and own.foreign(peer.realm_id) != peer.foreign:
+        raise AuthenticationError(f"realm {peer.foreign.alias!r} is not trusted as it was when the handshake began")
+
+
+def follow_trust(peers: Mapping[NodeId, Peer], own: NodeIdentity, drop: Callable[[NodeId, str], None]) -> None:
+    """Give up the peers whose realm is not trusted any more, or not in the same way; tell the others of a longer time.
+
+    Who is given up and still trusted comes back, and is then taken by the new lists.
+    """
+    for peer in list(peers.values()):
+        former = peer.identity.foreign
+        if former is None:
+            continue
+        trusted = own.foreign(former.id)
+        if trusted is None:
+            drop(peer.node, f"realm {former.alias!r} is not trusted any more")
+        elif not trusted.means_the_same(former):
+            drop(peer.node, f"what realm {former.alias!r} may do has changed")
+        else:
+            peer.identity = dataclasses.replace(peer.identity, foreign=trusted)

@@ -1,0 +1,242 @@
+"""Who reads the frames that arrive: one task at a time, and best the very one that waits for what they bring.
+
+The mesh has a task of its own for that.  It wakes whoever waits for a reply or a request, who runs in the scheduler's
+next round.  A task that waits for one frame after the other (who asks one thing at a time, or answers) is there a round
+sooner if it reads by itself.  So such a *follower* takes the reading over from the task of the mesh, and gives it back
+(leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).  In turns beside nodes
+whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of the time (314 us instead of 341
+for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the other one, together with five
+calls less in ``Link.post``; of seven system calls for one, six are left at the member.  Rules of this file:
+
+- One task has the reading.  It waits for frames, runs, or is about to run: frames never wait for anybody else.
+- A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any
+  other reason than to wait for frames.
+- The task of the mesh is woken then.  As long as it has not run, followers may have the reading again for nothing.
+- What a frame brings about is done in the context of the mesh, whoever reads it.  It raises nothing: an error that
+  nobody expects costs the peer whose frame it was.  One of the transport itself ends the node, and not the request of
+  whoever happened to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Final, final
+
+import trio
+
+from iris.kernel.tasks import Wakeup
+from iris.kernel.transport import Transport
+
+_TURN: Final = 0.0003
+"""Seconds for which frames are read before other tasks get their turn."""
+
+
+@final
+class Reading:
+    """The reading of one node's frames.
+
+    Args:
+        transport: what they come by.
+        receive: takes a frame, and raises nothing.
+
+    Attributes:
+        reader: the follower that reads at this moment, if it is one.
+    """
+
+    def __init__(self, transport: Transport, receive: Callable[[bytes], None]) -> None:
+        self.reader: Follower | None = None
+        self._transport = transport
+        self._receive = receive
+        self._context = copy_context()
+        self._leader: Follower | None = None
+        self._reads = False
+        """Whether the task of the mesh reads at this moment: it may lend what it does."""
+        self._returning = False
+        """Whether the task of the mesh is about to run, and was not needed so far."""
+        self._over = False
+        self._failure: Exception | None = None
+        """What the transport raised when a follower read; it is for the task of the mesh."""
+        self._all = True
+        """Whether all is read that has come."""
+        self._returned = Wakeup()
+
+    def __repr__(self) -> str:
+        return f"<Reading by {'the mesh' if self._leader is None else 'a follower'}>"
+
+    async def run(self) -> None:
+        """Read while no follower does, until the transport is closed; to be run in one task of the mesh."""
+        try:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                self._reads = True
+                self._read(None)
+                self._reads = False
+                if self._leader is not None:
+                    while self._leader is not None:
+                        await self._returned.wait()
+                        self._returning = False
+                elif self._all:
+                    await self._transport.wait_readable()
+                else:
+                    await trio.lowlevel.checkpoint()
+        except trio.ClosedResourceError:
+            return
+        finally:
+            self._reads = self._returning = False
+            self._over = True
+
+    def _read(self, follower: Follower | None) -> None:
+        """Hand out what has come, until ``follower`` has what it waits for, if that is enough for it."""
+        receive_nowait, receive = self._transport.receive_nowait, self._receive
+        self._all = False
+        # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
+        # The time is not looked at for a frame that comes alone: a look is three calls, and 1 us.
+        frames, turn = 0, 0.0
+        while (frame := receive_nowait()) is not None:
+            receive(frame)
+            frames += 1
+            if follower is not None and follower.is_served:
+                return
+            if frames == 2:
+                turn = trio.current_time()
+            elif frames > 2 and trio.current_time() - turn > _TURN:
+                return
+        self._all = True
+
+    # -- for followers --------------------------------------------------------------------------------------
+
+    def lend(self, follower: Follower) -> None:
+        """Let a follower have the reading that is about to run, if the task of the mesh has just woken it."""
+        if self._reads and self._leader is None:
+            self._leader = follower
+            follower.leads = True
+
+    def take(self, follower: Follower) -> bool:
+        """Have the reading if it was given back just now; tell whether it is so."""
+        if not self._returning or self._leader is not None:
+            return False
+        self._leader = follower
+        follower.leads = True
+        return True
+
+    def give_back(self) -> None:
+        """Have the task of the mesh read."""
+        self._leader = None
+        if not self._returning and not self._over:
+            self._returning = True
+            self._returned.wake()
+
+    async def read(self, follower: Follower) -> None:
+        """Read until ``follower`` is woken; a checkpoint.
+
+        Raises:
+            trio.ClosedResourceError: nothing can be read any more.
+        """
+        if not self._all:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._read_as(follower)
+            if follower.is_woken:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        while not follower.is_woken:
+            if self._all:
+                await self._transport.wait_readable()
+            else:
+                await trio.lowlevel.checkpoint()
+            self._read_as(follower)
+
+    def _read_as(self, follower: Follower) -> None:
+        self.reader = follower
+        try:
+            self._context.run(self._read, follower)
+        except trio.ClosedResourceError:
+            raise
+        except Exception as error:
+            self._failure = error
+            raise trio.ClosedResourceError("reading has failed") from error
+        finally:
+            self.reader = None
+
+    def interrupt(self) -> None:
+        """Have the follower that waits for frames look up."""
+        self._transport.interrupt()
+
+
+@final
+class Follower:
+    """One sleeping task and whoever wakes it, like ``Wakeup``, who may read frames meanwhile.
+
+    Args:
+        reading: what it takes part in.
+        hasty: it is enough for it that it was woken; what has come besides is for others to read.
+
+    Attributes:
+        leads: whether this task has the reading.
+        keen: whether it should be given the reading when a frame wakes it: it will want it again at once.
+        waits: whether it is within ``wait``.
+        is_woken: whether it was woken while it read.
+    """
+
+    __slots__ = ("_hasty", "_leading", "_reading", "_wakeup", "is_woken", "keen", "leads", "waits")
+
+    def __init__(self, reading: Reading, *, hasty: bool = False) -> None:
+        self.leads = False
+        self.keen = False
+        self.waits = False
+        self.is_woken = False
+        self._reading = reading
+        self._hasty = hasty
+        self._leading = False
+        self._wakeup = Wakeup()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it need not read on."""
+        return self.is_woken and self._hasty
+
+    def wake(self) -> None:
+        """See ``Wakeup.wake``."""
+        if self._leading:
+            self.is_woken = True
+            if self._reading.reader is not self:
+                self._reading.interrupt()
+            return
+        if self.keen and self.waits:
+            self._reading.lend(self)
+        self._wakeup.wake()
+
+    async def wait(self) -> None:
+        """Wait for ``wake``; see ``Wakeup.wait``.  Afterwards the task may have the reading."""
+        self.waits = True
+        try:
+            if self.leads or self._reading.take(self):
+                self.is_woken, self._leading = False, True
+                try:
+                    await self._reading.read(self)
+                except trio.ClosedResourceError:
+                    self.give_back()
+                    if self.is_woken:  # perhaps by those who then closed it, and nobody wakes it again
+                        return
+                else:
+                    return
+                finally:
+                    self._leading = False
+            await self._wakeup.wait()
+        except BaseException:
+            self.give_back()
+            raise
+        finally:
+            self.waits = False
+
+    def pause(self) -> None:
+        """Other tasks are about to run: give the reading back, unless it is frames that the task waits for."""
+        if not self.waits:
+            self.keen = False
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Read no more, unless ``wait`` takes the reading again; it may be called whether this task has it or not."""
+        if self.leads:
+            self.leads = False
+            self._reading.give_back()

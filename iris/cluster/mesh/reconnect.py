@@ -1,0 +1,182 @@
+"""Reaching a peer again whose connection broke, for as long as that is worth it.
+
+Nodes whose links do not live: whoever breaks them all the time is dialled less often (a machine: no clock).
+
+The term is that of routers: RFC 2439, "BGP Route Flap Damping".  The first breaks cost nothing, for a listener that
+restarts or a line that comes and goes breaks a link several times, and is to be back at once.  But each handshake takes
+both ends milliseconds, closes the route and has others asked; a node that drops its links ten times a second
+would have all others shake hands with it as often, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh.peer import Peer
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.transport import Refused
+
+FREE: Final = 60
+"""Breaks in a row after which a node is dialled again as soon as ever: transfers go on while a network is that bad."""
+
+EVERY: Final = 1.0
+"""Seconds after which one more break is free, so that a node whose links live for so long is never waited for; and for
+which a node is waited for at the most.  With five a tunnel through a network that broke all connections ten times a
+second was lost, because its member was given up meanwhile."""
+
+_REMEMBERED: Final = 1024
+
+
+@final
+class Flapping:
+    """How often the links to each node broke lately: a bucket of tokens for each."""
+
+    def __init__(self) -> None:
+        self._left: dict[NodeId, tuple[float, float]] = {}
+        """The breaks that are free still, and when that was so; the oldest one first.  Below none: what is to wait."""
+
+    def __repr__(self) -> str:
+        return f"<Flapping: {len(self._left)} nodes>"
+
+    def broke(self, node: NodeId, now: float) -> None:
+        """A link to a node broke, and neither side meant it to."""
+        left = self._free(node, now)
+        self._left.pop(node, None)
+        self._left[node] = (max(-1.0, left - 1), now)
+        if len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def pause(self, node: NodeId, now: float) -> float:
+        """Return how many seconds from now on a node is not dialled."""
+        return max(0.0, -self._free(node, now)) * EVERY
+
+    def _free(self, node: NodeId, now: float) -> float:
+        left, since = self._left.get(node, (FREE, now))
+        return min(FREE, left + max(0.0, now - since) / EVERY)
+
+
+PAUSES: Final = (0.0, 0.02, 0.1, 0.5)
+"""Pauses before each attempt to reach a peer whose connection broke.  The first one meets a refused port within a
+millisecond where the process is gone; the rest ride out a listener that restarts."""
+
+_HEAD_START: Final = 0.001
+_LONGEST_START: Final = 0.1
+"""Seconds, for each peer and at most, that a peer on this machine is not dialled yet.  When it dies, all the others see
+that at once and share the processors: first each is to route it out, which takes it less than a millisecond, and then
+they may find out by dialling, and tell each other, that it is dead."""
+
+
+def head_start(peer: Peer, peers: int) -> float:
+    """Return for how many seconds a peer whose connection broke is not dialled yet; there are so many peers."""
+    on_this_machine = bool(peer.addresses) and peer.addresses[0].startswith("ipc:")
+    return min(_HEAD_START * peers, _LONGEST_START) if on_this_machine else 0.0
+
+
+def patience_of(config: Config) -> float:
+    """Return for how many seconds without a sign of life a peer is dialled: as long as membership waits for one.
+
+    Four attempts may be over within 10 ms where a network resets connections while they are made.  A node that gave a
+    live peer up by their number alone ended its tunnels, whatever the limits of membership were raised to.
+    """
+    return max(config.refused_grace, config.suspicion_multiplier * config.probe_interval)
+
+
+def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
+    """Yield the pause before each attempt to reach a peer: all of ``PAUSES``, and for ``patience`` seconds at least.
+
+    Attempts and seconds count from the first one since something came from the peer; ``Redialling`` begins anew then.
+    """
+    while not has_used_up(peer, patience):
+        if not peer.fruitless:
+            peer.fruitless_since = trio.current_time()
+        peer.fruitless += 1
+        yield PAUSES[min(peer.fruitless, len(PAUSES)) - 1]
+
+
+def has_used_up(peer: Peer, patience: float) -> bool:
+    """Tell whether a peer has had all attempts of ``PAUSES``, and as many seconds."""
+    return peer.fruitless >= len(PAUSES) and trio.current_time() - peer.fruitless_since >= patience
+
+
+@final
+class Redialling:
+    """The peers that are being reached again.
+
+    Args:
+        connect: one attempt.
+        drop: called with a peer that is given up, and the reason.
+        patience: seconds for which a peer is dialled at least; see ``patience_of``.
+        refused_grace: the same for one at whose address nobody listens, which is evidence that it has gone.
+    """
+
+    def __init__(
+        self,
+        peers: Mapping[NodeId, Peer],
+        nursery: trio.Nursery,
+        connect: Callable[[Peer], Awaitable[None]],
+        drop: Callable[[NodeId, str], None],
+        *,
+        patience: float,
+        refused_grace: float,
+    ) -> None:
+        self._peers = peers
+        self._nursery = nursery
+        self._connect = connect
+        self._drop = drop
+        self._refused_grace = refused_grace
+        self._under_way: set[Peer] = set()
+        self.flapping: Final = Flapping()
+        """Whose links do not live, and are not made again at once."""
+        self.pauses: Callable[[Peer], Iterable[float]] = partial(pauses_of, patience=patience)
+        """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
+        self.refused: Callable[[NodeId], None] = lambda _: None
+        """Called with a peer at whose address nobody listens any more, or somebody else.  A connection that breaks is
+        no such evidence: a node that has too much to do, or holds the other end dead, closes some."""
+        self.failed: Callable[[Exception], None] = lambda _: None
+        """Called with an error that nobody expects of an attempt."""
+
+    def begin(self, peer: Peer) -> bool:
+        """Reach a peer again; tell whether that is new."""
+        if self._peers.get(peer.node) is not peer or peer in self._under_way or peer.leaving:
+            return False
+        self._under_way.add(peer)
+        self._nursery.start_soon(self._redial, peer)
+        return True
+
+    async def _redial(self, peer: Peer) -> None:
+        if peer.session is not None and peer.session.statistics().received_frames:
+            peer.fruitless = 0
+        try:
+            damping = 0.0 if peer.foreign else self.flapping.pause(peer.node, trio.current_time())
+            await trio.sleep(max(damping, head_start(peer, len(self._peers))))
+            for pause in self.pauses(peer):
+                await trio.sleep(pause)
+                if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
+                    return
+                try:
+                    await self._connect(peer)
+                except AuthenticationError as error:
+                    self.refused(peer.node)
+                    self._under_way.discard(peer)
+                    self._drop(peer.node, f"somebody else answers at its address: {error}")
+                    return
+                except Refused:
+                    self.refused(peer.node)
+                    if has_used_up(peer, self._refused_grace):
+                        break
+                except (NotSent, ConfigError):
+                    continue
+                except Exception as error:  # noqa: BLE001 -- the peer chose its addresses, and must not end the node
+                    self.failed(error)
+                else:
+                    return
+        finally:
+            self._under_way.discard(peer)
+        if self._peers.get(peer.node) is peer and peer.link.outgoing is None:
+            self._drop(peer.node, "it cannot be reached any more")

@@ -1,0 +1,148 @@
+"""How long sessions last: each is replaced by a fresh handshake in time, and ends with the papers it rests on.
+
+Rules of this file:
+
+- A session of ``Config.session_lifetime`` is replaced, over the same connection; one of ``session_rejected`` is closed.
+- A peer whose certificate or delegation ends is given up within a second of that.  Before, it is asked for fresh ones:
+  its session is replaced when it is older than what is left of them, that is ever more often towards the end.
+- When this node gets another certificate, or fresh papers at the last moment, all sessions are replaced so that peers
+  know them: a few dozen each second, for one costs both ends half a millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.mesh.peer import Peer, SessionEntry
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.transport import Outgoing
+from iris.security.identity import NodeIdentity
+
+_LOOK: Final = 1.0
+"""Seconds between looks, at most."""
+
+_AT_ONCE: Final = 64
+"""Sessions that are begun to be replaced at one look because of another certificate."""
+
+_PATIENCE: Final = 1.15
+"""The side that answered waits longer by this factor, so that one handshake is made and not two."""
+
+
+class Owner(Protocol):
+    """What renewing needs of its mesh."""
+
+    refusals: Counter[str]
+
+    @property
+    def config(self) -> Config:
+        """The limits of this node."""
+        ...
+
+    @property
+    def peers(self) -> Mapping[NodeId, Peer]:
+        """The nodes that are linked."""
+        ...
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        """Give a peer up."""
+        ...
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an error that nobody expects, in what others have brought about."""
+        ...
+
+
+@final
+class Renewing:
+    """The ages of the sessions of one mesh.
+
+    Args:
+        mesh: whose peers they are with; renewals that failed are counted there.
+        sessions: of the mesh, by index; those that have ended are taken out.
+        handshake: replaces the session of a peer.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        mesh: Owner,
+        sessions: dict[int, SessionEntry],
+        nursery: trio.Nursery,
+        *,
+        handshake: Callable[[Peer, Outgoing], Awaitable[object]],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._mesh: Final = mesh
+        self._sessions = sessions
+        self._nursery = nursery
+        self._handshake = handshake
+        self._config = mesh.config
+        self._wall_clock = wall_clock
+        self._stale = -math.inf
+        self._under_way: set[NodeId] = set()
+
+    def follow(self, former: NodeIdentity, renewed: NodeIdentity) -> None:
+        """This node has other papers: have every session replaced within seconds, if peers have to know them soon."""
+        late = former.expires - self._wall_clock() < self._config.session_rejected
+        if late or renewed.certificate.signed != former.certificate.signed:
+            self._stale = trio.current_time()
+
+    async def run(self) -> None:
+        """Look after the sessions; run it in one task."""
+        while True:
+            await trio.sleep(min(_LOOK, self._config.session_lifetime / 10))
+            now, wall_now = trio.current_time(), self._wall_clock()
+            self._close_old(now)
+            self._drop_ended(wall_now)
+            self._replace(now, wall_now)
+
+    def _close_old(self, now: float) -> None:
+        for index, entry in list(self._sessions.items()):
+            session, peer = entry.session, entry.peer
+            if now - session.established > self._config.session_rejected:
+                del self._sessions[index]
+                session.close()
+                if peer.session is session:
+                    self._mesh.drop(peer.node, "its session could not be renewed")
+
+    def _drop_ended(self, wall_now: float) -> None:
+        for peer in list(self._mesh.peers.values()):
+            if wall_now >= peer.identity.expires:
+                self._mesh.drop(peer.node, f"its papers of cluster {peer.identity.cluster!r} have ended")
+
+    def _replace(self, now: float, wall_now: float) -> None:
+        awaited = {entry.peer for entry in self._sessions.values() if entry.is_awaited(now, self._config)}
+        stale = 0
+        for peer in list(self._mesh.peers.values()):
+            outgoing, session = peer.link.outgoing, peer.session
+            if outgoing is None or session is None or peer in awaited or peer.node in self._under_way:
+                continue
+            age = now - session.established
+            patience = 1.0 if peer.initiated else _PATIENCE
+            left = peer.identity.expires - wall_now
+            due = age > min(self._config.session_lifetime, left) * patience
+            if not due and session.established <= self._stale and stale < _AT_ONCE:
+                stale += 1
+                due = True
+            if due:
+                self._under_way.add(peer.node)
+                self._nursery.start_soon(self._renew, peer, outgoing)
+
+    async def _renew(self, peer: Peer, outgoing: Outgoing) -> None:
+        """Replace a session by a fresh handshake over the same connection."""
+        try:
+            with trio.move_on_after(self._config.handshake_timeout):
+                await self._handshake(peer, outgoing)
+        except (NotSent, AuthenticationError) as error:
+            self._mesh.refusals[f"renewal: {type(error).__name__}"] += 1
+        except Exception as error:  # noqa: BLE001 -- a peer has its part in it, and must not be able to end the node
+            self._mesh.note_unexpected("renewal of a session", error)
+        finally:
+            self._under_way.discard(peer.node)

@@ -1,0 +1,145 @@
+"""The way of events to other sites: one copy for all nodes behind the same gateway, who divide it among them.
+
+A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands it on sends
+one message over each link that leads to some of them, so it crosses a link between sites once.  To the publisher's
+queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, cast, final
+
+import trio
+
+from iris.cluster.directory import Way
+from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId, is_site
+from iris.kernel.wire import kinds
+from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message
+
+NODE: Final = 16
+
+ANYBODY: Final = bytes(NODE)
+"""Stands for the receivers of a copy where one node is named."""
+
+STALLED: Final = 0.25
+"""Seconds without progress after which a link holds up no copies that go over others."""
+
+Targets = Mapping[str, bytes]
+"""For each site the ids of nodes, one after the other."""
+
+
+def targets_untrusted(field: object) -> dict[str, bytes]:
+    """Read to whom a copy goes; a node that is named twice gets it once.
+
+    Raises:
+        RemoteProtocolError: it does not say so.
+    """
+    fields = cast("tuple[object, ...]", field) if type(field) is tuple else ()
+    if not fields or len(fields) % 2 or len(fields) > MAX_ARRAY:
+        raise RemoteProtocolError("a copy goes to nodes of some sites")
+    targets: dict[str, dict[bytes, None]] = {}
+    for site, nodes in zip(fields[::2], fields[1::2], strict=True):
+        if not isinstance(site, str) or not is_site(site) or type(nodes) is not bytes or not nodes or len(nodes) % NODE:
+            raise RemoteProtocolError("a copy names a site and nodes of 16 bytes")
+        targets.setdefault(site, {}).update(dict.fromkeys(split_nodes(nodes)))
+    return {site: b"".join(nodes) for site, nodes in targets.items()}
+
+
+def split_nodes(nodes: bytes) -> Iterable[bytes]:
+    """Yield the ids in a row of them."""
+    return (nodes[at : at + NODE] for at in range(0, len(nodes), NODE))
+
+
+def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[Message, int]:
+    """Return the form on the wire, and its size."""
+    flat = tuple(field for target in targets.items() for field in target)
+    size = len(frame) + sum(2 * ELEMENT + len(nodes) for nodes in targets.values())
+    return (kinds.COPY, hops, source_site, source, flat, frame), size
+
+
+@final
+class CopyWay:
+    """Where the copies of one node leave.
+
+    Args:
+        own: this node and its site.
+        route: returns the best route to a site.
+        link: returns the link to the first gateway of a route, if there still is one.
+    """
+
+    def __init__(
+        self, own: tuple[str, NodeId], route: Callable[[str], Way | None], link: Callable[[NodeId], Link | None]
+    ) -> None:
+        self.targets: Targets = {}
+        """To whom the frame goes that is offered next."""
+        self.lost: Counter[str] = Counter()
+        """Copies that did not leave, one for each node, by reason."""
+        self._own = (own[0], bytes.fromhex(own[1]))
+        self._route = route
+        self._link = link
+        self._full: Link | None = None
+        self._paused_until = -math.inf
+        self._resumed = trio.lowlevel.ParkingLot()
+        self.excuse: Callable[[float], None] = lambda _: None
+        """Called with the end of each pause: whoever waits for this way is not to give it up before."""
+
+    def __repr__(self) -> str:
+        return f"<CopyWay from {self._own[0]}>"
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``.  What no route leads to is counted in ``lost``."""
+        if self._paused_until > trio.current_time():
+            return False
+        hops: dict[Link, dict[str, bytes]] = {}
+        homeless = 0
+        for site, nodes in self.targets.items():
+            way = self._route(site)
+            link = None if way is None else self._link(way.neighbour)
+            if link is None:
+                homeless += len(nodes) // NODE
+            else:
+                hops.setdefault(link, {})[site] = nodes
+        for link in hops:
+            if link.waiting_bytes > AHEAD and not link.is_stalled(STALLED):
+                self._full = link
+                return False
+        if homeless:
+            self.lost["no route"] += homeless
+        for link, targets in hops.items():
+            message, size = copy_message(HOPS, *self._own, targets, frame)
+            try:
+                link.post(message, size)
+            except NotSent:
+                self.lost["link full"] += sum(len(nodes) // NODE for nodes in targets.values())
+        return True
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        full, self._full = self._full, None
+        if self._paused_until > trio.current_time():
+            with trio.move_on_at(self._paused_until):
+                await self._resumed.park()
+        elif full is not None:
+            with trio.move_on_after(STALLED):
+                await full.wait_drained(AHEAD // 2)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def pause(self) -> None:
+        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        self._paused_until = trio.current_time() + PAUSE
+        self.excuse(self._paused_until)
+
+    def resume(self) -> None:
+        """It goes on."""
+        self._paused_until = -math.inf
+        self._resumed.unpark_all()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``: the routes are not its own, and stay."""

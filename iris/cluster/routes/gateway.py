@@ -1,0 +1,171 @@
+"""The way to a node of another site: frames leave as messages to a gateway, which hands them on.
+
+To the mesh it is a connection like any other.  Its address is ``site://SITE/NODE``; no transport knows such addresses.
+
+What a gateway says of a frame that it does not carry, or carries more slowly: codes on the wire, and their words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.cluster.directory import Way
+from iris.cluster.routes.envelope import Envelope, begin_batch, end_batch
+from iris.cluster.routes.relayed import IndirectWay
+from iris.kernel.buffer_pool import LARGE
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId, is_node_id, is_site, realm_of_site
+from iris.kernel.transport import Outgoing
+from iris.kernel.wire import kinds
+from iris.kernel.wire import carried_by
+
+SCHEME: Final = "site://"
+
+HOPS: Final = 16
+"""Gateways that hand a frame on before it is dropped.  It ends loops in the moments in which routes change."""
+
+AHEAD: Final = 1024 * 1024
+"""Bytes that wait for the first gateway at most before more is handed over: what is there cannot be held back any more
+when the gateway says that it is busy."""
+
+_SMALL: Final = 4096
+"""Bytes of a frame up to which it is encoded by hand without a look whether the link is idle.  So are large ones with
+one: a turn of the scheduler less.  Those between gather into batches."""
+
+_LOOK: Final = 0.25
+
+PAUSE: Final = 1.0
+"""Seconds for which a way stands still when a gateway says that it is busy, unless it says sooner that it is ready.
+What says so may be lost."""
+
+
+class Carrier(Protocol):
+    """Carries frames to other sites."""
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+        """Return a way to the node at ``url``; see ``Transport.dial``."""
+        ...
+
+
+def site_url(site: str, node: NodeId) -> str:
+    """Return the address of a node for nodes of other sites; one of another realm has its fingerprint before it."""
+    return f"{SCHEME}{site}/{node}"
+
+
+def is_site_url(url: str) -> bool:
+    """Tell whether an address is one of another site's."""
+    return url.startswith(SCHEME)
+
+
+def parse_site_url(url: str) -> tuple[str, NodeId]:
+    """Return the site and the node of an address, which may come from a peer.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    site, _, node = url.removeprefix(SCHEME).rpartition("/")
+    if not is_site_url(url) or not is_site(site) or not is_node_id(node):
+        raise ConfigError(f"{url!r} is not an address of a node at another site: {SCHEME}SITE/NODE")
+    return site, NodeId(node)
+
+
+def realm_of_url(url: str) -> str:
+    """Return the fingerprint of the realm that a site in an address is of; empty for the own one, or any other URL."""
+    return realm_of_site(url.removeprefix(SCHEME).rpartition("/")[0]) if is_site_url(url) else ""
+
+
+@final
+class CarriedWay(IndirectWay):
+    """A way to one node of another site, over the route that was the best when it was made.
+
+    Args:
+        link: returns the link to the first gateway of the route, if there still is one.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, NodeId],
+        source: tuple[str, NodeId],
+        way: Way,
+        link: Callable[[NodeId], Link | None],
+        on_broken: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        super().__init__(lambda: link(way.neighbour), on_broken, on_closed)
+        self.target: Final = target
+        self.way: Final = way
+        self._envelope = Envelope(target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
+        self._beginning = begin_batch(self._envelope, HOPS)
+        self._paused_until = -math.inf
+        self._resumed = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<CarriedWay to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        link = self.open_link()
+        if self._is_paused():
+            return False
+        size = len(frame)
+        alone = size <= _SMALL or (size >= LARGE and link.is_idle)
+        if alone and link.send_alone(end_batch(self._beginning, frame), size):
+            return True  # nothing waits there
+        if link.waiting_bytes > AHEAD:
+            return False
+        try:
+            link.post_carrying((kinds.CARRY, HOPS, *self._envelope, frame), size, carried_by(size))
+        except NotSent:
+            return False
+        return True
+
+    def _is_paused(self) -> bool:
+        return self._paused_until > -math.inf and self._paused_until > trio.current_time()
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        link = self.open_link()
+        if self._is_paused():
+            with trio.move_on_at(self._paused_until):
+                await self._resumed.park()
+        elif link.waiting_bytes <= AHEAD:
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.move_on_after(_LOOK):  # this way may be closed meanwhile
+                await link.wait_drained(AHEAD // 2)
+        self.open_link()
+
+    def pause(self) -> None:
+        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        self._paused_until = trio.current_time() + PAUSE
+
+    def resume(self) -> None:
+        """It goes on."""
+        self._paused_until = -math.inf
+        self._resumed.unpark_all()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        super().close()
+        self._resumed.unpark_all()
+
+
+GONE: Final = 1
+"""Why a frame could not be carried: its site does not know the node, or not any more."""
+NOT_EXPORTED: Final = 2
+NO_ROUTE: Final = 3
+BUSY: Final = 4
+"""The frame was carried, and no more are to follow for now: much waits for the next link."""
+READY: Final = 5
+"""It was busy, and is no more."""
+
+REASONS: Final = MappingProxyType(
+    {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}
+)
+"""In words, those after which nothing is carried."""

@@ -1,0 +1,134 @@
+"""Ways through one other node of the site, for two nodes of which neither can dial the other.
+
+A frame travels as a message to a node that both are linked to, which hands it on as it is: the session is between the
+two ends, and who stands between cannot read it.  To the mesh such a way is a connection like any other; its address is
+``via://NODE``, and it is what a node that can only dial out announces in its record.
+
+Ways that are no connections of their own: frames leave as messages over the link to another node.
+
+To the mesh they are connections like any other (``Outgoing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId, is_node_id
+from iris.kernel.wire import kinds
+from iris.kernel.wire import carried_by
+
+
+class IndirectWay:
+    """What ends such a way.
+
+    Args:
+        link: returns the link that frames leave over, if there still is one.
+        on_broken: called when the way breaks, for whoever uses it.
+        on_closed: called when it ends, for whoever made it.
+    """
+
+    def __init__(
+        self, link: Callable[[], Link | None], on_broken: Callable[[], None], on_closed: Callable[[], None]
+    ) -> None:
+        self.closed = False
+        self._link = link
+        self._on_broken = on_broken
+        self._on_closed = on_closed
+
+    def open_link(self) -> Link:
+        """Return the link that frames leave over.
+
+        Raises:
+            trio.ClosedResourceError: the way has ended, or that link.
+        """
+        link = None if self.closed else self._link()
+        if link is None:
+            raise trio.ClosedResourceError("this way out is closed")
+        return link
+
+    def break_off(self) -> None:
+        """What lies between is gone, or does not reach the node: whoever uses the way is told."""
+        if not self.closed:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if not self.closed:
+            self.closed = True
+            self._on_closed()
+
+
+SCHEME: Final = "via://"
+
+
+def via_url(node: NodeId) -> str:
+    """Return the address of a node that is reached through others."""
+    return SCHEME + node
+
+
+def is_via_url(url: str) -> bool:
+    """Tell whether an address leads through another node."""
+    return url.startswith(SCHEME)
+
+
+def parse_via_url(url: str) -> NodeId:
+    """Return the node of an address, which may come from a peer.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    node = url.removeprefix(SCHEME)
+    if not is_via_url(url) or not is_node_id(node):
+        raise ConfigError(f"{url!r} is not the address of a node that is reached through others: {SCHEME}NODE")
+    return NodeId(node)
+
+
+@final
+class ViaWay(IndirectWay):
+    """A way to one node through another one, the helper.
+
+    Args:
+        link: returns the link to the helper, if there still is one.
+    """
+
+    def __init__(
+        self,
+        target: NodeId,
+        helper: NodeId,
+        link: Callable[[], Link | None],
+        on_broken: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        super().__init__(link, on_broken, on_closed)
+        self.target: Final = target
+        self.helper: Final = helper
+        self._target = bytes.fromhex(target)
+
+    def __repr__(self) -> str:
+        return f"<ViaWay to {self.target[:8]} through {self.helper[:8]}>"
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        link = self.open_link()
+        if not link.has_room():
+            return False
+        try:
+            link.post_carrying((kinds.FORWARD, self._target, frame), len(frame), carried_by(len(frame)))
+        except NotSent:
+            return False
+        return True
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        link = self.open_link()
+        if link.has_room():
+            await trio.lowlevel.checkpoint()
+        else:
+            await link.wait_room()
+        self.open_link()

@@ -1,0 +1,57 @@
+"""What is opened with members that may first have to be linked, because they are at other sites."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Protocol, TypeVar
+
+from iris.cluster.sites.sites import Sites
+from iris.kernel.tasks import protected_context
+
+T = TypeVar("T", covariant=True)
+
+
+class Opening(Protocol[T]):
+    """Opens something within a time."""
+
+    def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
+        """Open it."""
+        ...
+
+
+async def reach_one(sites: Sites, address: str, preferred: str | None, timeout: float) -> float:
+    """Link to members of a cluster as far as that is needed to ask one of them, at the preferred site if possible.
+
+    Returns what is left of ``timeout``, in seconds.  Cancelling it leaves handshakes under way that end by themselves.
+    """
+    if preferred and "@" not in address and sites.matters(f"{address}@{preferred}"):
+        timeout = await sites.reach(f"{address}@{preferred}", timeout, everybody=False)
+    if sites.matters(address):
+        timeout = await sites.reach(address, timeout, everybody=False)
+    return timeout
+
+
+def open_with_one(
+    sites: Sites | None, address: str, preferred: str | None, opening: Opening[T], timeout: float
+) -> AbstractAsyncContextManager[T]:
+    """Have a member of a cluster linked, then open something with what is left of the time."""
+    if sites is None or not (preferred or sites.matters(address)):
+        return opening(timeout=timeout)
+    return _open_later(opening, partial(reach_one, sites, address, preferred, timeout))
+
+
+def open_with_all(
+    sites: Sites | None, address: str, opening: Opening[T], timeout: float
+) -> AbstractAsyncContextManager[T]:
+    """Have all members of a cluster linked, then open something with what is left of the time."""
+    if sites is None or not sites.foreigners.ids(address):
+        return opening(timeout=timeout)
+    return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
+
+
+@protected_context
+async def _open_later(opening: Opening[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
+    async with opening(timeout=await reach()) as opened:
+        yield opened

@@ -1,0 +1,173 @@
+"""Handshakes with nodes of other sites: which are under way, which failed lately, and how long they are waited for."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.directory import Foreign
+from iris.cluster.mesh import Mesh
+from iris.cluster.routes import site_url
+from iris.cluster.sites.wait_budget import Patience
+from iris.kernel.config import Config
+from iris.kernel.errors import IrisError
+from iris.kernel.names import NodeId
+
+_log: Final = logging.getLogger("iris")
+
+_AT_A_TIME: Final = 32
+"""Handshakes with nodes of other sites that one broadcast, survey or event has under way at the same time."""
+
+_AGAIN: Final = 1.0
+"""Seconds before a node that could not be linked to is tried again."""
+
+_MAX_PUT_OFF: Final = 1024
+"""Such nodes that are remembered before those whose time has come are forgotten."""
+
+Subscribing = tuple[str, NodeId]
+"""The site of a node that wants events, and the node."""
+
+
+@final
+class SiteLinks:
+    """How this node comes to have links to nodes of other sites.
+
+    Args:
+        nursery: where handshakes go on that nobody waits for any more.
+        ended: called when one has ended.
+    """
+
+    def __init__(self, mesh: Mesh, nursery: trio.Nursery, config: Config, ended: Callable[[], None]) -> None:
+        self._mesh = mesh
+        self._nursery = nursery
+        self._ended = ended
+        self._under_way: dict[NodeId, trio.Event] = {}
+        self._not_before: dict[NodeId, float] = {}
+        self._heard: set[NodeId] = set()
+        """Linked nodes that have told what they subscribe to."""
+        self._patience: Final = Patience(config.handshake_timeout)
+        self._patience_to_confirm: Final = Patience(config.handshake_timeout)
+        """Of events that are to be confirmed, which wait also where others have just waited in vain."""
+
+    def __repr__(self) -> str:
+        return f"<SiteLinks: {len(self._under_way)} under way>"
+
+    def may_try(self, node: NodeId) -> bool:
+        """Tell whether a node has not failed to answer just now."""
+        return self._not_before.get(node, 0.0) <= trio.current_time()
+
+    def put_off(self, node: NodeId) -> None:
+        """Try a node that could not be linked to again later; gateways elsewhere may name ever new ones."""
+        now = trio.current_time()
+        if len(self._not_before) >= _MAX_PUT_OFF:
+            self._not_before = {known: until for known, until in self._not_before.items() if until > now}
+        self._not_before[node] = now + _AGAIN
+
+    def linked(self, node: NodeId) -> None:
+        """A node is linked."""
+        self._not_before.pop(node, None)
+
+    def lost(self, node: NodeId) -> None:
+        """A node is not linked any more."""
+        self._heard.discard(node)
+
+    def begin(self, foreign: Foreign) -> trio.Event:
+        """Begin a handshake if none is under way; return what is set when it has ended, well or not."""
+        done = self._under_way.get(foreign.node)
+        if done is None:
+            done = self._under_way[foreign.node] = trio.Event()
+            self._nursery.start_soon(self._link, foreign, done)
+        return done
+
+    async def _link(self, foreign: Foreign, done: trio.Event) -> None:
+        try:
+            await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
+        except IrisError as error:
+            self.put_off(foreign.node)
+            _log.debug("cannot link to node %s of site %s: %s", foreign.node, foreign.site, error)
+        finally:
+            del self._under_way[foreign.node]
+            done.set()
+            self._ended()
+
+    async def all(self, foreigners: list[Foreign]) -> None:
+        """Link to each of some nodes; cancelling it leaves handshakes under way that end by themselves."""
+        limit = trio.CapacityLimiter(_AT_A_TIME)
+
+        async def link(foreign: Foreign) -> None:
+            async with limit:
+                await self.begin(foreign).wait()
+
+        async with trio.open_nursery() as nursery:
+            for foreign in foreigners:
+                nursery.start_soon(link, foreign)
+
+    # -- subscribers ----------------------------------------------------------------------------------------
+
+    async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+        """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
+
+        They are waited for as far as there is ``Patience`` with their sites.
+
+        Args:
+            within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
+        """
+        fresh = [(site, node) for site, node in nodes if node not in self._heard]
+        if not fresh:
+            return 0
+        now = trio.current_time()
+        limit = trio.CapacityLimiter(_AT_A_TIME)
+        took: dict[str, float] = {}
+        try:
+            async with trio.open_nursery() as nursery:
+                for site, node in _in_turns(fresh):
+                    if within is None:
+                        patience = self._patience.left(site, now)
+                    else:
+                        patience = min(within, self._patience_to_confirm.left(site, now))
+                    if patience > 0:
+                        nursery.start_soon(self._reach, site, node, now + patience, limit, took)
+                    else:
+                        self.begin_subscribers([(site, node)])
+        finally:
+            for site, until in took.items():
+                self._patience.spend(site, now, until)
+                if within is not None:
+                    self._patience_to_confirm.spend(site, now, until)
+        return sum(node not in self._mesh.peers for _, node in fresh)
+
+    def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:
+        """Begin handshakes with nodes that are not linked, as many as may be under way at a time; wait for none."""
+        for site, node in _in_turns(nodes):
+            if self._is_missing(node) and len(self._under_way) < _AT_A_TIME:
+                self.begin(Foreign(site, node, b"", 0))
+
+    async def _reach(
+        self, site: str, node: NodeId, deadline: float, limit: trio.CapacityLimiter, took: dict[str, float]
+    ) -> None:
+        try:
+            with trio.move_on_at(deadline):
+                if self._is_missing(node):
+                    async with limit:
+                        await self.begin(Foreign(site, node, b"", 0)).wait()
+                await self._mesh.barrier(node)  # its interest comes before the answer
+                if node in self._mesh.peers:
+                    self._heard.add(node)
+        finally:
+            took[site] = trio.current_time()
+
+    def _is_missing(self, node: NodeId) -> bool:
+        return node not in self._mesh.peers and self.may_try(node)
+
+
+def _in_turns(nodes: Iterable[Subscribing]) -> Iterable[Subscribing]:
+    """Yield one node of each site, then a second one of each: a site that names very many keeps no other waiting."""
+    by_site: dict[str, list[Subscribing]] = {}
+    for site, node in nodes:
+        by_site.setdefault(site, []).append((site, node))
+    for turn in itertools.zip_longest(*by_site.values()):
+        yield from (found for found in turn if found is not None)

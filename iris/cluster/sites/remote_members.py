@@ -1,0 +1,99 @@
+"""Members of clusters at other sites, as programs address them: ``CLUSTER``, ``CLUSTER@SITE`` and ``REALM/CLUSTER``.
+
+The directory of sites knows realms of other owners by their fingerprints.  Here they get the names that this node's
+credential gives them; what it does not trust does not appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from iris.cluster.balancing import SiteOrder
+from iris.cluster.directory import Foreign, SiteDirectory
+from iris.cluster.membership import Member
+from iris.cluster.mesh import Mesh
+from iris.cluster.routes import site_url
+from iris.kernel.names import NodeId, is_node_id, qualified, realm_of_site, split_address
+from iris.security.identity import TrustedRealm
+
+
+@final
+class Foreigners:
+    """Who is at other sites.
+
+    Args:
+        order: returns the order of sites.
+    """
+
+    def __init__(self, mesh: Mesh, directory: SiteDirectory, order: Callable[[], SiteOrder]) -> None:
+        self._mesh = mesh
+        self._directory = directory
+        self._order = order
+        self._known: frozenset[str] = frozenset()
+        self._version = -1
+        self._trusted: tuple[TrustedRealm, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Foreigners: {len(self.clusters())} clusters>"
+
+    def clusters(self) -> frozenset[str]:
+        """Return the address of every cluster that another site exports; no look at the directory if nothing is new."""
+        trusted = self._mesh.identity.trusted
+        if self._version != self._directory.version or self._trusted is not trusted:
+            self._version, self._trusted = self._directory.version, trusted
+            known = self._directory.clusters()
+            for realm in (entry.realm for entry in trusted):
+                theirs = filter(realm.may_use, self._directory.clusters(realm.id))
+                known.update(qualified(realm.alias, name) for name in theirs)
+            self._known = frozenset(known)
+        return self._known
+
+    def find(self, address: str) -> list[Foreign]:
+        """Return the members that a cluster has at other sites, those that are asked first in front."""
+        alias, name, site = split_address(address)
+        realm_id = ""
+        if alias:
+            realm = self._mesh.identity.alias(alias)
+            if realm is None or not realm.may_use(name):
+                return []
+            realm_id = realm.id
+        wanted = qualified(realm_id, site)
+        found = self._directory.members(name, realm_id)
+        return sorted((foreign for foreign in found if not site or foreign.site == wanted), key=self.rank)
+
+    def rank(self, foreign: Foreign) -> int:
+        """Return a number that is lower for members that are asked earlier."""
+        return self._order().rank(foreign.site, foreign.distance)
+
+    def ids(self, address: str) -> list[NodeId]:
+        """Return the ids of the members that a cluster has at other sites."""
+        return [found.node for found in self.find(address)]
+
+    def members(self, address: str) -> tuple[Member, ...]:
+        """Return the members that a cluster has at other sites, those that are asked first in front."""
+        found: list[Member] = []
+        for foreign in self.find(address):
+            peer = self._mesh.peers.get(foreign.node)
+            found.append(
+                Member(
+                    node=foreign.node,
+                    speaks_for="" if peer is None else peer.identity.caller,
+                    site=self.name_of(foreign.site),
+                    addresses=(site_url(foreign.site, foreign.node),),
+                    status="alive",
+                )
+            )
+        return tuple(found)
+
+    def name_of(self, site: str) -> str:
+        """Return what a site is called here: one of another realm has that one's alias before it."""
+        realm_id = realm_of_site(site)
+        realm = self._mesh.identity.foreign(realm_id) if realm_id else None
+        return site if realm is None else qualified(realm.alias, site.partition("/")[2])
+
+    def site_named(self, name: str) -> str:
+        """Return the site that is called so here, as the directory names it."""
+        alias, slash, site = name.rpartition("/")
+        realm = self._mesh.identity.alias(alias) if slash and not is_node_id(alias) else None
+        return name if realm is None else qualified(realm.id, site)

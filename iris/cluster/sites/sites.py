@@ -1,0 +1,496 @@
+"""Nodes of other sites, as a node of this site reaches them: the trio shell of the directory of sites.
+
+The gateways of a site tell its nodes which sites there are and what they export.  A session with a node over there is
+an ordinary one, begun when it is first needed; its frames travel inside of messages to a gateway, which cannot open
+them.  Only the way is new to the mesh: everything above it works as with a node next door.
+
+What ends with a route: every way over it breaks, and is dialled again over the next best one.  If there is none, the
+link waits ``Config.site_patience`` for one; nobody is given work over it meanwhile.
+
+Frames that gateways bring to a node: taken out of what they travel in, without decoding that each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, final
+
+import trio
+
+from iris.cluster.directory import Border
+from iris.cluster.directory import SiteDirectory, Subscriber, Way
+from iris.cluster.directory import Hop
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.routes import ANYBODY, CopyWay, targets_untrusted
+from iris.cluster.routes import Flows, open_envelope
+from iris.cluster.routes import BUSY, GONE, NOT_EXPORTED, READY, REASONS, CarriedWay, parse_site_url
+from iris.cluster.sites.remote_links import SiteLinks, Subscribing
+from iris.cluster.sites.remote_members import Foreigners
+from iris.cluster.sites.reports import SiteDoubts, SiteLosses
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.names import NodeId, qualified, realm_of_site
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import is_number, node_untrusted
+from iris.security.identity import PeerIdentity
+
+
+@final
+class CarriedFrames:
+    """What a node is brought from nodes of other sites."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._flows: Flows[Peer] = Flows()
+
+    def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        """Take a batch that is a single carried frame for this node; tell whether it is one."""
+        found = self._flows.look(batch)
+        if found is None or not peer.identity.certificate.rights.gateway:
+            return False
+        envelope, known, begin = found
+        if known is not peer:
+            told = open_envelope(envelope)
+            here = (self._mesh.tag.site, bytes.fromhex(self._mesh.node))
+            if told is None or peer.foreign or (told.site, told.target) != here:
+                return False
+            self._flows.remember(envelope, peer)
+        self._mesh.receive_carried(batch[begin:], kinds.CARRY)
+        return True
+
+
+_log: Final = logging.getLogger("iris")
+
+_AT_ONCE: Final = 3
+"""Members that are linked to when a cluster is first asked for: one may not answer, and another may be faster."""
+
+_SPARE: Final = 2
+"""Members at other sites that are linked when a cluster is used that has members here, too: work spills to them
+without waiting for a handshake."""
+
+_RETRY: Final = 0.25
+"""Seconds between attempts to reach a peer whose site cannot be reached."""
+
+
+@final
+class Sites:
+    """Other sites.  Made for every node that is at a named site.
+
+    Args:
+        may_serve: whether a linked peer may serve a cluster, with the proof that its site has shown.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        membership: Membership,
+        nursery: trio.Nursery,
+        *,
+        may_serve: Callable[[PeerIdentity, str, bytes], bool],
+        config: Config,
+    ) -> None:
+        self._mesh = mesh
+        self._membership = membership
+        self._nursery = nursery
+        self._may_serve = may_serve
+        self._config = config
+        self._site: Final = mesh.tag.site
+        self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
+        self.foreigners: Final = Foreigners(mesh, self.directory, lambda: membership.order)
+        """Who is at other sites."""
+        self.forward: Callable[[Peer, Message], None] | None = None
+        """Takes what is to be carried on; set by a gateway."""
+        self.link_to: Callable[[NodeId], Link | None] = self._link_to
+        """Returns the link to the first gateway of a route; replaced by a gateway."""
+        self.copies: Final = CopyWay((self._site, mesh.node), self._way, self._first_link)
+        """Where events for several nodes of other sites leave."""
+        self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
+        """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
+        self.divide: Callable[[Peer, Message], None] | None = None
+        """Takes those for several nodes, to be handed on; set by a gateway."""
+        self.border: Final = Border()
+        self.subscribers_version = 0
+        """Grows when subscribers at other sites, or the links to them, may have changed."""
+        self._ways: list[CarriedWay] = []
+        self._routes: dict[str, Way | None] = {}
+        self._routes_version = -1
+        self._clusters: dict[NodeId, set[str]] = {}
+        """What each linked member serves, as far as its site exports that."""
+        self._listed: dict[NodeId, frozenset[Hop]] = {}
+        """The gateways that have named each of them as a member of some cluster."""
+        self._settles = math.inf
+        """When gateways that came lately are next to know their site."""
+        self._doubts: Final = SiteDoubts()
+        self._subscribing: Counter[NodeId] = Counter()
+        """To how many patterns each node of another site subscribes."""
+        self._resubscribed = False
+        self.directory.resubscribed = self._note_subscriber
+        self._withdrawn: set[NodeId] = set()
+        """Those that are none any more, as far as their sites have told."""
+        self._broken: set[NodeId] = set()
+        """Linked nodes whose way is gone, as long as there may be another one."""
+        self._dropping: set[NodeId] = set()
+        """Nodes that are about to be given up: by one task each, however often a gateway says so."""
+        self._reached: dict[str, int] = {}
+        self._wakeup = Wakeup()
+        self._news = trio.lowlevel.ParkingLot()
+        self._links: Final = SiteLinks(mesh, nursery, config, self._tell_news)
+        nursery.start_soon(SiteLosses(self.foreigners.name_of).run, mesh)
+        membership.listed = self.foreigners.ids
+        mesh.use_carrier(self)
+        self._near_pauses: Final = mesh.redialling.pauses
+        mesh.redialling.pauses = self._pauses
+        mesh.shortcut = CarriedFrames(mesh).take
+        mesh.on(kinds.CARRY, 6, self._receive_carried)
+        mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.on(kinds.COPY, 5, self._receive_copy)
+        mesh.on(kinds.ALLOWED, 3, self._receive_allowed)
+        mesh.on(kinds.ROUTE, 3, self._receive_route)
+        mesh.on(kinds.EXPORTS, 7, self._receive_exports)
+        mesh.observe(self)
+
+    def __repr__(self) -> str:
+        return f"<Sites {self.directory!r}, {len(self._ways)} ways>"
+
+    # -- who is there ---------------------------------------------------------------------------------------
+
+    def matters(self, address: str) -> bool:
+        """Tell whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
+        if address not in self.foreigners.clusters() and "@" not in address:
+            return False
+        return bool(self._broken) or self._reached.get(address) != self.directory.version
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
+        """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
+
+        Returns what is left of ``timeout`` when it has come to something or to nothing, at the latest when a handshake
+        must have ended.  Cancelling it leaves handshakes under way that end by themselves.
+        """
+        await trio.lowlevel.checkpoint()  # not at the end: what is found there may have gone when the caller looks
+        version = self.directory.version
+        present = self.foreigners.find(address)
+        found = [foreign for foreign in present if foreign.node not in self._mesh.peers]
+        linked = [foreign.node for foreign in present if foreign.node in self._mesh.peers]
+        near = any(node not in self._clusters for node in self._membership.member_ids(address))
+        now = trio.current_time()
+        ready = [foreign for foreign in found if self._links.may_try(foreign.node)]
+        own = self._membership.order.rank(self._site, 0)
+        if near and not linked and ready and self.foreigners.rank(ready[0]) < own:
+            near = False  # those are asked before the members here
+            ready = [foreign for foreign in ready if self.foreigners.rank(foreign) < own]
+        with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
+            if everybody:
+                await self._links.all(ready)
+            elif near or linked:
+                for foreign in ready[: max(0, _SPARE - len(linked))]:
+                    self._links.begin(foreign)
+                while not near and not self._can_be_asked(address) and self._broken.intersection(linked):
+                    await self._news.park()
+                self._reached[address] = version
+            else:
+                doing = [self._links.begin(foreign) for foreign in ready[:_AT_ONCE]]
+                nodes = {foreign.node for foreign in ready[:_AT_ONCE]}
+                while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
+                    await self._news.park()
+        return max(timeout - (trio.current_time() - now), 0.001)
+
+    def _can_be_asked(self, address: str) -> bool:
+        picker = self._membership.picker(address)
+        return picker is not None and picker.pick() is not None
+
+    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+        """See ``SiteLinks.reach_subscribers``."""
+        return await self._links.reach_subscribers(nodes, within=within)
+
+    def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
+        """See ``SiteLinks.begin_subscribers``."""
+        self._links.begin_subscribers(nodes)
+
+    # -- ways: Carrier --------------------------------------------------------------------------------------
+
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> CarriedWay:
+        """See ``Transport.dial``."""
+        site, node = parse_site_url(url)
+        await trio.lowlevel.checkpoint()
+        way = self._way(site)
+        if way is None or self.link_to(way.neighbour) is None:
+            raise NotSent(f"no gateway leads to site {site!r}")
+        own = (self._site, self._mesh.node)
+        carried = CarriedWay((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
+        self._ways.append(carried)
+        return carried
+
+    def _way(self, site: str) -> Way | None:
+        if self._routes_version != self.directory.version:
+            self._routes_version = self.directory.version
+            self._routes.clear()
+        if site not in self._routes:
+            self._routes[site] = self.directory.way(site, salt=self._mesh.node)
+        return self._routes[site]
+
+    def _first_link(self, neighbour: NodeId) -> Link | None:
+        return self.link_to(neighbour)
+
+    def _link_to(self, neighbour: NodeId) -> Link | None:
+        peer = self._mesh.peer(neighbour)
+        return None if peer is None else peer.link
+
+    def _pauses(self, peer: Peer) -> Iterator[float]:
+        if not peer.foreign:
+            yield from self._near_pauses(peer)
+            return
+        until = trio.current_time() + self._config.site_patience
+        for attempt in itertools.count():
+            yield _RETRY if attempt else 0.0
+            if trio.current_time() >= until:
+                return
+
+    # -- what changes ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the directory; run it in one task."""
+        while True:
+            with trio.move_on_at(self._settles):
+                await self._wakeup.wait()
+            self._settles = math.inf
+            with self._mesh.survive("directory of sites"):
+                self._follow()
+
+    def _tell_news(self) -> None:
+        self._news.unpark_all()
+
+    def changed(self) -> None:
+        """The directory may have changed."""
+        self._wakeup.wake()
+
+    def _follow(self) -> None:
+        """Break ways whose route is gone, and give up members that their site no longer has."""
+        directory = self.directory
+        for way in list(self._ways):
+            site = way.target[0]
+            origins = directory.gateways(site)
+            if not any(way.way in directory.ways_to(origin) for origin in origins):
+                peer = self._mesh.peers.get(way.target[1])
+                if peer is not None:
+                    peer.returning = bool(origins)
+                way.break_off()
+        for node, clusters in list(self._clusters.items()):
+            peer = self._mesh.peers.get(node)
+            if peer is None or peer.site not in directory.sites():
+                continue
+            if clusters and self._is_gone(peer.site, node):
+                self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
+            else:
+                self._place(peer)
+        if self._resubscribed:
+            self._resubscribed = False
+            self.subscribers_version += 1
+        for node in list(self._withdrawn):
+            peer = self._mesh.peers.get(node)
+            if peer is None or not peer.foreign:
+                self._withdrawn.discard(node)
+            elif peer.site in directory.sites() and directory.is_told(peer.site):
+                self._withdrawn.discard(node)
+                self._nursery.start_soon(self._see_to, peer)
+        self._membership.news()
+        self._news.unpark_all()
+
+    def _note_subscriber(self, found: Subscriber, wants: bool) -> None:
+        """Follow who wants events: there may be very many, and each change is one."""
+        self._resubscribed = True
+        self._subscribing[found.node] += 1 if wants else -1
+        if self._subscribing[found.node]:
+            self._withdrawn.discard(found.node)
+        else:
+            del self._subscribing[found.node]
+            self._withdrawn.add(found.node)
+
+    def _is_gone(self, site: str, node: NodeId) -> bool:
+        """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""
+        directory = self.directory
+        if directory.lists(site, node) or not directory.is_told(site):
+            return False
+        if any(map(directory.is_accepted, self._listed.get(node, ()))):
+            return True
+        settles = directory.settles(site, self._config.site_settling)
+        if settles > trio.current_time():
+            self._settles = min(self._settles, settles)
+            return False
+        return True
+
+    async def _see_to(self, peer: Peer) -> None:
+        """Give up a subscriber that its site says is none any more, unless it answers: it may have other business."""
+        with trio.move_on_after(self._config.handshake_timeout) as scope:
+            await self._mesh.barrier(peer.node)
+        if scope.cancelled_caught and self._mesh.peers.get(peer.node) is peer:
+            self._mesh.drop(peer.node, f"site {peer.site!r} says that it subscribes to nothing, and it does not answer")
+
+    def _place(self, peer: Peer) -> None:
+        """Have a linked node asked for what its site exports of it and what it may serve."""
+        listing = frozenset(self.directory.listing(peer.site, peer.node))
+        if listing:
+            self._listed[peer.node] = listing
+        way = self.directory.way(peer.site)
+        exported = {
+            (name, members[peer.node])
+            for origin in self.directory.gateways(peer.site)
+            if (contents := self.directory.contents(origin)) is not None
+            for name, members in contents.clusters.items()
+            if peer.node in members
+        }
+        clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
+        doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
+        if doubted:
+            self._mesh.refusals["member that has no right to be one"] += doubted
+        realm = peer.identity.foreign
+        if realm is not None:
+            clusters = {qualified(realm.alias, name) for name in clusters if realm.may_use(name)}
+        if clusters != self._clusters.get(peer.node):
+            self._clusters[peer.node] = clusters
+            distance = len(way.path) if way is not None else 1
+            self._membership.place_foreign(peer.node, self.foreigners.name_of(peer.site), distance, clusters)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_carried(self, peer: Peer, message: Message) -> None:
+        _, hops, site, target, _, _, frame = message
+        if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
+            raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
+        self._mesh.check_not_nested(kinds.CARRY)
+        if site == self._site and node_untrusted(target) == self._mesh.node:
+            peer.check_gateway()  # frames that are carried are under no limit of an address
+            self._mesh.receive_carried(frame, kinds.CARRY)
+        elif self.forward is not None:
+            self.forward(peer, message)
+        else:
+            raise RemoteProtocolError("this node is no gateway")
+
+    def _receive_copy(self, peer: Peer, message: Message) -> None:
+        _, hops, source_site, source, targets, frame = message
+        if type(hops) is not int or type(source_site) is not str or type(frame) is not bytes or peer.foreign:
+            raise RemoteProtocolError("a copy comes from a gateway, and says whose it is")
+        if self.divide is not None:
+            self.divide(peer, message)
+        elif targets_untrusted(targets) == {self._site: bytes.fromhex(self._mesh.node)}:
+            peer.check_gateway()
+            self.hear(source_site, node_untrusted(source), frame)
+        else:
+            raise RemoteProtocolError("this node is no gateway")
+
+    def _receive_refused(self, peer: Peer, message: Message) -> None:
+        _, hops, site, target, source_site, source, reason = message
+        if type(hops) is not int or not is_number(reason) or type(source_site) is not str or peer.foreign:
+            raise RemoteProtocolError("a refusal comes from a gateway, with a reason")
+        if site != self._site or node_untrusted(target) != self._mesh.node:
+            if self.forward is None:
+                raise RemoteProtocolError("this node is no gateway")
+            self.forward(peer, message)
+            return
+        peer.check_gateway()
+        self.refused(source_site, node_untrusted(source), reason)
+
+    def refused(self, site: str, node: NodeId, reason: int) -> None:
+        """A gateway does not carry what goes to a node, or only more slowly.
+
+        It could drop it without a word: this is only a hint.  It is one for what goes to that node at that site: the
+        gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
+        """
+        if reason in (BUSY, READY):
+            ways: list[CarriedWay | CopyWay] = [way for way in self._ways if way.target == (site, node)]
+            if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
+                ways.append(self.copies)
+            for way in ways:
+                way.pause() if reason == BUSY else way.resume()
+            return
+        self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
+        meant = [way for way in self._ways if way.target == (site, node)]
+        for way in meant:
+            way.break_off()
+        peer = self._mesh.peers.get(node)
+        if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
+            self._links.put_off(node)
+            if node not in self._dropping:
+                self._dropping.add(node)
+                self._nursery.start_soon(self._drop, site, node, reason)
+
+    async def _drop(self, site: str, node: NodeId, reason: int) -> None:
+        """Give a peer up outside of the loop that reads messages."""
+        self._dropping.discard(node)
+        peer = self._mesh.peers.get(node)
+        if peer is not None and peer.foreign and peer.site == site:
+            self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
+
+    def _receive_allowed(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        self.border.receive_untrusted(peer.node, message)
+
+    def _receive_route(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        self.directory.receive_route_untrusted(peer.node, message, trio.current_time())
+        self._wakeup.wake()
+
+    def _receive_exports(self, peer: Peer, message: Message) -> None:
+        self._listen_to(peer)
+        question = self.directory.receive_exports_untrusted(peer.node, message, trio.current_time())
+        if question is not None:
+            peer.link.post(question, 0, CONTROL_RESERVE)
+        self._wakeup.wake()
+
+    def _listen_to(self, peer: Peer) -> None:
+        if peer.foreign or peer is self._mesh.own:
+            raise RemoteProtocolError("only a gateway of this site tells of others")
+        peer.check_gateway()
+        self.directory.add(peer.node, trio.current_time(), local=True, owner=peer.identity.owner)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """A node of another site is linked: it may be asked."""
+        if peer.foreign:
+            peer.border = self.border
+            self._links.linked(peer.node)
+            self._place(peer)
+            self._news.unpark_all()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Gateways tell everything anew by themselves.  A node of another site may be asked again."""
+        if peer.foreign and peer.link.is_up:
+            self._broken.discard(peer.node)
+            peer.returning = False
+            self._news.unpark_all()
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nothing leads through a gateway whose connection broke; it tells everything anew when it is back."""
+        self._forget(node)
+        peer = self._mesh.peers.get(node)
+        if peer is not None and peer.foreign:
+            self._broken.add(node)
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nothing leads through it, and nobody there is asked, any more."""
+        self._forget(peer.node)
+        self._clusters.pop(peer.node, None)
+        self._listed.pop(peer.node, None)
+        self._doubts.forget(peer.node)
+        self._links.lost(peer.node)
+        self._broken.discard(peer.node)
+        self._news.unpark_all()
+        self.border.forget(peer.node)
+        if peer.foreign:
+            self._reached.clear()
+            self.subscribers_version += 1
+            self._wakeup.wake()
+
+    def _forget(self, node: NodeId) -> None:
+        if self.directory.is_local(node):
+            self.directory.forget(node)
+            self._wakeup.wake()

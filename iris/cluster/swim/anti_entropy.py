@@ -1,0 +1,152 @@
+"""Comparing two whole views with few bytes (anti-entropy).
+
+Rules of this file:
+
+- First 256 bucket hashes (2 KiB) are compared; equal views cost nothing more.
+- Then the (node, incarnation) pairs of the buckets that differ, 24 bytes each, in messages of bounded size; a
+  message holds whole buckets, or one bucket alone that is too large is cut (and then looks short, which only
+  costs a needless push).
+- Only the live are compared.  What one side holds gone and the other live is a contradiction: nobody is believed,
+  the subject is asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, final
+
+from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
+from iris.cluster.swim.records import MemberState
+from iris.cluster.swim.view import BUCKETS, View, bucket_of
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.wire import MAX_COUNTER, bytes_untrusted
+
+_ENTRY: Final = struct.Struct(">16sQ")
+_NODE: Final = 16
+
+MAX_DIGEST: Final = 48 * 1024
+"""Bytes of one digest, and of one list of wanted nodes: 2,048 entries, or 3,072 nodes."""
+
+
+def differing_untrusted(view: View, hashes: object) -> bytes:
+    """Return the buckets that differ from a peer's hashes.
+
+    Raises:
+        RemoteProtocolError: not 256 hashes.
+    """
+    theirs = bytes_untrusted(hashes, BUCKETS * 8, "a list of hashes")
+    if len(theirs) != BUCKETS * 8:
+        raise RemoteProtocolError(f"{BUCKETS} hashes of 8 bytes are expected")
+    ours = view.hashes()
+    if ours == theirs:
+        return b""
+    return bytes(b for b in range(BUCKETS) if ours[b * 8 : b * 8 + 8] != theirs[b * 8 : b * 8 + 8])
+
+
+def digests(view: View, buckets: Iterable[int]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield ``(buckets, entries)`` for each message that describes these buckets."""
+    covered = bytearray()
+    entries = bytearray()
+    for bucket in buckets:
+        listed = view.buckets[bucket]
+        if covered and len(entries) + len(listed) * _ENTRY.size > MAX_DIGEST:
+            yield bytes(covered), bytes(entries)
+            covered.clear()
+            entries.clear()
+        covered.append(bucket)
+        for node, incarnation in listed.items():
+            if len(entries) + _ENTRY.size <= MAX_DIGEST:
+                entries += _ENTRY.pack(bytes.fromhex(node), incarnation)
+    if covered:
+        yield bytes(covered), bytes(entries)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What follows from a peer's digest."""
+
+    wanted: list[NodeId]
+    """The peer knows them better."""
+
+    offered: list[NodeId]
+    """The peer lacks them or knows them worse; also those that it holds live although they left."""
+
+    contradicted: list[tuple[NodeId, int]]
+    """The peer holds them live at this incarnation, this node holds them dead."""
+
+
+def compared_untrusted(view: View, buckets: object, entries: object) -> Comparison:
+    """Compare a peer's digest with the view.
+
+    Raises:
+        RemoteProtocolError: malformed or too large.
+    """
+    covered = bytes_untrusted(buckets, BUCKETS, "a list of buckets")
+    packed = bytes_untrusted(entries, MAX_DIGEST, "a digest")
+    if len(packed) % _ENTRY.size:
+        raise RemoteProtocolError(f"digest entries are {_ENTRY.size} bytes")
+    in_digest = set(covered)
+    theirs: dict[NodeId, int] = {}
+    for raw, incarnation in _ENTRY.iter_unpack(packed):
+        node = NodeId(raw.hex())
+        if bucket_of(node) not in in_digest or incarnation > MAX_COUNTER:
+            raise RemoteProtocolError("a digest entry is outside its buckets or limits")
+        theirs[node] = incarnation
+    wanted: list[NodeId] = []
+    offered: list[NodeId] = []
+    contradicted: list[tuple[NodeId, int]] = []
+    for node, incarnation in theirs.items():
+        if node == view.own.node:
+            if incarnation < view.own.incarnation:
+                offered.append(node)
+            continue
+        member = view.find(node)
+        if member is None or incarnation > member.record.incarnation:
+            wanted.append(node)
+        elif member.state is MemberState.DEAD:
+            contradicted.append((node, incarnation))
+        elif incarnation < member.record.incarnation or member.state is MemberState.LEFT:
+            offered.append(node)
+    for bucket in covered:
+        offered.extend(node for node in view.buckets[bucket] if node not in theirs)
+    return Comparison(wanted=wanted, offered=offered, contradicted=contradicted)
+
+
+def pack_nodes(nodes: list[NodeId]) -> Iterator[bytes]:
+    """Yield the ids, 16 bytes each, in pieces that fit a message."""
+    per_message = MAX_DIGEST // _NODE
+    for start in range(0, len(nodes), per_message):
+        yield b"".join(bytes.fromhex(node) for node in nodes[start : start + per_message])
+
+
+def nodes_untrusted(value: object) -> list[NodeId]:
+    """Read packed node ids.
+
+    Raises:
+        RemoteProtocolError: malformed or too many.
+    """
+    packed = bytes_untrusted(value, MAX_DIGEST, "a list of nodes")
+    if len(packed) % _NODE:
+        raise RemoteProtocolError(f"node ids are {_NODE} bytes")
+    return [NodeId(packed[at : at + _NODE].hex()) for at in range(0, len(packed), _NODE)]
+
+
+def portions(updates: Iterable[Update], max_bytes: int) -> Iterator[list[Update]]:
+    """Yield the updates in lists that fit a message of ``max_bytes``."""
+    portion: list[Update] = []
+    room, signatures = max_bytes, MAX_SIGNATURES
+    for update in updates:
+        size, more = update_size(update), signatures_of(update)
+        if portion and (size > room or more > signatures):
+            yield portion
+            portion = []
+            room, signatures = max_bytes, MAX_SIGNATURES
+        portion.append(update)
+        room -= size
+        signatures -= more
+    if portion:
+        yield portion

@@ -1,0 +1,177 @@
+"""From a witness's word to a death, or to a refutation.
+
+Rules of this file:
+
+- A claim counts if its witness is a live member, signed it, and speaks of the incarnation known here.
+- Each node passes on the first claims it hears, as many as are needed, and no more.
+- Death is each node's own conclusion, from claims and its own clock; nobody is told "dead" and believes it.
+- Nobody concludes it without having asked.  Gossip misses a given member once in 10^5 times; over months that happens.
+  So whoever has not heard a contradiction when it should be here asks the suspect itself, and again until the end:
+  of one that lives, 5 % loss leaves one in a thousand of these series without an answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Final, final
+
+from iris.cluster.swim.context import Ground
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence
+from iris.cluster.swim.local_member import Own
+from iris.cluster.swim.records import MemberState
+from iris.cluster.swim.suspicion import Suspicion, shortest
+from iris.cluster.swim.view import Member
+from iris.kernel.names import NodeId
+
+_ASKED_AT: Final = (0.4, 0.6, 0.8, 0.95, 1.6, 2.4, 3.2, 3.8)
+"""When a suspect is asked, as a multiple of the shortest suspicion: before the end with enough witnesses and with few.
+By the first time the news is old, so that it is mostly the dead who are asked in vain."""
+
+_LATER: Final = 10.0
+"""A suspicion of silence lasts so many times the lateness of this node longer: the suspect may be as late."""
+
+_SPREAD: Final = 0.1
+"""Share of the shortest suspicion by which the questions of different members are spread."""
+
+
+@final
+class Suspects:
+    """The suspicions that run.
+
+    Attributes:
+        ask: sends a suspect the question whether it is there, with the incarnation that it is suspected at.
+    """
+
+    def __init__(self, ground: Ground, own: Own) -> None:
+        self.ask: Callable[[Member], None] = lambda _: None
+        self._ground = ground
+        self._own = own
+        self._running: dict[NodeId, None] = {}
+        self.deaths = 0
+        self.refuted = 0
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def testify(self, member: Member, evidence: Evidence) -> None:
+        """Say that this node finds ``member`` silent or refused."""
+        ground = self._ground
+        if not member.live or not self._would_help(member, ground.own.node, evidence):
+            return
+        claim = Claim(
+            node=member.record.node,
+            incarnation=member.record.incarnation,
+            witness=ground.own.node,
+            evidence=evidence,
+        )
+        self._take(member, dataclasses.replace(claim, signature=ground.trust.sign(claim.statement())))
+
+    def hear(self, claim: Claim, sender: NodeId) -> None:
+        """Somebody passes on a witness's word."""
+        ground = self._ground
+        if claim.node == ground.own.node:
+            self._own.accused(claim.incarnation)
+            return
+        member = ground.view.find(claim.node)
+        witness = ground.view.find(claim.witness)
+        if member is None or not member.live or claim.incarnation != member.record.incarnation:
+            return
+        if witness is None or not witness.live or claim.witness == claim.node:
+            return
+        if not self._would_help(member, claim.witness, claim.evidence):
+            return
+        if not ground.trust.verify(witness.record, claim.statement(), claim.signature):
+            ground.reject(sender, "a claim that its witness did not sign")
+            return
+        self._take(member, claim)
+
+    def hear_accusation(self, accusation: Accusation) -> None:
+        """Somebody is held dead somewhere; its subject alone can do something about it."""
+        ground = self._ground
+        if accusation.node == ground.own.node:
+            self._own.accused(accusation.incarnation)
+            return
+        member = ground.view.find(accusation.node)
+        if member is None or not member.live or member.record.incarnation != accusation.incarnation:
+            return
+        if member.accused < accusation.incarnation:
+            member.accused = accusation.incarnation
+            ground.spread(accusation)
+
+    def clear(self, member: Member) -> None:
+        """A higher incarnation refutes everything said against the lower one."""
+        self.refuted += member.suspicion is not None
+        self.drop(member)
+
+    def drop(self, member: Member) -> None:
+        """End a suspicion without a verdict."""
+        self._ground.withdraw_claims(member)
+        member.suspicion = None
+        self._running.pop(member.record.node, None)
+
+    def postpone(self, seconds: float) -> None:
+        """This process was not run for so long: the suspects could not be heard."""
+        for node in self._running:
+            member = self._ground.view.find(node)
+            if member is not None and (suspicion := member.suspicion) is not None:
+                suspicion.since += seconds
+                suspicion.refused_since += seconds
+
+    def _would_help(self, member: Member, witness: NodeId, evidence: Evidence) -> bool:
+        suspicion = member.suspicion
+        return suspicion is None or suspicion.would_help(witness, evidence, self._ground.needed)
+
+    def _take(self, member: Member, claim: Claim) -> None:
+        ground = self._ground
+        node = member.record.node
+        suspicion = member.suspicion
+        before = (MemberState.ALIVE, 0) if suspicion is None else (member.state, int(suspicion.evidence()))
+        if suspicion is None:
+            suspicion = member.suspicion = Suspicion(member.record.incarnation, ground.now)
+            member.state = MemberState.SUSPECT
+            self._running[node] = None
+            self._ask_later(node, suspicion, 0)
+        suspicion.add(claim, ground.now)
+        ground.spread(claim)
+        if before != (member.state, int(suspicion.evidence())):
+            ground.changed(member, suspicion.evidence().name.lower())
+        else:
+            ground.route(member)
+        ground.timers.at(self._deadline(suspicion), lambda: self._due(node, suspicion))
+
+    def _ask_later(self, node: NodeId, suspicion: Suspicion, turn: int) -> None:
+        if turn < len(_ASKED_AT):
+            ground = self._ground
+            early = _SPREAD * ground.random.random()
+            when = suspicion.since + (_ASKED_AT[turn] - early) * shortest(ground.view.size, ground.config)
+            ground.timers.at(when, lambda: self._ask(node, suspicion, turn))
+
+    def _ask(self, node: NodeId, suspicion: Suspicion, turn: int) -> None:
+        member = self._ground.view.find(node)
+        if member is not None and member.suspicion is suspicion and member.live:
+            self.ask(member)
+            self._ask_later(node, suspicion, turn + 1)
+
+    def _deadline(self, suspicion: Suspicion) -> float:
+        ground = self._ground
+        late = 0.0 if suspicion.refused() >= ground.needed else _LATER * ground.health.lateness
+        return suspicion.deadline(ground.needed, ground.view.size, ground.config) + late
+
+    def _due(self, node: NodeId, suspicion: Suspicion) -> None:
+        ground = self._ground
+        member = ground.view.find(node)
+        if member is None or member.suspicion is not suspicion:
+            return
+        deadline = self._deadline(suspicion)
+        if deadline > ground.now:
+            # Later than when the timer was set: the realm has grown, or a stall was absorbed.
+            if not math.isinf(deadline):
+                ground.timers.at(deadline, lambda: self._due(node, suspicion))
+            return
+        evidence = suspicion.evidence().name.lower()
+        self._running.pop(node, None)
+        ground.view.bury(member, MemberState.DEAD, ground.now)
+        self.deaths += 1
+        ground.changed(member, evidence)

@@ -1,0 +1,328 @@
+"""What the mechanisms of membership share: the view, the clock, the random numbers, and the way out.
+
+What is due when: a heap of callbacks that can be moved as a whole.
+
+What the membership machine asks of the shell around it.  A closed union; match it with ``assert_never``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol, final
+
+from iris.cluster.swim.awareness import LocalHealth
+from iris.cluster.swim.gossip import (
+    MAX_SIGNATURES,
+    Accusation,
+    Claim,
+    Dissemination,
+    Renewal,
+    Update,
+    encode_update,
+    sends,
+    update_size,
+)
+from iris.cluster.swim.records import MemberState, NodeRecord
+from iris.cluster.swim.suspicion import witnesses_needed
+from iris.cluster.swim.view import Member, View
+from iris.kernel.config import Config
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+
+Action = Callable[[], None]
+
+
+@final
+class Timer:
+    """A callback that waits for its time; ``cancel`` lets it wait for ever."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Action) -> None:
+        self.action: Action | None = action
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self.action = None
+
+
+@final
+class Timers:
+    """Callbacks by time."""
+
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def deadline(self) -> float:
+        """When the next callback is due; infinite if none."""
+        heap = self._heap
+        while heap:
+            first = heap[0]
+            if first[2].action is not None:
+                return first[0]
+            heapq.heappop(heap)
+        return math.inf
+
+    def at(self, when: float, action: Action) -> Timer:
+        """Call ``action`` at ``when``; of equal times the earlier request first."""
+        self._count += 1
+        timer = Timer(action)
+        heapq.heappush(self._heap, (when, self._count, timer))
+        return timer
+
+    def postpone(self, seconds: float) -> None:
+        """Move everything by ``seconds``: time in which this process could not act does not count."""
+        self._heap = [(when + seconds, count, timer) for when, count, timer in self._heap]
+
+    def pop(self, now: float) -> Action | None:
+        """Return a callback that is due, or None."""
+        if self.deadline > now:
+            return None
+        return heapq.heappop(self._heap)[2].action if self._heap else None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send this message to this node, connecting if need be.  If that is refused, call ``Swim.refused``."""
+
+    node: NodeId
+    message: tuple[object, ...]
+    size: int = 64
+    """Bytes on the wire, roughly."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A node is seen in this state now, or its record is new.
+
+    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its papers do not hold any
+    more), or empty.
+    """
+
+    node: NodeId
+    state: MemberState
+    record: NodeRecord
+    evidence: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
+
+    Closed by own evidence (two direct probes missed, link broken or refused), by two independent witnesses, and by
+    death.  A single other member's word closes no route.  Each effect is a change: the route of a member that is new,
+    or returns from the dead, is open until an effect closes it; of the gone there are none.
+    """
+
+    node: NodeId
+    open: bool
+    evidence: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A probe was answered.  Work waits this long for a handler there (seconds); the answer took ``round_trip``."""
+
+    node: NodeId
+    queue_delay: float
+    round_trip: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronized:
+    """This node has sent all it knew: after the first one of these a joining node sees the realm."""
+
+    node: NodeId
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A peer sent what cannot be right; it was ignored.  Reported once for each pair, counted each time."""
+
+    sender: NodeId
+    reason: str
+
+
+Effect = Send | Changed | Route | Load | Synchronized | Rejected
+
+
+_PIGGYBACK_BYTES: Final = 2048
+"""Updates that a probe carries along: it should stay one small packet or two."""
+
+_PIGGYBACK_UPDATES: Final = 16
+_GOSSIP_UPDATES: Final = MAX_SIGNATURES
+"""Most of so many are renewals and claims; of records there is room for a sixth."""
+
+_SMALL: Final = 64
+"""Bytes of a message without updates, rounded up."""
+_REJECTED_PAIRS: Final = 1024
+
+_WITNESSES_TO_ROUTE: Final = 2
+"""Independent witnesses that close a route.  One alone, malicious or cut off itself, must not."""
+
+
+class Trust(Protocol):
+    """Signatures, injected: membership knows no cryptography."""
+
+    def sign(self, statement: bytes) -> bytes:
+        """Sign a statement in this node's name."""
+        ...
+
+    def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
+        """Tell whether the proofs in ``record`` hold and its subject signed ``statement``."""
+        ...
+
+    def holds(self, record: NodeRecord) -> bool:
+        """Tell whether the subject of a record that was verified before is still to be believed."""
+        ...
+
+    def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
+        """Tell whether two verified records of one node id are of the same node: its cluster and keys never change."""
+        ...
+
+    def issuer(self, record: NodeRecord) -> bytes:
+        """Return what names the cluster's key that a record says its papers are by; nothing of it is verified."""
+        ...
+
+
+@final
+class Ground:
+    """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
+
+    def __init__(self, view: View, trust: Trust, config: Config, random: Random, now: float) -> None:
+        self.trust: Final = trust
+        self.config: Final = config
+        self.random: Final = random
+        self.now = now
+        self.view: Final = view
+        self.timers: Final = Timers()
+        self.dissemination: Final = Dissemination()
+        self.health: Final = LocalHealth()
+        self.is_linked: Callable[[NodeId], bool] = lambda _: True
+        self.is_new: Callable[[NodeId], bool] = lambda _: False
+        """Whether a node is being linked for the first time, so that its silence says nothing."""
+        self.outbox: list[Effect] = []
+        self.sent: Counter[int] = Counter()
+        """Messages by kind."""
+        self.rejections: Counter[str] = Counter()
+        self._rejected: dict[tuple[NodeId, str], None] = {}
+
+    @property
+    def own(self) -> NodeRecord:
+        """This node's record."""
+        return self.view.own
+
+    @property
+    def needed(self) -> int:
+        """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
+        return witnesses_needed(len(self.view.live), self.config)
+
+    def send(self, node: NodeId, *message: object, size: int = _SMALL) -> None:
+        """Send a message as it is; ``size`` is roughly its bytes on the wire."""
+        kind = message[0]
+        assert isinstance(kind, int)
+        self.sent[kind] += 1
+        self.outbox.append(Send(node=node, message=message, size=size))
+
+    def send_updates(self, node: NodeId, *message: object, updates: Sequence[Update]) -> None:
+        """Send a message whose last field is these updates."""
+        size = _SMALL + sum(map(update_size, updates))
+        self.send(node, *message, tuple(map(encode_update, updates)), size=size)
+
+    def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
+        """Send a message whose last field is what waits to be told to everybody, after ``first``."""
+        if first is None and not len(self.dissemination):
+            self.send(node, *message, ())
+            return
+        taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
+        if first is not None and first not in taken:
+            taken.insert(0, first)
+        self.send_updates(node, *message, updates=taken)
+
+    def take_gossip(self) -> list[Update]:
+        """Return the updates for one gossip message."""
+        return self._take(self.config.update_bytes, _GOSSIP_UPDATES)
+
+    def _take(self, max_bytes: int, max_updates: int) -> list[Update]:
+        if not len(self.dissemination):
+            return []
+        return self.dissemination.take(max_bytes, max_updates, sends(self.view.size, self.config))
+
+    def spread(self, update: Update) -> None:
+        """Have everybody told of ``update``."""
+        match update:
+            case NodeRecord() | Renewal():
+                self.dissemination.add(("record", update.node), update)
+            case Claim():
+                self.dissemination.add(("claim", update.node, update.witness), update)
+            case Accusation():
+                self.dissemination.add(("accusation", update.node), update)
+
+    def told(self, node: NodeId, *, new: bool = False) -> None:
+        """The record of ``node`` that waits, if any, is told to everybody linked by its subject; see Dissemination."""
+        self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
+
+    def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
+        """Have everybody told of a record; as a renewal if that says it and the whole one is not on its way still."""
+        waiting = self.dissemination.get(("record", record.node))
+        self.spread(record if renewal is None or isinstance(waiting, NodeRecord) else renewal)
+
+    def withdraw_claims(self, member: Member) -> None:
+        """Stop telling others what is refuted or settled."""
+        if member.suspicion is not None:
+            for witness in member.suspicion.claims:
+                self.dissemination.discard(("claim", member.record.node, witness))
+
+    def changed(self, member: Member, evidence: str = "") -> None:
+        """Report a member's state or record, and what follows for its route.
+
+        A route closes before its member is reported gone, and nothing is said of it afterwards; a member that
+        returns is reported first, with its route open unless the next effect closes it.
+        """
+        change = Changed(node=member.record.node, state=member.state, record=member.record, evidence=evidence)
+        if member.live:
+            self.outbox.append(change)
+            self.route(member)
+        else:
+            self.route(member)
+            member.routed = True
+            self.outbox.append(change)
+
+    def route(self, member: Member) -> None:
+        """Report the route to a member if it has opened or closed."""
+        suspicion = member.suspicion
+        convincing = suspicion is not None and len(suspicion.claims) >= _WITNESSES_TO_ROUTE
+        is_open = member.live and not member.unreachable and not convincing
+        if is_open == member.routed:
+            return
+        member.routed = is_open
+        evidence = member.unreachable
+        if not evidence and suspicion is not None:
+            evidence = suspicion.evidence().name.lower()
+        if not evidence and not is_open:
+            evidence = "left" if member.state is MemberState.LEFT else "silent"
+        self.outbox.append(Route(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
+
+    def reject(self, sender: NodeId, reason: str) -> None:
+        """Count what a peer did wrong; report it the first time."""
+        self.rejections[reason] += 1
+        if (sender, reason) not in self._rejected and len(self._rejected) < _REJECTED_PAIRS:
+            self._rejected[sender, reason] = None
+            self.outbox.append(Rejected(sender=sender, reason=reason))

@@ -1,0 +1,478 @@
+"""Who answers: the running probes, those made for others, broken links, and the dead that may be back.
+
+Rules of this file:
+
+- Each interval one member is probed.  One whose direct way is broken is also pinged each interval, so that its route
+  opens again, and one that reported a long queue; a dead one is tried now and then, so that a partition ends by
+  itself.
+- A failed probe makes this node a witness.  So does a refused connection, if there is no answer for a moment either.
+  A broken link closes the route and accuses nobody: it is dialled again, and a node that has too much to do drops some.
+- Answers prove the way there and back; only they open a route that own evidence has closed.
+
+One probe of one member, and the order in which members are probed (SWIM, sections 3.1 and 4.3).
+
+Rules of this file:
+
+- A probe is asked directly; unanswered after ``timeout`` it is asked once more, and helpers are asked to ask.
+- After twice the timeout it is over: answered directly, answered to a helper, or failed.
+- Members are probed in a shuffled round, so that each is probed within one round; a new member enters the
+  running round at a random place.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from random import Random
+from typing import Final, final
+
+from iris.cluster.swim.confirmations import Suspects
+from iris.cluster.swim.context import Ground, Load, Timer
+from iris.cluster.swim.gossip import Evidence
+from iris.cluster.swim.local_member import Own
+from iris.cluster.swim.records import MemberState
+from iris.cluster.swim.view import Member
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+
+
+@final
+class Verdict(enum.IntEnum):
+    """What a helper reports about the member that it was asked to probe."""
+
+    ANSWERED = 0
+    SILENT = 1
+    REFUSED = 2
+
+
+@final
+class Probe:
+    """A probe under way."""
+
+    __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
+
+    def __init__(self, target: NodeId, now: float, timeout: float, *, alone: bool = False) -> None:
+        self.target = target
+        self.sent = now
+        self.timeout = timeout
+        self.alone = alone
+        """Only to learn whether the direct way works: nobody is asked to help, and failing means nothing new."""
+        self.timer: Timer | None = None
+        self.widened = False
+        self.helpers: list[NodeId] = []
+        self.reports: list[NodeId] = []
+        self.reached = False
+
+    def __repr__(self) -> str:
+        return f"<Probe of {self.target[:8]}>"
+
+    @property
+    def deadline(self) -> float:
+        """When the next step is due: helpers, then the end."""
+        return self.sent + (2 if self.widened else 1) * self.timeout
+
+    def widen(self, helpers: list[NodeId]) -> None:
+        """Unanswered so far: these helpers are asked."""
+        self.widened = True
+        self.helpers = helpers
+
+    def report(self, helper: NodeId, verdict: Verdict) -> bool:
+        """Take a helper's report; False if this helper was not asked or has reported."""
+        if helper not in self.helpers or helper in self.reports:
+            return False
+        self.reports.append(helper)
+        if verdict is Verdict.ANSWERED:
+            self.reached = True
+        return True
+
+
+@final
+class ProbeOrder:
+    """The shuffled round."""
+
+    __slots__ = ("_random", "_round")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._round: list[NodeId] = []
+
+    def insert(self, node: NodeId) -> None:
+        """A member joined: it may come up in the running round."""
+        at = self._random.randrange(len(self._round) + 1)
+        self._round.append(node)
+        self._round[at], self._round[-1] = self._round[-1], self._round[at]
+
+    def pop(self) -> NodeId | None:
+        """Return the next of the round, which may have died meanwhile; None when the round is over."""
+        return self._round.pop() if self._round else None
+
+    def refill(self, members: list[NodeId]) -> None:
+        """Start a new round."""
+        self._round = members.copy()
+        self._random.shuffle(self._round)
+
+
+_REFUSED_AGAIN: Final = 0.03
+"""Seconds after which a member behind a broken link is asked once more: what was under way at the break is lost."""
+
+_REFUSED_CONFIRMED: Final = 0.05
+"""Seconds that a link must stay broken before this node testifies."""
+
+_CORROBORATION: Final = 0.1
+"""Seconds after which helpers are asked, if not enough witnesses saw the same by themselves."""
+
+_HELPER_DRAWS: Final = 4
+"""Members looked at for each helper wanted, when none was heard lately."""
+
+_HEARD_LATELY: Final = 1.5
+"""Seconds within which a member must have sent something to be asked for help before others."""
+
+_HEARD: Final = 32
+"""The last senders that are remembered."""
+
+_MENDED_TOO: Final = 4
+"""Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
+
+_LATER: Final = 2.0
+"""An answer is waited for so many times the lateness of this node longer: it may be read late, or given late by another
+process of the same machine."""
+
+_SETTLING: Final = 5.0
+"""Seconds for which a member that has just come, or come back from the dead, is not found silent.  It has links to make
+to everybody and answers late where processors are short; a suspicion would cost it, and all others, more of them."""
+
+_BUSY: Final = 0.1
+"""Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
+
+_RELAYS: Final = 256
+"""Probes made for others at one time; further requests are not answered."""
+
+_LOST_TRIES: Final = 16
+"""Dead ones that all members together try in one ``lost_interval``."""
+
+
+@final
+class Prober:
+    """The probes of one node."""
+
+    def __init__(self, ground: Ground, own: Own, suspects: Suspects) -> None:
+        self._ground = ground
+        self._own = own
+        self._suspects = suspects
+        self._order = ProbeOrder(ground.random)
+        self._sequence = 0
+        self._probes: dict[int, Probe] = {}
+        self._probing: dict[NodeId, int] = {}
+        self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
+        self._broken: dict[NodeId, None] = {}
+        self._busy: dict[NodeId, None] = {}
+        self._heard: dict[NodeId, float] = {}
+        self._refusing: dict[NodeId, None] = {}
+        self.queue_delay = 0.0
+        suspects.ask = self.nudge
+        ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
+        self._trying_lost = False
+
+    # -- what the shell tells -------------------------------------------------------------------------------
+
+    def joined(self, node: NodeId) -> None:
+        """A member is new or back."""
+        self._order.insert(node)
+
+    def renewed(self, member: Member) -> None:
+        """A member raised its incarnation; if the way there was broken, see whether it still is."""
+        if member.unreachable:
+            self._broken.setdefault(member.record.node)
+            self._start(member, alone=True)
+
+    def heard(self, node: NodeId) -> None:
+        """A member has sent something."""
+        heard = self._heard
+        heard.pop(node, None)
+        heard[node] = self._ground.now
+        if len(heard) > _HEARD:
+            del heard[next(iter(heard))]
+
+    def gone(self, node: NodeId) -> None:
+        """A member has died or left."""
+        self._broken.pop(node, None)
+
+    def doubt(self, member: Member) -> None:
+        """An answer from this member is overdue: probe it now, whoever's turn it is."""
+        if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
+            self._start(member)
+
+    def broken(self, node: NodeId) -> None:
+        """The link to this node broke."""
+        member = self._ground.view.find(node)
+        if member is not None and member.live and member.unreachable != "refused":
+            self._mark(member, "broken")
+            self._start(member, alone=True)
+            sequence = self._sequence
+            self._ground.timers.at(self._ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
+
+    def refused(self, node: NodeId) -> None:
+        """A connection to this node was refused."""
+        ground = self._ground
+        for sequence, (asker, asked, target) in list(self._relays.items()):
+            if target == node:
+                del self._relays[sequence]
+                ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(Verdict.REFUSED))
+        member = ground.view.find(node)
+        if member is None or not member.live:
+            return
+        self._end(node)
+        self._mark(member, "refused")
+        if node in self._refusing:
+            return
+        self._refusing[node] = None
+        self._start(member, alone=True)
+        sequence = self._sequence
+        ground.timers.at(ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
+        ground.timers.at(ground.now + _REFUSED_CONFIRMED, lambda: self._confirm_refused(node))
+
+    def _ask_again(self, sequence: int) -> None:
+        probe = self._probes.get(sequence)
+        member = None if probe is None else self._ground.view.find(probe.target)
+        if member is not None:
+            self._ping(member, sequence)
+
+    def _confirm_refused(self, node: NodeId) -> None:
+        self._refusing.pop(node, None)
+        ground = self._ground
+        member = ground.view.find(node)
+        if member is None or not member.live or member.unreachable != "refused":
+            return
+        self._suspects.testify(member, Evidence.REFUSED)
+        ground.timers.at(ground.now + _CORROBORATION, lambda: self._corroborate(node))
+
+    def _corroborate(self, node: NodeId) -> None:
+        ground = self._ground
+        member = ground.view.find(node)
+        if member is None or member.suspicion is None or member.suspicion.refused() >= ground.needed:
+            return
+        self._end(node)
+        self._start(member)
+        self._widen(self._probing[node])
+
+    # -- probes of this node --------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        ground = self._ground
+        ground.timers.at(ground.now + ground.config.probe_interval * ground.health.factor, self._tick)
+        member = self._next()
+        if member is not None and member.record.node not in self._probing and not ground.is_new(member.record.node):
+            self._start(member)
+        self._try_again(self._broken, 1)
+        self._try_again(self._busy, 1)
+        if ground.view.gone and not self._trying_lost:  # while all are there, nothing is woken up for the dead
+            self._trying_lost = True
+            self._try_lost_later()
+
+    def _try_again(self, nodes: dict[NodeId, None], count: int) -> None:
+        """Ping some of ``nodes``, the one tried longest ago first."""
+        if not nodes:
+            return
+        for node in list(itertools.islice(nodes, count)):
+            del nodes[node]
+            member = self._ground.view.find(node)
+            if member is not None and member.live:
+                nodes[node] = None
+                if node not in self._probing:
+                    self._start(member, alone=True)
+
+    def _next(self) -> Member | None:
+        view = self._ground.view
+        for _ in range(2):
+            while (node := self._order.pop()) is not None:
+                member = view.find(node)
+                if member is not None and member.live:
+                    return member
+            self._order.refill(view.live)
+        return None
+
+    def _start(self, member: Member, *, alone: bool = False) -> None:
+        ground = self._ground
+        node = member.record.node
+        self._end(node)
+        self._sequence += 1
+        sequence = self._sequence
+        timeout = ground.config.probe_timeout * ground.health.factor + _LATER * ground.health.lateness
+        probe = Probe(node, ground.now, timeout, alone=alone)
+        self._probes[sequence] = probe
+        self._probing[node] = sequence
+        self._ping(member, sequence)
+        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
+
+    def _ping(self, member: Member, sequence: int) -> None:
+        # One who has left may be asked for somebody else: as a prober sees it, it is gone.
+        state = min(member.state, MemberState.DEAD)
+        self._ground.send_with_updates(member.record.node, kinds.PROBE, sequence, int(state), member.record.incarnation)
+
+    def _end(self, node: NodeId) -> None:
+        sequence = self._probing.pop(node, None)
+        if sequence is not None:
+            probe = self._probes.pop(sequence)
+            if probe.timer is not None:
+                probe.timer.cancel()
+
+    def _due(self, sequence: int) -> None:
+        probe = self._probes.get(sequence)
+        if probe is None:
+            return
+        if probe.deadline > self._ground.now:
+            probe.timer = self._ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        elif probe.widened or probe.alone:
+            self._over(probe)
+        else:
+            self._widen(sequence)
+
+    def _widen(self, sequence: int) -> None:
+        ground = self._ground
+        probe = self._probes[sequence]
+        member = ground.view.find(probe.target)
+        if member is None:
+            self._end(probe.target)
+            return
+        probe.widen(self._helpers(probe.target))
+        target = bytes.fromhex(probe.target)
+        for helper in probe.helpers:
+            ground.send_with_updates(helper, kinds.PROBE_REQUEST, sequence, target)
+        self._ping(member, sequence)
+        if probe.timer is not None:
+            probe.timer.cancel()
+        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
+
+    def _helpers(self, target: NodeId) -> list[NodeId]:
+        """Draw members that can be expected to answer: those heard lately, then any.
+
+        Else the smaller side of a partition would take it for its own fault, and hardly probe any more.
+        """
+        ground = self._ground
+        wanted = ground.config.probe_helpers
+        since = ground.now - _HEARD_LATELY
+        fit = self._fit([node for node, at in self._heard.items() if at >= since], target)
+        if fit:
+            ground.random.shuffle(fit)
+        else:
+            fit = self._fit(ground.view.pick(ground.random, wanted * _HELPER_DRAWS, [target]), target)
+        return fit[:wanted]
+
+    def _fit(self, nodes: list[NodeId], target: NodeId) -> list[NodeId]:
+        members = ((node, self._ground.view.find(node)) for node in nodes if node != target)
+        return [
+            node
+            for node, member in members
+            if member is not None and member.state is MemberState.ALIVE and not member.unreachable
+        ]
+
+    def _over(self, probe: Probe) -> None:
+        ground = self._ground
+        self._end(probe.target)
+        member = ground.view.find(probe.target)
+        if probe.alone or member is None or not member.live:
+            return
+        self._mark(member, member.unreachable or "silent")
+        if not probe.reached and ground.now >= member.met + _SETTLING * (1 + 4 * ground.health.lateness):
+            ground.health.missed(len(probe.helpers), len(probe.reports))
+            self._suspects.testify(member, Evidence.SILENT)
+
+    def _mark(self, member: Member, evidence: str) -> None:
+        member.unreachable = evidence
+        self._broken.setdefault(member.record.node)
+        self._ground.route(member)
+
+    def answered(self, sequence: int, queue_delay: float, sender: NodeId) -> None:
+        """A probe is answered by its target."""
+        ground = self._ground
+        relay = self._relays.get(sequence)
+        if relay is not None and relay[2] == sender:
+            del self._relays[sequence]
+            ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.ANSWERED))
+        probe = self._probes.get(sequence)
+        if probe is not None and probe.target == sender:
+            self._end(sender)
+            ground.health.answered()
+            ground.outbox.append(
+                Load(node=sender, queue_delay=queue_delay, round_trip=max(0.0, ground.now - probe.sent))
+            )
+        elif relay is None:
+            return
+        if queue_delay >= _BUSY:
+            self._busy.setdefault(sender)
+        else:
+            self._busy.pop(sender, None)
+        member = ground.view.find(sender)
+        if member is not None and member.live and member.unreachable:
+            member.unreachable = ""
+            self._broken.pop(sender, None)
+            ground.route(member)
+            # What mended this way may have mended others.
+            self._try_again(self._broken, _MENDED_TOO)
+
+    def reported(self, sequence: int, verdict: Verdict, sender: NodeId) -> None:
+        """A helper says what it found."""
+        probe = self._probes.get(sequence)
+        if probe is not None:
+            probe.report(sender, verdict)
+
+    def postpone(self, seconds: float) -> None:
+        """This process was not run for so long: answers could not be read."""
+        for probe in self._probes.values():
+            probe.sent += seconds
+
+    # -- probes for others ----------------------------------------------------------------------------------
+
+    def asked(self, sequence: int, state: MemberState, incarnation: int, sender: NodeId) -> bool:
+        """Answer a probe; True if the prober held this node dead and it refutes that now."""
+        ground = self._ground
+        accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
+        delay = min(int(self.queue_delay * 1e6), 10**12)
+        behind = ground.own if incarnation != ground.own.incarnation else None
+        ground.send_with_updates(sender, kinds.PROBE_ANSWER, sequence, delay, first=behind)
+        return accused and state is MemberState.DEAD
+
+    def requested(self, sequence: int, target: NodeId, sender: NodeId) -> None:
+        """Probe ``target`` for ``sender``, and report either way."""
+        ground = self._ground
+        if target == ground.own.node:
+            ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(Verdict.ANSWERED))
+            return
+        member = ground.view.find(target)
+        if member is None or len(self._relays) >= _RELAYS:
+            return
+        self._sequence += 1
+        own_sequence = self._sequence
+        self._relays[own_sequence] = (sender, sequence, target)
+        self._ping(member, own_sequence)
+        # Early enough for the report to arrive before the asker gives up, if the way takes a tenth of the timeout.
+        ground.timers.at(ground.now + 0.8 * ground.config.probe_timeout, lambda: self._relay_due(own_sequence))
+
+    def _relay_due(self, sequence: int) -> None:
+        relay = self._relays.pop(sequence, None)
+        if relay is not None:
+            self._ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.SILENT))
+
+    # -- the dead that may be back --------------------------------------------------------------------------
+
+    def nudge(self, member: Member) -> None:
+        """A member held suspect or dead has spoken: tell it, so that it refutes."""
+        ground = self._ground
+        if ground.now >= member.nudged + ground.config.probe_interval and member.record.node not in self._probing:
+            member.nudged = ground.now
+            self._start(member, alone=True)
+
+    def _try_lost_later(self) -> None:
+        ground = self._ground
+        pause = ground.config.lost_interval * max(1.0, ground.view.size / _LOST_TRIES)
+        ground.timers.at(ground.now + (0.5 + ground.random.random()) * pause, self._try_lost)
+
+    def _try_lost(self) -> None:
+        ground = self._ground
+        node = ground.view.random_gone(ground.random)
+        self._trying_lost = node is not None
+        if node is not None:
+            self._try_lost_later()
+            member = ground.view.find(node)
+            if member is not None and member.state is MemberState.DEAD and node not in self._probing:
+                self._start(member, alone=True)

@@ -1,0 +1,365 @@
+"""The four things that members tell each other about members, and their form on the wire.
+
+Rules of this file:
+
+- A record and a renewal are statements of their subject, a claim is a statement of its witness; all are signed.
+- An accusation is an unsigned hint.  Its only effect is that its subject, if it lives, raises its incarnation.
+- A list of updates has at most ``MAX_UPDATES`` elements; each element names its own form with its first field.
+
+Updates on their way to everybody: each is sent a number of times, the least sent first.
+
+Rules of this file:
+
+- One update per key; a newer one takes the place of the older and starts again.
+- What its subject tells everybody itself needs few messages of others: after a round or none it only rides along with
+  messages that are sent anyway.  While a hundred nodes start, the news of each other's coming was most of their work.
+- Taking is proportional to what is taken, not to what waits: updates stand in levels by how often they were sent.
+- The number of waiting updates is bounded; what has been sent most gives way, and is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, assert_never, cast, final
+
+from iris.cluster.swim.records import MAX_SIGNATURE, NodeRecord, record_from_tuple_untrusted, statement_bytes
+from iris.kernel.config import Config
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
+
+MAX_UPDATES: Final = 512
+"""Updates in one message: half of what the decoder accepts as one array."""
+
+_RECORD: Final = 0
+_RENEWAL: Final = 1
+_CLAIM: Final = 2
+_ACCUSATION: Final = 3
+
+MAX_SIGNATURES: Final = 240
+"""Signatures in one message: receivers check ``wire.MAX_CHECKS`` for one frame."""
+
+_RECORD_FIELDS: Final = 11
+_RECORD_SIGNATURES: Final = 3
+"""Its subject's, and the two in the papers with which that shows its key."""
+
+_WITH_UPDATES: Final = frozenset(
+    {kinds.PROBE, kinds.PROBE_ANSWER, kinds.PROBE_REQUEST, kinds.PROBE_REPORT, kinds.GOSSIP, kinds.STATE}
+)
+
+
+@final
+class Evidence(enum.IntEnum):
+    """What a witness saw.  The greater value is the stronger one."""
+
+    SILENT = 1
+    """Probes were not answered: dead, cut off, or stalled."""
+
+    REFUSED = 2
+    """The link was closed or a connection refused: the host lives, the process does not."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A known record with a higher incarnation and otherwise unchanged.
+
+    An eighth of the size of a record: a healed partition makes every member refute its death at the same time.
+    """
+
+    node: NodeId
+    incarnation: int
+    signature: bytes
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (_RENEWAL, bytes.fromhex(self.node), self.incarnation, self.signature)
+
+    def applied_to(self, record: NodeRecord) -> NodeRecord:
+        """Return the record that this renewal stands for, if ``record`` is the one that was renewed."""
+        return dataclasses.replace(record, incarnation=self.incarnation, signature=self.signature)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A witness's statement that it finds ``node``, of this incarnation, silent or refused."""
+
+    node: NodeId
+    incarnation: int
+    witness: NodeId
+    evidence: Evidence
+    signature: bytes = b""
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (
+            _CLAIM,
+            bytes.fromhex(self.node),
+            self.incarnation,
+            bytes.fromhex(self.witness),
+            int(self.evidence),
+            self.signature,
+        )
+
+    def statement(self) -> bytes:
+        """Return the bytes that the witness signs."""
+        return statement_bytes(
+            b"iris claim 1",
+            [
+                bytes.fromhex(self.node),
+                b"%d" % self.incarnation,
+                bytes.fromhex(self.witness),
+                b"%d" % self.evidence,
+            ],
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accusation:
+    """A hint to ``node`` that somebody holds it dead at this incarnation."""
+
+    node: NodeId
+    incarnation: int
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (_ACCUSATION, bytes.fromhex(self.node), self.incarnation)
+
+
+Update = NodeRecord | Renewal | Claim | Accusation
+
+
+def encode_update(update: Update) -> tuple[object, ...]:
+    """Return the form on the wire."""
+    match update:
+        case NodeRecord():
+            return (_RECORD, *update.as_tuple())
+        case Renewal() | Claim() | Accusation():
+            return update.as_tuple()
+        case _:
+            assert_never(update)
+
+
+def signatures_of(update: Update) -> int:
+    """Return how many signatures the receiver of an update checks, at most."""
+    return _RECORD_SIGNATURES if isinstance(update, NodeRecord) else 1
+
+
+def update_size(update: Update) -> int:
+    """Return the bytes on the wire, rounded up."""
+    match update:
+        case NodeRecord():
+            return update.size
+        case Renewal():
+            return 32 + len(update.signature)
+        case Claim():
+            return 56 + len(update.signature)
+        case Accusation():
+            return 32
+        case _:
+            assert_never(update)
+
+
+def signatures_in(message: Message) -> int:
+    """Return how many signatures the receiver of a message of membership checks, at most, whatever it is."""
+    if message[0] == kinds.JOIN:
+        return _RECORD_SIGNATURES
+    updates = message[-1]
+    if message[0] not in _WITH_UPDATES or type(updates) is not tuple:
+        return 0
+    found = 0
+    for update in cast("tuple[object, ...]", updates):
+        found += (
+            _RECORD_SIGNATURES
+            if type(update) is tuple and len(cast("tuple[object, ...]", update)) == _RECORD_FIELDS
+            else 1
+        )
+    return found
+
+
+def _never(node: object, incarnation: object, signature: object) -> bool:  # noqa: ARG001 -- the same whatever they are
+    return False
+
+
+def updates_untrusted(value: object, is_old: Callable[[object, object, object], bool] = _never) -> list[Update]:
+    """Read the updates that a message carries, without the records that are old.
+
+    Args:
+        value: what came.
+        is_old: tells of a record by its node, incarnation and signature, as they came, that it says nothing new.  While
+            many join, most of what arrives is known already: it is passed over in 0.9 us, and read in 10 us.
+
+    Raises:
+        RemoteProtocolError: wrong form or a limit exceeded; nothing of the message is used then.
+    """
+    updates: list[Update] = []
+    for update in tuple_untrusted(value, MAX_UPDATES, "a list of updates"):
+        fields = tuple_untrusted(update, _RECORD_FIELDS, "an update")
+        if len(fields) != _RECORD_FIELDS or not is_old(fields[1], fields[2], fields[-1]):
+            updates.append(_update_untrusted(fields))
+    return updates
+
+
+def _update_untrusted(fields: tuple[object, ...]) -> Update:
+    if len(fields) == _RECORD_FIELDS and fields[0] == _RECORD:
+        return record_from_tuple_untrusted(fields[1:])
+    match fields:
+        case (1, node, incarnation, signature):
+            return Renewal(
+                node=node_untrusted(node),
+                incarnation=counter_untrusted(incarnation),
+                signature=bytes_untrusted(signature, MAX_SIGNATURE, "a signature"),
+            )
+        case (2, node, incarnation, witness, evidence, signature):
+            if evidence not in (1, 2):
+                raise RemoteProtocolError("evidence is silent or refused")
+            return Claim(
+                node=node_untrusted(node),
+                incarnation=counter_untrusted(incarnation),
+                witness=node_untrusted(witness),
+                evidence=Evidence(evidence),
+                signature=bytes_untrusted(signature, MAX_SIGNATURE, "a signature"),
+            )
+        case (3, node, incarnation):
+            return Accusation(node=node_untrusted(node), incarnation=counter_untrusted(incarnation))
+        case _:
+            raise RemoteProtocolError("unknown form of update")
+
+
+Key = tuple[str, ...]
+
+MAX_WAITING: Final = 32_768
+"""Updates waiting at one time; at 700 bytes each 22 MiB.  More only if over 10,000 members change in one second."""
+
+_RIDES: Final = 4
+"""The last so many sends of an update that its subject tells everybody itself: they start no message.  Probes and their
+answers, four a second, carry them."""
+
+_PRESSING: Final = 3
+"""Sends that do start one, where the subject is new: one round, for those that start at the same time."""
+
+_PASSED_OVER: Final = 16
+"""Updates too large for what is left of a message that are looked at before the message is closed."""
+
+
+def sends(members: int, config: Config) -> int:
+    """Return how often each update is sent by each member: ``update_sends``, or 4 log10(n) in very large realms.
+
+    A member is missed by all of n members sending s times each with probability e**-s: 6e-6 for 12.
+    """
+    return max(config.update_sends, 4 * math.ceil(math.log10(members + 1)))
+
+
+@final
+class Dissemination:
+    """The updates that wait."""
+
+    __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
+
+    def __init__(self) -> None:
+        # Ordered by linked lists: a plain dict that is emptied from its front is searched through its holes.
+        self._levels: list[OrderedDict[Key, tuple[Update, int]]] = [OrderedDict()]
+        self._level_of: dict[Key, int] = {}
+        self._told: dict[Key, int] = {}
+        """Those that their subjects tell everybody, and the level from which on each only rides along."""
+        self._riding = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._level_of)
+
+    def __repr__(self) -> str:
+        return f"<Dissemination of {len(self)}>"
+
+    @property
+    def pressing(self) -> bool:
+        """Whether something waits that is worth messages of its own."""
+        return len(self._level_of) > self._riding
+
+    def get(self, key: Key) -> Update | None:
+        """Return the waiting update under ``key``."""
+        level = self._level_of.get(key)
+        return None if level is None else self._levels[level][key][0]
+
+    def add(self, key: Key, update: Update) -> None:
+        """Let ``update`` be sent, in place of what waits under ``key``."""
+        self.discard(key)
+        if len(self._level_of) >= MAX_WAITING:
+            for level in reversed(self._levels):
+                if level:
+                    self.discard(next(iter(level)))
+                    self.dropped += 1
+                    break
+        self._levels[0][key] = (update, update_size(update))
+        self._level_of[key] = 0
+
+    def discard(self, key: Key) -> None:
+        """Stop sending what waits under ``key``."""
+        level = self._level_of.pop(key, None)
+        if level is not None:
+            del self._levels[level][key]
+            self._riding -= level >= self._told.pop(key, level + 1)
+
+    def told(self, key: Key, limit: int, *, new: bool = False) -> None:
+        """What waits under ``key``, if anything, its subject itself tells everybody: of ``limit`` sends few stay.
+
+        Args:
+            key: of the update.
+            limit: as of ``take``.
+            new: others may have come with the subject, whom it does not know of: one round of messages is for them.
+        """
+        level = self._level_of.get(key)
+        if level is None or key in self._told:
+            return
+        riding = max(0, limit - _RIDES)
+        target = max(level, riding - _PRESSING if new else riding)
+        self._put(key, self._levels[level].pop(key), target)
+        self._told[key] = riding
+        self._riding += target >= riding
+
+    def _put(self, key: Key, entry: tuple[Update, int], level: int) -> None:
+        while level >= len(self._levels):
+            self._levels.append(OrderedDict())
+        self._levels[level][key] = entry
+        self._level_of[key] = level
+
+    def take(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
+        """Return what goes into one message; an update taken ``limit`` times is forgotten.
+
+        An update that does not fit is passed over for smaller ones and waits for a message with more room; one
+        that is larger than ``max_bytes`` goes alone.
+        """
+        taken: list[Update] = []
+        moves: list[tuple[int, Key]] = []
+        room = max_bytes
+        passed_over = 0
+        for depth, level in enumerate(self._levels):
+            for key, (update, size) in level.items():
+                if size > room and taken:
+                    passed_over += 1
+                    if passed_over > _PASSED_OVER:
+                        break
+                    continue
+                taken.append(update)
+                moves.append((depth, key))
+                room -= size
+                if len(taken) >= max_updates or room < 32:
+                    break
+            if len(taken) >= max_updates or room < 32 or passed_over > _PASSED_OVER:
+                break
+        for depth, key in moves:
+            if depth + 1 >= limit:
+                self.discard(key)
+                continue
+            self._put(key, self._levels[depth].pop(key), depth + 1)
+            self._riding += self._told.get(key) == depth + 1
+        return taken

@@ -1,0 +1,200 @@
+"""What a node says about itself, signed by itself, and the rule by which two such statements merge.
+
+Rules of this file:
+
+- A record is written and signed only by its subject; everybody else passes it on unchanged.
+- Each change raises the incarnation.  ``precedes`` is a total order, and merging keeps the greater: therefore any
+  order and any repetition of the same records ends in the same view.
+- Nothing here knows cryptography: the statement to be signed is built here, the signature is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, final
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId, is_name
+from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
+
+MAX_RECORD: Final = 16 * 1024
+"""Bytes of one encoded record.  A record with eight clusters, each with its certificate chain, is about 5 KiB."""
+
+MAX_ADDRESSES: Final = 16
+MAX_ADDRESS: Final = 256
+MAX_CLUSTERS: Final = 64
+MAX_PROOF: Final = 4096
+MAX_SIGNATURE: Final = 128
+
+
+@final
+class MemberState(enum.IntEnum):
+    """How a node is seen.  At equal incarnation the greater value wins."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    DEAD = 2
+    LEFT = 3
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEntry:
+    """A cluster that a node serves.
+
+    ``proof`` is opaque here: the certificate and delegation that allow it; empty if the record's own proof does.
+    A draining member takes no new work.
+    """
+
+    name: str
+    proof: bytes = b""
+    draining: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """Everything others know about a node.
+
+    ``name`` is the cluster that the node speaks for and ``proof`` the chain that says so, with the key that
+    ``signature`` was made by.  ``interest_version`` grows with each change of the node's subscriptions.
+    """
+
+    node: NodeId
+    incarnation: int = 1
+    name: str
+    proof: bytes = b""
+    site: str = ""
+    addresses: tuple[str, ...] = ()
+    clusters: tuple[ClusterEntry, ...] = ()
+    interest_version: int = 0
+    leaving: bool = False
+    signature: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire, rounded up."""
+        return (
+            64
+            + len(self.name)
+            + len(self.proof)
+            + len(self.site)
+            + len(self.signature)
+            + sum(len(address) + 3 for address in self.addresses)
+            + sum(len(entry.name) + len(entry.proof) + 8 for entry in self.clusters)
+        )
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the form on the wire."""
+        return (
+            bytes.fromhex(self.node),
+            self.incarnation,
+            self.name,
+            self.proof,
+            self.site,
+            self.addresses,
+            tuple((entry.name, entry.proof, entry.draining) for entry in self.clusters),
+            self.interest_version,
+            self.leaving,
+            self.signature,
+        )
+
+    def statement(self) -> bytes:
+        """Return the bytes that the subject signs: every field but the signature, each with its length before it."""
+        parts: list[bytes] = [
+            bytes.fromhex(self.node),
+            b"%d" % self.incarnation,
+            self.name.encode(),
+            self.proof,
+            self.site.encode(),
+            b"%d" % len(self.addresses),
+            *(address.encode() for address in self.addresses),
+            b"%d" % len(self.clusters),
+        ]
+        for entry in self.clusters:
+            parts += (entry.name.encode(), entry.proof, b"1" if entry.draining else b"0")
+        parts += (b"%d" % self.interest_version, b"1" if self.leaving else b"0")
+        return statement_bytes(b"iris record 1", parts)
+
+
+def statement_bytes(purpose: bytes, parts: list[bytes]) -> bytes:
+    """Return ``parts`` in a form that nothing else can have: no two lists, and no two purposes, collide."""
+    return b"".join([purpose, b"\0", *(len(part).to_bytes(4, "big") + part for part in parts)])
+
+
+def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
+    """Tell whether ``heard`` replaces ``held``: a total order, so that everybody ends with the same record.
+
+    Two records of one incarnation with different content come from a subject that contradicts itself (two
+    processes with one id); the order of their bytes decides.
+    """
+    if heard.incarnation != held.incarnation:
+        return heard.incarnation > held.incarnation
+    if heard.leaving != held.leaving:
+        return heard.leaving
+    return heard.statement() > held.statement()
+
+
+def _name_untrusted(value: object, what: str) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        raise RemoteProtocolError(f"not a {what} name")
+    return value
+
+
+def _flag_untrusted(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise RemoteProtocolError("a flag is true or false")
+    return value
+
+
+def is_plain(url: str) -> bool:
+    """Tell whether an address, of whatever form, has printable ASCII characters without blanks only."""
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _address_untrusted(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ADDRESS or not is_plain(value):
+        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
+    return value
+
+
+def _entry_untrusted(value: object) -> ClusterEntry:
+    fields = tuple_untrusted(value, 3, "a cluster entry")
+    if len(fields) != 3:
+        raise RemoteProtocolError("a cluster entry has 3 fields")
+    return ClusterEntry(
+        name=_name_untrusted(fields[0], "cluster"),
+        proof=bytes_untrusted(fields[1], MAX_PROOF, "a proof"),
+        draining=_flag_untrusted(fields[2]),
+    )
+
+
+def record_from_tuple_untrusted(value: object) -> NodeRecord:
+    """Read a record that a peer sent or passed on.  Its signature is not checked here.
+
+    Raises:
+        RemoteProtocolError: wrong form, a name against the rules, or a limit exceeded.
+    """
+    fields = tuple_untrusted(value, 10, "a record")
+    if len(fields) != 10:
+        raise RemoteProtocolError("a record has 10 fields")
+    clusters = tuple(_entry_untrusted(entry) for entry in tuple_untrusted(fields[6], MAX_CLUSTERS, "the cluster list"))
+    if len({entry.name for entry in clusters}) != len(clusters):
+        raise RemoteProtocolError("a cluster is listed twice")
+    site = fields[4]
+    record = NodeRecord(
+        node=node_untrusted(fields[0]),
+        incarnation=counter_untrusted(fields[1]),
+        name=_name_untrusted(fields[2], "cluster"),
+        proof=bytes_untrusted(fields[3], MAX_PROOF, "a proof"),
+        site="" if site == "" else _name_untrusted(site, "site"),
+        addresses=tuple(_address_untrusted(a) for a in tuple_untrusted(fields[5], MAX_ADDRESSES, "the address list")),
+        clusters=clusters,
+        interest_version=counter_untrusted(fields[7]),
+        leaving=_flag_untrusted(fields[8]),
+        signature=bytes_untrusted(fields[9], MAX_SIGNATURE, "a signature"),
+    )
+    if record.size > MAX_RECORD:
+        raise RemoteProtocolError(f"a record is at most {MAX_RECORD} bytes")
+    return record

@@ -1,0 +1,399 @@
+"""Whose records are held: taking them in, passing them on, joining, and comparing views.
+
+Rules of this file:
+
+- A record is verified before it is used, and only if it is newer than what is held.
+- A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
+  other keys or of another cluster is refused.
+- Of one cluster's key only so many records are held, alive and gone together: whoever holds it can make up any number.
+- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and told to nobody.
+- What a joining node learns it does not pass on: everybody else knows it already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, final
+
+from iris.cluster.swim.anti_entropy import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
+from iris.cluster.swim.confirmations import Suspects
+from iris.cluster.swim.context import Ground, Synchronized
+from iris.cluster.swim.failure_detector import Prober
+from iris.cluster.swim.gossip import MAX_UPDATES, Accusation, Renewal
+from iris.cluster.swim.record_quota import RecordQuota
+from iris.cluster.swim.records import MemberState, NodeRecord, precedes
+from iris.cluster.swim.view import BUCKETS, Member
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import bytes_untrusted, tuple_untrusted
+
+_ASKED_AGAIN: Final = 0.5
+"""Seconds before the same record or state is asked for, or sent to the same node, once more."""
+
+_COMPARISONS: Final = 256
+"""Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
+nobody must not fetch all records again and again."""
+
+_PATIENCE: Final = 3
+"""Seconds for which a member has time to show newer papers than those that hold no more."""
+
+_STRANGERS: Final = 1024
+"""Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
+
+_SPARE: Final = 64
+"""Records that may be wanted in half a second beyond one of each live member: of those that came or left meanwhile."""
+
+
+@final
+class Census:
+    """The records of a realm, as one node holds them."""
+
+    def __init__(self, ground: Ground, prober: Prober, suspects: Suspects) -> None:
+        self._ground = ground
+        self._prober = prober
+        self._suspects = suspects
+        self._quota = RecordQuota(ground.config.records_per_cluster_key)
+        self._contacts: list[NodeId] = []
+        self._asked: dict[NodeId, float] = {}
+        self._served: dict[tuple[NodeId, int], float] = {}
+        self._given: dict[NodeId, int] = {}
+        """Records sent to each that wanted some, since it was last due to be answered."""
+        self._comparing: dict[NodeId, set[int]] = {}
+        self._retrying = False
+        config = ground.config
+        ground.timers.at(ground.now + ground.random.random() * config.synchronize_interval, self._synchronize_regularly)
+
+    # -- records --------------------------------------------------------------------------------------------
+
+    def is_old(self, node: object, incarnation: object, signature: object) -> bool:
+        """Tell of a record, by three fields as they came, that ``hear`` would do nothing with it."""
+        if type(node) is not bytes or type(incarnation) is not int:
+            return False
+        member = self._ground.view.find(NodeId(node.hex()))
+        if member is None or not member.live:
+            return False
+        held = member.record
+        return incarnation < held.incarnation or (incarnation == held.incarnation and signature == held.signature)
+
+    def hear(self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False) -> None:
+        """Take in a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
+        ground = self._ground
+        if record.node == ground.own.node:
+            self._hear_own(record, sender)
+            return
+        member = ground.view.find(record.node)
+        if member is None:
+            self._meet(record, sender, pass_on=not (state and self._contacts))
+            return
+        held = member.record
+        if record.incarnation <= held.incarnation and (
+            record.incarnation < held.incarnation or record.signature == held.signature or not precedes(held, record)
+        ):
+            if state and member.state is MemberState.DEAD:
+                self._accuse(member, sender)
+            return
+        if not self._believed(record, member):
+            self._disbelieve(record, sender)
+            return
+        self._renew(member, record, renewal)
+
+    def told_by(self, sender: NodeId, updates: object, *, new: bool) -> None:
+        """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
+
+        Not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
+        """
+        member = self._ground.view.find(sender)
+        listed = tuple_untrusted(updates, MAX_UPDATES, "a list of updates")
+        if member is None or len(listed) != 1:
+            return
+        fields = tuple_untrusted(listed[0], MAX_UPDATES, "an update")
+        if fields[:3] == (0, bytes.fromhex(sender), member.record.incarnation):
+            self._ground.told(sender, new=new)
+
+    def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
+        """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
+        ground = self._ground
+        member = ground.view.find(renewal.node)
+        if renewal.node == ground.own.node:
+            record = renewal.applied_to(ground.own)
+        elif member is None:
+            self.want(renewal.node, sender)
+            return
+        else:
+            if renewal.incarnation <= member.record.incarnation:
+                return
+            record = renewal.applied_to(member.record)
+            if not self._believed(record, member):
+                self.want(renewal.node, sender)
+                return
+            self._renew(member, record, renewal)
+            return
+        self.hear(record, sender, state=state)
+
+    def _believed(self, record: NodeRecord, member: Member | None) -> bool:
+        trust = self._ground.trust
+        if not trust.verify(record, record.statement(), record.signature):
+            return False
+        return member is None or record.proof == member.record.proof or trust.continues(member.record, record)
+
+    def _disbelieve(self, record: NodeRecord, sender: NodeId) -> None:
+        holds = self._ground.trust.holds(record)
+        reason = "its subject did not sign" if holds else "rests on papers that do not hold"
+        self._ground.reject(sender, f"a record that {reason}")
+
+    def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:
+        ground = self._ground
+        if record.incarnation < ground.own.incarnation or record.signature == ground.own.signature:
+            return
+        if ground.trust.verify(ground.own, record.statement(), record.signature):
+            ground.reject(sender, "another process uses this node's id and key")
+        else:
+            ground.reject(sender, "a record of this node that it did not sign")
+
+    def _meet(self, record: NodeRecord, sender: NodeId, *, pass_on: bool) -> None:
+        ground = self._ground
+        if len(ground.view.live) >= ground.config.member_limit:
+            ground.reject(sender, "more members than member_limit")
+            return
+        key = ground.trust.issuer(record)
+        in_place_of: NodeId | None = None
+        if self._quota.is_full(key):  # before anything is verified, which takes ten times as long
+            in_place_of = self._of_least_use(key, linked=record.node == sender)
+            if in_place_of is None:
+                ground.reject(sender, "more records of one cluster's key than records_per_cluster_key")
+                return
+        if not self._believed(record, None):
+            self._disbelieve(record, sender)
+            return
+        if in_place_of is not None:
+            self._forget(in_place_of)
+        member = ground.view.add(record, ground.now)
+        self._quota.add(record.node, key)
+        if pass_on:
+            ground.spread(record)
+        if record.leaving:
+            # Remembered only so that an older record, still on its way, does not bring it in.
+            ground.view.bury(member, MemberState.LEFT, ground.now)
+            return
+        self._prober.joined(record.node)
+        ground.changed(member)
+
+    def _of_least_use(self, key: bytes, *, linked: bool) -> NodeId | None:
+        """Return whose record may go for another one of the same key; ``linked``: for that of a linked node."""
+        ground = self._ground
+        gone = self._quota.first(key, ground.view.gone.__contains__)
+        if gone is not None or not linked:
+            return gone
+        return self._quota.first(key, lambda node: not ground.is_linked(node))
+
+    def _forget(self, node: NodeId) -> None:
+        """Hold a node's record no more, and if it is live, report it gone."""
+        ground = self._ground
+        member = ground.view.find(node)
+        assert member is not None
+        if member.live:
+            self._suspects.drop(member)
+            ground.view.bury(member, MemberState.DEAD, ground.now)
+            self._prober.gone(node)
+            ground.changed(member, "expelled")
+        ground.dissemination.discard(("record", node))
+        self._quota.discard(node)
+        ground.view.forget(node)
+
+    def _renew(self, member: Member, record: NodeRecord, renewal: Renewal | None) -> None:
+        ground = self._ground
+        node = record.node
+        newer = record.incarnation > member.record.incarnation
+        if record.leaving:
+            self._suspects.clear(member)
+            member.record = record
+            if member.state is not MemberState.LEFT:
+                ground.view.bury(member, MemberState.LEFT, ground.now)
+                self._prober.gone(node)
+        else:
+            was_gone = not member.live
+            if not newer and was_gone:
+                # The same incarnation with other words does not raise the dead.
+                return
+            if newer:
+                self._suspects.clear(member)
+            ground.view.renew(member, record)
+            if newer:
+                member.state = MemberState.ALIVE
+                member.since = ground.now
+            if was_gone:
+                member.met = ground.now
+                self._prober.joined(node)
+            self._prober.renewed(member)
+        ground.spread_record(record, renewal)
+        ground.changed(member)
+
+    def _accuse(self, member: Member, to: NodeId) -> None:
+        accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
+        self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
+
+    def recheck(self, vouched: Callable[[NodeId], bool], patience: int = _PATIENCE) -> None:
+        """Forget whose papers do not hold any more.
+
+        Who is linked by papers that do hold (``vouched``) has newer ones than its record here: it is asked for that
+        first, once a second and ``patience`` times.
+        """
+        ground = self._ground
+        view = ground.view
+        held = [*view.live, *view.gone]
+        late = False
+        for node in held:
+            member = view.find(node)
+            if member is None or ground.trust.holds(member.record):
+                continue
+            if member.live and patience and vouched(node):
+                self.want(node, node)
+                late = True
+                continue
+            self._forget(node)
+        if late:
+            ground.timers.at(ground.now + 1.0, lambda: self.recheck(vouched, patience - 1))
+
+    def want(self, node: NodeId, sender: NodeId) -> None:
+        """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""
+        ground = self._ground
+        if ground.now < self._asked.get(node, -math.inf) + _ASKED_AGAIN:
+            return
+        if len(self._asked) >= _STRANGERS:
+            self._asked.clear()
+        self._asked[node] = ground.now
+        ground.send(sender, kinds.WANTED, bytes.fromhex(node))
+
+    def wanted(self, nodes: list[NodeId], sender: NodeId) -> None:
+        """Send the records that a peer asks for; in half a second no more than there are."""
+        ground = self._ground
+        if self._may_ask(sender, kinds.WANTED):
+            self._given[sender] = 0
+        asked = list(dict.fromkeys(nodes))
+        given = asked[: max(0, ground.view.size + _SPARE - self._given[sender])]
+        self._given[sender] += len(given)
+        if len(given) < len(asked):
+            ground.reject(sender, "records wanted again and again")
+        self._send_state([record for node in given if (record := self._record(node)) is not None], sender)
+
+    def _record(self, node: NodeId) -> NodeRecord | None:
+        ground = self._ground
+        if node == ground.own.node:
+            return ground.own
+        member = ground.view.find(node)
+        return member.record if member is not None and member.state is not MemberState.DEAD else None
+
+    def _send_state(self, records: list[NodeRecord], to: NodeId, *, last: bool = False) -> None:
+        ground = self._ground
+        parts = list(portions(records, ground.config.state_bytes))
+        for number, part in enumerate(parts, 1):
+            ground.send_updates(to, kinds.STATE, last and number == len(parts), updates=part)
+
+    # -- joining --------------------------------------------------------------------------------------------
+
+    def join(self, contact: NodeId) -> None:
+        """Ask this node, like those named before, for everybody's records, until one of them has sent them all."""
+        if contact not in self._contacts:
+            self._contacts.append(contact)
+        self._ask_to_join(contact)
+        self._retry_later()
+
+    def _ask_to_join(self, node: NodeId) -> None:
+        self._ground.send(node, kinds.JOIN, self._ground.own.as_tuple(), size=self._ground.own.size)
+
+    def _retry_later(self) -> None:
+        if self._contacts and not self._retrying:
+            self._retrying = True
+            self._ground.timers.at(self._ground.now + 1.0, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        if self._contacts:
+            contact = self._contacts.pop(0)
+            self._contacts.append(contact)
+            self._ask_to_join(contact)
+            self._retry_later()
+
+    def joining(self, record: NodeRecord, sender: NodeId) -> None:
+        """A node asks for everybody's records and brings its own."""
+        ground = self._ground
+        if record.node != sender:
+            ground.reject(sender, "it joins in another node's name")
+            return
+        self.hear(record, sender)
+        if not self._may_ask(sender, kinds.JOIN):
+            return
+        records = [ground.own]
+        records.extend(record for record in ground.view.records() if record.node != sender)
+        self._send_state(records, sender, last=True)
+
+    def _may_ask(self, sender: NodeId, kind: int) -> bool:
+        """Tell whether a costly question of this kind is due; the same one a moment later is not answered."""
+        now = self._ground.now
+        if now < self._served.get((sender, kind), -math.inf) + _ASKED_AGAIN:
+            return False
+        if len(self._served) >= _STRANGERS:
+            self._served.clear()
+            self._given.clear()
+        self._served[sender, kind] = now
+        return True
+
+    def complete(self, sender: NodeId) -> None:
+        """A contact has sent all it had; now it is told what only this node knew."""
+        if sender in self._contacts:
+            self._contacts.clear()
+            self._ground.outbox.append(Synchronized(node=sender))
+            self.synchronize(sender)
+
+    # -- comparing ------------------------------------------------------------------------------------------
+
+    def _synchronize_regularly(self) -> None:
+        ground = self._ground
+        pause = ground.config.synchronize_interval * (0.75 + 0.5 * ground.random.random())
+        ground.timers.at(ground.now + pause, self._synchronize_regularly)
+        self._forget_left()
+        for node in ground.view.pick(ground.random, 1):
+            self.synchronize(node)
+
+    def _forget_left(self) -> None:
+        ground = self._ground
+        view = ground.view
+        left = ground.now - ground.config.dead_retention
+        for node in [m.record.node for m in view.gone_members() if m.state is MemberState.LEFT and m.since < left]:
+            self._forget(node)
+        while len(view.gone) > ground.config.gone_limit:
+            self._forget(next(iter(view.gone)))
+
+    def synchronize(self, node: NodeId) -> None:
+        """Compare views with ``node``."""
+        if len(self._comparing) >= _COMPARISONS:
+            del self._comparing[next(iter(self._comparing))]
+        self._comparing[node] = set(range(BUCKETS))
+        self._ground.send(node, kinds.SYNC, self._ground.view.hashes(), size=64 + 8 * BUCKETS)
+
+    def compare_hashes(self, hashes: object, sender: NodeId) -> None:
+        """A peer wants to compare.  Raises RemoteProtocolError."""
+        if not self._may_ask(sender, kinds.SYNC):
+            return
+        differing = differing_untrusted(self._ground.view, hashes)
+        for buckets, entries in digests(self._ground.view, differing):
+            self._ground.send(sender, kinds.DIGEST, buckets, entries, size=64 + len(buckets) + len(entries))
+
+    def compare_digest(self, buckets: object, entries: object, sender: NodeId) -> None:
+        """A peer has listed what it holds live.  Raises RemoteProtocolError."""
+        ground = self._ground
+        awaited = self._comparing.get(sender, set())
+        listed = set(bytes_untrusted(buckets, BUCKETS, "a list of buckets"))
+        if not (listed and listed <= awaited):
+            # Told to nobody: of two comparisons begun in one moment only the first is answered, perhaps twice.
+            ground.rejections["a digest that was not asked for"] += 1
+            return
+        found = compared_untrusted(ground.view, buckets, entries)
+        awaited -= listed
+        for packed in pack_nodes(found.wanted):
+            ground.send(sender, kinds.WANTED, packed, size=64 + len(packed))
+        self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)
+        accusations = [Accusation(node=node, incarnation=incarnation) for node, incarnation in found.contradicted]
+        for part in portions(accusations, ground.config.state_bytes):
+            ground.send_updates(sender, kinds.GOSSIP, updates=part)

@@ -1,0 +1,427 @@
+"""Membership of one site: SWIM with Lifeguard's suspicion, as a machine without clock, network or threads.
+
+Sources: Das, Gupta, Motivala, "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership Protocol"
+(2002); Dadgar, Phillips, Currey, "Lifeguard: Local Health Awareness for More Accurate Failure Detection" (2017).
+What is our own: broken links as evidence of their own kind, signed witnesses instead of believed verdicts, routes
+that close before suspicion, and stalls of this very process noticed and absorbed.
+
+The shell feeds it with ``receive``, ``expire`` at ``deadline``, ``refused`` and ``doubt``, and performs the effects
+in their order.  The mechanisms are in files of their own; this one holds the entries and the dispatch.
+
+A steady realm costs four messages per second and member (a probe and an answer sent, at two probes per second),
+whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Final, final
+
+from iris.cluster.swim.anti_entropy import nodes_untrusted
+from iris.cluster.swim.confirmations import Suspects
+from iris.cluster.swim.context import Effect, Ground, Trust
+from iris.cluster.swim.failure_detector import Prober, Verdict
+from iris.cluster.swim.gossip import Accusation, Claim, Renewal, updates_untrusted
+from iris.cluster.swim.local_member import Own, signed
+from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, record_from_tuple_untrusted
+from iris.cluster.swim.state import Census
+from iris.cluster.swim.view import View
+from iris.kernel.config import Config
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import counter_untrusted, node_untrusted
+
+KINDS: Final = MappingProxyType(
+    {
+        kinds.PROBE: 4,
+        kinds.PROBE_ANSWER: 3,
+        kinds.PROBE_REQUEST: 3,
+        kinds.PROBE_REPORT: 3,
+        kinds.GOSSIP: 1,
+        kinds.SYNC: 1,
+        kinds.DIGEST: 2,
+        kinds.WANTED: 1,
+        kinds.STATE: 2,
+        kinds.JOIN: 1,
+    }
+)
+"""The kinds of messages that ``Swim.receive`` takes, each with the number of fields after the kind."""
+
+
+_LATER: Final = 25.0
+"""Gossip waits for so many times the lateness of this node.  A message costs a process that has to be woken up for it
+0.6 ms at either end, whatever is in it: 65 processes that were at work on nothing else but the news of each other's
+coming, 9 messages a second from each, took more than one core."""
+
+_PUNCTUAL: Final = 0.005
+"""So many seconds of it do not count: that much is usual also where processors idle."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwimStatistics:
+    """A moment of the membership machine."""
+
+    alive: int
+    suspect: int
+    dead: int
+    left: int
+    incarnation: int
+    health: int
+    """0 well, 8 worst: how much this node distrusts its own timing."""
+    updates_waiting: int
+    updates_dropped: int
+    probes: int
+    deaths: int
+    refuted: int
+    """Suspicions of others that ended well."""
+    refutations: int
+    """How often this node had to contradict its own suspicion."""
+    stalls: int
+    sent: dict[int, int]
+    """Messages by kind."""
+    rejected: dict[str, int]
+    """What was refused from peers, by reason."""
+
+
+@final
+class Swim:
+    """The members of a site, as one node sees them.
+
+    Args:
+        record: what this node says of itself; it is signed here.
+        trust: signs this node's statements, verifies those of others.
+        config: timings and limits.
+        random: for the choice of members; the same seed and input give the same effects.
+        now: present time in seconds, of a clock that does not go back.
+        view: makes the view from this node's record.
+    """
+
+    def __init__(
+        self,
+        *,
+        record: NodeRecord,
+        trust: Trust,
+        config: Config,
+        random: Random,
+        now: float,
+        view: Callable[[NodeRecord], View] = View,
+    ) -> None:
+        self._ground = Ground(view(signed(record, trust)), trust, config, random, now)
+        self._own = Own(self._ground)
+        self._suspects = Suspects(self._ground, self._own)
+        self._prober = Prober(self._ground, self._own, self._suspects)
+        self._census = Census(self._ground, self._prober, self._suspects)
+        self._gossip_from = now
+        self._gossip_armed = False
+        self._stalls = 0
+
+    def __repr__(self) -> str:
+        return f"<Swim {self._ground.own.node[:8]} {self._ground.view!r}>"
+
+    # -- what the shell asks --------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When ``expire`` is to be called."""
+        return self._ground.timers.deadline
+
+    @property
+    def own(self) -> NodeRecord:
+        """This node's own record, as others will know it."""
+        return self._ground.own
+
+    @property
+    def queue_delay(self) -> float:
+        """Seconds that work waits for a handler here; told to whoever probes.  The shell keeps it up to date."""
+        return self._prober.queue_delay
+
+    @queue_delay.setter
+    def queue_delay(self, seconds: float) -> None:
+        self._prober.queue_delay = max(0.0, seconds)
+
+    @property
+    def lateness(self) -> float:
+        """By how many seconds this node did lately what was due too late: it, or its machine, has too much to do."""
+        return self._ground.health.lateness
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that is worth messages of its own has been sent often enough; worth a short wait when closing."""
+        return not self._ground.dissemination.pressing
+
+    def record(self, node: NodeId) -> NodeRecord | None:
+        """Return the record of a node, dead or alive; None if it is unknown."""
+        if node == self._ground.own.node:
+            return self._ground.own
+        member = self._ground.view.find(node)
+        return None if member is None else member.record
+
+    def state(self, node: NodeId) -> MemberState | None:
+        """Return how a node is seen; None if it is unknown."""
+        if node == self._ground.own.node:
+            return MemberState.LEFT if self._ground.own.leaving else MemberState.ALIVE
+        member = self._ground.view.find(node)
+        return None if member is None else member.state
+
+    def members(self) -> list[NodeRecord]:
+        """Return the records of the live members, without this node."""
+        return list(self._ground.view.records())
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """How much of what peers told was refused, by reason."""
+        return self._ground.rejections
+
+    def statistics(self) -> SwimStatistics:
+        """Return the counters."""
+        ground = self._ground
+        gone = Counter(member.state for member in ground.view.gone_members())
+        return SwimStatistics(
+            alive=len(ground.view.live) - len(self._suspects),
+            suspect=len(self._suspects),
+            dead=gone[MemberState.DEAD],
+            left=gone[MemberState.LEFT],
+            incarnation=ground.own.incarnation,
+            health=ground.health.score,
+            updates_waiting=len(ground.dissemination),
+            updates_dropped=ground.dissemination.dropped,
+            probes=ground.sent[kinds.PROBE],
+            deaths=self._suspects.deaths,
+            refuted=self._suspects.refuted,
+            refutations=self._own.refutations,
+            stalls=self._stalls,
+            sent=dict(ground.sent),
+            rejected=dict(ground.rejections),
+        )
+
+    # -- what the shell tells -------------------------------------------------------------------------------
+
+    def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
+        """Ask from now on whether there is a link to a node, and whether it is being linked for the first time.
+
+        Who is not linked is passed over by gossip; who is being linked for the first time cannot be found silent.
+        """
+        self._ground.is_linked, self._ground.is_new = is_linked, is_new
+
+    def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
+        """Ask these nodes for everybody's records; ``Synchronized`` tells when they are here.
+
+        Node ids are enough, as a handshake yields them.  Of several contacts the first to answer ends the asking;
+        until then they are asked again in turn, one each second.
+        """
+        self._advance(now)
+        for contact in contacts:
+            if contact != self._ground.own.node:
+                self._census.join(contact)
+        return self._flush()
+
+    def update_self(
+        self,
+        now: float,
+        *,
+        addresses: Iterable[str] | None = None,
+        site: str | None = None,
+        clusters: Iterable[ClusterEntry] | None = None,
+        interest_version: int | None = None,
+        proof: bytes | None = None,
+    ) -> list[Effect]:
+        """Tell everybody what has changed about this node; None leaves a field as it is.
+
+        Raises:
+            ConfigError: the record would exceed its limits; nothing has changed.
+        """
+        self._advance(now)
+        self._own.change(
+            addresses=addresses, site=site, clusters=clusters, interest_version=interest_version, proof=proof
+        )
+        return self._flush()
+
+    def leave(self, now: float) -> list[Effect]:
+        """Tell everybody that this node leaves.  A dozen are told at once; wait for ``settled`` to tell the rest."""
+        self._advance(now)
+        if not self._ground.own.leaving:
+            self._own.leave()
+        return self._flush()
+
+    def broken(self, node: NodeId, now: float) -> list[Effect]:
+        """The link to ``node`` broke, and neither side meant it to.
+
+        Its route closes at once, until an answer to a probe shows that the way is there again.
+        """
+        self._advance(now)
+        self._prober.broken(node)
+        return self._flush()
+
+    def refused(self, node: NodeId, now: float) -> list[Effect]:
+        """Connecting to ``node`` was refused: nobody listens there.
+
+        Its route closes at once.  If a probe sent now is not answered within 50 ms this node becomes a witness.
+        """
+        self._advance(now)
+        self._prober.refused(node)
+        return self._flush()
+
+    def doubt(self, node: NodeId, now: float) -> list[Effect]:
+        """Something sent to ``node`` is overdue and nothing has been heard from it for ``probe_timeout``.
+
+        It is probed at once; if it does not answer, its route closes two ``probe_timeout`` later, that is 750 ms
+        after the first silence with the defaults.  Asking again while a probe is under way does nothing.
+        """
+        self._advance(now)
+        member = self._ground.view.find(node)
+        if member is not None and member.live:
+            self._prober.doubt(member)
+        return self._flush()
+
+    def recheck(self, now: float, vouched: Callable[[NodeId], bool] = lambda _: False) -> list[Effect]:
+        """Look again at the papers of everybody held: somebody was revoked.
+
+        ``vouched`` tells whether a node is linked by papers that hold, whatever its record shows.
+        """
+        self._advance(now)
+        self._census.recheck(vouched)
+        return self._flush()
+
+    def expire(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
+        self._advance(now)
+        while (action := self._ground.timers.pop(self._ground.now)) is not None:
+            if not self._ground.own.leaving or action == self._gossip_due:
+                action()
+        return self._flush()
+
+    def receive(self, message: tuple[object, ...], sender: NodeId, now: float) -> list[Effect]:
+        """Take a message of one of ``KINDS`` from an authenticated sender.
+
+        Whatever is wrong with it is counted and reported as ``Rejected``; nothing is raised.
+        """
+        self._advance(now)
+        try:
+            self._dispatch_untrusted(message, sender)
+        except RemoteProtocolError as error:
+            self._ground.reject(sender, str(error))
+        self._notice(sender)
+        return self._flush()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        ground = self._ground
+        now = max(now, ground.now)
+        late = now - ground.timers.deadline
+        if late > ground.config.probe_timeout:
+            # This process was not run when it should have been.  What seems overdue may lie unread in its queues:
+            # leave the time to read it, and give nobody the blame.
+            late += ground.config.probe_timeout
+            self._stalls += 1
+            ground.timers.postpone(late)
+            self._prober.postpone(late)
+            self._suspects.postpone(late)
+            ground.health.stalled()
+        ground.now = now
+
+    def _flush(self) -> list[Effect]:
+        ground = self._ground
+        if ground.dissemination.pressing and ground.view.live:
+            if ground.now >= self._gossip_from:
+                self._gossip()
+            if ground.dissemination.pressing and not self._gossip_armed:
+                self._gossip_armed = True
+                ground.timers.at(self._gossip_from, self._gossip_due)
+        effects = ground.outbox
+        ground.outbox = []
+        return effects
+
+    def _gossip_due(self) -> None:
+        self._gossip_armed = False
+
+    def _gossip(self) -> None:
+        ground = self._ground
+        # A node that is starved gossips less often, with more in each message.  Else claims that the slow are dead, and
+        # what these answer, keep the processors busy that all of them wait for.
+        health = ground.health
+        late = _LATER * max(0.0, health.lateness - _PUNCTUAL)
+        self._gossip_from = ground.now + ground.config.gossip_interval * health.factor + late
+        for node in ground.view.pick(ground.random, ground.config.gossip_fanout):
+            if not ground.is_linked(node):
+                continue
+            updates = ground.take_gossip()
+            if not updates:
+                return
+            ground.send_updates(node, kinds.GOSSIP, updates=updates)
+
+    def _notice(self, sender: NodeId) -> None:
+        ground = self._ground
+        member = ground.view.find(sender)
+        if member is None:
+            if sender != ground.own.node:
+                self._census.want(sender, sender)
+            return
+        self._prober.heard(sender)
+        if member.state in (MemberState.SUSPECT, MemberState.DEAD):
+            self._prober.nudge(member)
+
+    def _apply_untrusted(self, updates: object, sender: NodeId, *, state: bool = False) -> None:
+        for update in updates_untrusted(updates, self._census.is_old):
+            match update:
+                case NodeRecord():
+                    self._census.hear(update, sender, state=state)
+                case Renewal():
+                    self._census.hear_renewal(update, sender, state=state)
+                case Claim():
+                    self._suspects.hear(update, sender)
+                case Accusation():
+                    self._suspects.hear_accusation(update)
+
+    def _dispatch_untrusted(self, message: tuple[object, ...], sender: NodeId) -> None:
+        match message:
+            case (kinds.PROBE, sequence, state, incarnation, updates):
+                self._apply_untrusted(updates, sender)
+                self._probed_untrusted(sequence, state, incarnation, sender)
+            case (kinds.PROBE_ANSWER, sequence, delay, updates):
+                self._apply_untrusted(updates, sender)
+                self._prober.answered(counter_untrusted(sequence), counter_untrusted(delay) / 1e6, sender)
+            case (kinds.PROBE_REQUEST, sequence, target, updates):
+                self._apply_untrusted(updates, sender)
+                self._prober.requested(counter_untrusted(sequence), node_untrusted(target), sender)
+            case (kinds.PROBE_REPORT, sequence, verdict, updates):
+                self._apply_untrusted(updates, sender)
+                if verdict not in (0, 1, 2):
+                    raise RemoteProtocolError("a verdict is 0, 1 or 2")
+                self._prober.reported(counter_untrusted(sequence), Verdict(verdict), sender)
+            case (kinds.GOSSIP, updates):
+                self._apply_untrusted(updates, sender)
+            case (kinds.SYNC, hashes):
+                self._census.compare_hashes(hashes, sender)
+            case (kinds.DIGEST, buckets, entries):
+                self._census.compare_digest(buckets, entries, sender)
+            case (kinds.WANTED, nodes):
+                self._census.wanted(nodes_untrusted(nodes), sender)
+            case (kinds.STATE, last, updates):
+                before = self.state(sender)
+                self._apply_untrusted(updates, sender, state=True)
+                if before in (None, MemberState.ALIVE):  # else what it says of itself may be a refutation
+                    self._census.told_by(sender, updates, new=before is None)
+                if last is True:
+                    self._census.complete(sender)
+            case (kinds.JOIN, record):
+                self._census.joining(record_from_tuple_untrusted(record), sender)
+            case _:
+                raise RemoteProtocolError("no message of membership has this form")
+
+    def _probed_untrusted(self, sequence: object, state: object, incarnation: object, sender: NodeId) -> None:
+        if state not in (0, 1, 2):
+            raise RemoteProtocolError("a prober sees the receiver alive, suspect or dead")
+        news = self._prober.asked(
+            counter_untrusted(sequence), MemberState(state), counter_untrusted(incarnation), sender
+        )
+        if news:
+            # Held dead by somebody who is plainly there: a partition has ended, and views have drifted apart.
+            self._census.synchronize(sender)

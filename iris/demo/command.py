@@ -1,0 +1,68 @@
+"""``iris demo``: an airport on real data."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from iris.cli.connection import run_until_done
+from iris.cli.terminal import write_object
+from iris.demo.data import FLIGHTS, airline_names, check_installed
+from iris.demo.processes import ProcessFailed
+
+
+@click.command()
+@click.option(
+    "--rows",
+    type=click.IntRange(1, FLIGHTS),
+    default=FLIGHTS,
+    metavar="N",
+    help=f"Only the first N flights of {FLIGHTS:,}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def demo(rows: int, as_json: bool) -> int:
+    """See every pattern at work: an airport with the flights of New York City in 2013.
+
+    A dozen processes of a realm of their own ask, broadcast, survey, publish and fill an archive; one of them is
+    killed; Spark counts. At the end its numbers stand beside those of pandas. The exit status is 1 if anything differs.
+    """
+    check_installed()
+    from rich.console import Console
+
+    from iris.demo.airport import run_airport
+    from iris.demo.checks import check_outcome
+    from iris.demo.display import as_fields, open_console, open_stages, print_report
+
+    async def run() -> int:
+        with open_stages(Console(stderr=True)) as stages:
+            outcome = await run_airport(rows, stages)
+        checks = check_outcome(outcome)
+        names = airline_names()
+        if as_json:
+            write_object(as_fields(outcome, checks, names))
+        else:
+            print_report(open_console(), outcome, checks, names)
+        return 0 if all(check.ok for check in checks) else 1
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A closed terminal ends the demo in order, too: its processes lead sessions of their own and would go on.
+        signal.signal(signal.SIGHUP, _terminate)
+    try:
+        return run_until_done(run)
+    except* ProcessFailed as failures:
+        _show_logs(failures)
+        raise
+
+
+def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - as signal passes it
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _show_logs(failures: BaseExceptionGroup[ProcessFailed]) -> None:
+    """Print what the failed processes wrote last: the line that the command ends with says only which they are."""
+    for failure in failures.exceptions:
+        if isinstance(failure, BaseExceptionGroup):
+            _show_logs(failure)
+        elif failure.tail:
+            click.echo(failure.tail, err=True)

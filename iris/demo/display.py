@@ -1,0 +1,206 @@
+"""The end of the demo: the tables for people and the JSON object for scripts.
+
+The stages of the demo as a person sees them: a progress bar for each, or a line where nobody looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from iris.demo.checks import Check, Outcome
+
+_OK = "[green]✓[/]"
+_WRONG = "[red]✗[/]"
+
+_WIDTH = 110
+"""Columns where nobody looks: in a file, lines are not broken at the 80 that a terminal is taken to have."""
+
+
+def open_console() -> Console:
+    """Return standard output."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON object of ``iris demo --json``.
+
+    Args:
+        outcome: what was found out.
+        checks: of ``check_outcome``.
+        names: of the carriers, by code.
+    """
+    return {
+        "ok": all(check.ok for check in checks),
+        "rows": outcome.rows,
+        "carriers": {
+            carrier: {
+                "name": names.get(carrier, carrier),
+                "spark": _fields(outcome.spark.get(carrier)),
+                "pandas": _fields(outcome.pandas.get(carrier)),
+            }
+            for carrier in sorted(outcome.spark.keys() | outcome.pandas.keys())
+        },
+        "counters": {pattern: counters.as_fields() for pattern, counters in outcome.counters.items()},
+        "checks": [dataclasses.asdict(check) for check in checks],
+        "killed": outcome.killed,
+        "seconds": {title: round(seconds, 3) for title, seconds in outcome.seconds.items()},
+        "total_seconds": round(outcome.total_seconds, 3),
+        "peak_memory_bytes": outcome.peak_memory or None,
+    }
+
+
+def _fields(figures: Any) -> dict[str, Any] | None:
+    return None if figures is None else dataclasses.asdict(figures)
+
+
+def print_report(console: Console, outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> None:
+    """Print the tables; the arguments are those of ``as_fields``."""
+    console.print(_carriers(outcome, names))
+    console.print(_counters(outcome))
+    console.print(_checks(checks))
+    memory = f", at most {outcome.peak_memory / 2**30:.2f} GiB in memory" if outcome.peak_memory else ""
+    console.print(f"{outcome.rows:,} flights in {outcome.total_seconds:.1f} s{memory}.", highlight=False)
+
+
+def _carriers(outcome: Outcome, names: Mapping[str, str]) -> Table:
+    table = Table(title="Flights and mean arrival delay (min), by Spark from the stream and by pandas from the file")
+    table.add_column("carrier")
+    for heading in ("flights\nSpark", "flights\npandas", "delay\nSpark", "delay\npandas"):
+        table.add_column(heading, justify="right")
+    table.add_column("equal")
+    for carrier in sorted(outcome.spark.keys() | outcome.pandas.keys()):
+        spark, pandas = outcome.spark.get(carrier), outcome.pandas.get(carrier)
+        table.add_row(
+            names.get(carrier, carrier),
+            *(f"{figures.flights:,}" if figures else "-" for figures in (spark, pandas)),
+            *(_delay(figures.mean_delay if figures else None) for figures in (spark, pandas)),
+            _OK if spark == pandas else _WRONG,
+        )
+    return table
+
+
+def _delay(minutes: float | None) -> str:
+    return "-" if minutes is None else f"{minutes:+.4f}"
+
+
+def _counters(outcome: Outcome) -> Table:
+    table = Table(title="Messages: sent = answered + handed over + expired + refused + lost")
+    table.add_column("pattern")
+    for heading in ("sent", "answered", "handed over", "expired", "refused", "lost"):
+        table.add_column(heading, justify="right")
+    table.add_column("adds up")
+    for pattern, counters in outcome.counters.items():
+        numbers = (
+            counters.sent,
+            counters.answered,
+            counters.handed_over,
+            counters.expired,
+            counters.refused,
+            sum(counters.lost.values()),
+        )
+        table.add_row(pattern, *(f"{number:,}" for number in numbers), _OK if counters.add_up else _WRONG)
+    return table
+
+
+def _checks(checks: Sequence[Check]) -> Table:
+    table = Table(show_header=False, box=None)
+    for check in checks:
+        table.add_row(_OK if check.ok else _WRONG, check.name, check.found)
+    return table
+
+
+@final
+class Stage:
+    """One stage under way.  Made by ``Stages.stage``."""
+
+    def __init__(self, progress: Progress | None, bar: TaskID, total: int, unit: str) -> None:
+        self._progress = progress
+        self._bar = bar
+        self._total = total
+        self._unit = unit
+        self._done = 0
+
+    @property
+    def summary(self) -> str:
+        """How far it is, in words."""
+        if not self._unit:
+            return "done" if self._done == self._total else ""
+        if self._unit == "MB":
+            return f"{self._done / 1e6:,.1f} of {self._total / 1e6:,.1f} MB"
+        if self._done == self._total:
+            return f"{self._total:,} {self._unit}"
+        return f"{self._done:,} of {self._total:,} {self._unit}"
+
+    def reach(self, done: int) -> None:
+        """Show that ``done`` are done in all."""
+        self._done = min(done, self._total)
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=self._done, summary=self.summary)
+
+    def finish(self) -> None:
+        """Show that all is done."""
+        self.reach(self._total)
+
+
+@final
+class Stages:
+    """Shows stages, and remembers how long each took.  Made by ``open_stages``."""
+
+    def __init__(self, console: Console, progress: Progress | None) -> None:
+        self.seconds: Final[dict[str, float]] = {}
+        """By the title of the stage."""
+        self._console = console
+        self._progress = progress
+
+    @contextlib.contextmanager
+    def stage(self, title: str, *, total: int = 1, unit: str = "") -> Generator[Stage]:
+        """Show a stage for as long as the block runs; several may run at the same time.
+
+        Args:
+            title: what is done.
+            total: how much there is to do; in bytes if ``unit`` is MB.
+            unit: of what; nothing if it cannot be counted.
+        """
+        bar = TaskID(0)
+        if self._progress is not None:
+            bar = self._progress.add_task(title, total=total, summary="")
+        stage = Stage(self._progress, bar, total, unit)
+        start = time.monotonic()
+        yield stage
+        stage.finish()
+        self.seconds[title] = time.monotonic() - start
+        if self._progress is not None:
+            self._progress.stop_task(bar)
+        else:
+            self._console.print(f"{title}: {stage.summary} in {self.seconds[title]:.1f} s", highlight=False)
+
+
+@contextlib.contextmanager
+def open_stages(console: Console) -> Generator[Stages]:
+    """Open the place where stages are shown."""
+    if not console.is_terminal:
+        yield Stages(console, None)
+        return
+    columns = (
+        TextColumn("{task.description:<34}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[summary]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Stages(console, progress)

@@ -1,0 +1,291 @@
+"""What a gateway tells its neighbours of sites, as a machine.
+
+A neighbour is told of each origin by one route, the best that this gateway has, with itself put in front.  What was
+told is remembered, so a neighbour gets the difference and gets nothing twice.  It is told at half of the rate that it
+takes for a flood: what several others tell, each a little less than that, makes no flooder of who passes it on.
+
+Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
+site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
+``transit``s; to a gateway of another realm, all but what this realm lets that one reach; and what is beyond half of
+what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it,
+and of what each has told a second gateway of a site comes after the first ones of all.
+
+Who gets how much of what is not enough for all: each as much as the others, as far as he has use for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar, final
+
+from iris.cluster.directory import Flooded, SiteDirectory
+from iris.cluster.directory import Contents
+from iris.cluster.directory import IN_ONE_MESSAGE, MAX_HOPS, Export, Hop, Route
+from iris.cluster.directory import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATE_RATE, UPDATES
+from iris.federation.realm_names import outward_exports, outward_route
+from iris.kernel.names import NodeId, realm_of_site
+from iris.kernel.token_bucket import Tokens
+from iris.kernel.wire import Message
+
+G = TypeVar("G")
+T = TypeVar("T")
+
+
+def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weight: int) -> set[T]:
+    """Choose what fits into so many places and so much weight; a pure function.
+
+    Whose part is the smallest so far, in places or in weight, whichever is the greater part of all, is next (dominant
+    resource fairness, Ghodsi et al., NSDI 2011).  So whoever wants very much gets what others leave.
+
+    Args:
+        wanted: what each wants, with what it weighs; the first ones first.  Nothing is wanted twice.
+    """
+    chosen: set[T] = set()
+    queue = [(0.0, number, 0, 0, 0) for number in range(len(wanted))]
+    lists = list(wanted.values())
+    free = weight
+    while queue and len(chosen) < places:
+        _, number, at, count, used = heapq.heappop(queue)
+        if at == len(lists[number]):
+            continue
+        item, weighs = lists[number][at]
+        if weighs <= free:
+            chosen.add(item)
+            free -= weighs
+            count, used = count + 1, used + weighs
+        heapq.heappush(queue, (max(count / places, used / weight), number, at + 1, count, used))
+    return chosen
+
+
+_Told = dict[Hop, tuple[tuple[Hop, ...], int]]
+"""For each origin the path and the version that a neighbour was told; no path: that there is none."""
+
+_LOST: Final = (Hop("", NodeId("")),)
+"""The path of an origin of which it is not known what the neighbour has heard."""
+
+
+@final
+class Advertising:
+    """The telling side of a gateway.
+
+    Args:
+        directory: what is known of other sites.
+        transit: whether other sites may reach each other through this one.
+        realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
+        outward: returns something that a site exports as neighbours of a realm, by its fingerprint, are told it; None
+            if they may not know of it.
+        max_origins: gateways, this one among them, that each neighbour is told of.
+        max_weight: what all that they export may weigh.
+    """
+
+    def __init__(
+        self,
+        directory: SiteDirectory,
+        *,
+        transit: bool = True,
+        realm_id: str = "",
+        outward: Callable[[str, Export], Export | None] = lambda _, __: None,
+        max_origins: int = MAX_ORIGINS // 2,
+        max_weight: int = MAX_WEIGHT // 2,
+    ) -> None:
+        self.left_out = 0
+        """Gateways of other sites that neighbours are not told of, for there are too many or they export too much."""
+        self.cut = 0
+        """Entries of this site that are not exported, for there are too many."""
+        self.leaving = False
+        """Whether neighbours are told that nothing leads through this gateway any more."""
+        self._directory = directory
+        self._own = directory.own
+        self._transit = transit
+        self._realm_id = realm_id
+        self._outward = outward
+        self._max_origins = max_origins
+        self._max_weight = max_weight
+        self._chosen: set[Hop] | None = None
+        """Origins that neighbours may be told of; None: all, as nearly always."""
+        self._chosen_version = (-1, -1)
+        self.exported: Final = Contents(self._own)
+        """What this gateway exports of its own site."""
+        self._sites: dict[NodeId, str] = {}
+        self._questions: dict[NodeId, Tokens] = {}
+        self._pace: dict[NodeId, Tokens] = {}
+        self._behind: dict[NodeId, tuple[Hop, ...]] = {}
+        """What changed and is to be told when it is its turn, the longest waiting first."""
+        self._told: dict[NodeId, _Told] = {}
+
+    def add(self, neighbour: NodeId, site: str) -> None:
+        """Tell a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
+
+        Sites of another realm have its fingerprint before their name.
+        """
+        self._sites[neighbour] = site
+        self._told[neighbour] = {}
+
+    def remove(self, neighbour: NodeId) -> None:
+        """Tell it no more."""
+        self._sites.pop(neighbour, None)
+        self._questions.pop(neighbour, None)
+        self._pace.pop(neighbour, None)
+        self._behind.pop(neighbour, None)
+        self._told.pop(neighbour, None)
+
+    def answer_untrusted(self, neighbour: NodeId, origin: Hop, now: float) -> None:
+        """A neighbour asks for everything that an origin exports: it is told with what is told next.
+
+        Raises:
+            Flooded, a RemoteProtocolError: it has asked for more than anybody honest would.
+        """
+        contents = self.exported if origin == self._own else self._directory.contents(origin)
+        known = self._questions.get(neighbour)
+        if known is None:
+            known = self._questions[neighbour] = Tokens(UPDATES, UPDATE_RATE, now)
+        if not known.spend(now, 1 + (0 if contents is None else len(contents.entries) // IN_ONE_MESSAGE)):
+            raise Flooded(f"what it asks for takes more than {UPDATES} messages at once")
+        self.repeat(neighbour, origin)
+
+    def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
+        """What a neighbour was told may be lost: all of it, or the exports of one origin."""
+        told = self._told.get(neighbour)
+        if told is None:
+            return
+        if origin is None:
+            self._told[neighbour] = dict.fromkeys(told, (_LOST, 0))
+        elif origin in told:
+            told[origin] = (told[origin][0], 0)
+
+    @property
+    def neighbours(self) -> tuple[NodeId, ...]:
+        """Those that are told."""
+        return tuple(self._told)
+
+    def export(self, entries: Iterable[Export]) -> bool:
+        """Set what this gateway exports of its own site; tell whether that is a change.
+
+        Should it be too much, the nodes of the site share what there may be.
+        """
+        wanted = self._within_bounds(set(entries))
+        if wanted == self.exported.entries and self.exported.version:
+            return False
+        self.exported.replace(self.exported.version + 1, wanted)
+        return True
+
+    def _within_bounds(self, entries: set[Export]) -> set[Export]:
+        fitting = entries
+        if len(entries) > MAX_EXPORTS or sum(export.weight for export in entries) > self._max_weight:
+            by_node: dict[str, list[tuple[Export, int]]] = {}
+            for export in sorted(entries):
+                by_node.setdefault(export.node, []).append((export, export.weight))
+            fitting = fair_share(by_node, places=MAX_EXPORTS, weight=self._max_weight)
+        self.cut = len(entries) - len(fitting)
+        return fitting
+
+    def _choose(self) -> None:
+        """Choose the origins that neighbours may be told of; if these are others than before, all are looked at."""
+        version = (self._directory.version, self.exported.version)
+        if version == self._chosen_version:
+            return
+        self._chosen_version = version
+        weights = {origin: self._weight(origin) for origin in self._directory.origins()}
+        room = self._max_weight - self.exported.weight
+        chosen = None
+        if len(weights) >= self._max_origins or sum(weights.values()) > room:
+            learned: dict[NodeId, list[tuple[Hop, int]]] = {}
+            seen: Counter[str] = Counter()
+            ranked: list[tuple[int, Hop]] = []
+            for origin in sorted(weights):
+                ranked.append((seen[origin.site], origin))
+                seen[origin.site] += 1
+            for _, origin in sorted(ranked):  # no site without any before another has two
+                way = self._directory.best(origin)
+                assert way is not None, "what is believed can be reached"
+                learned.setdefault(way.neighbour, []).append((origin, weights[origin]))
+            chosen = fair_share(learned, places=self._max_origins - 1, weight=max(room, 1))
+        self.left_out = 0 if chosen is None else len(weights) - len(chosen)
+        if chosen != self._chosen:
+            self._chosen = chosen
+            for neighbour, told in self._told.items():
+                self._behind[neighbour] = tuple(dict.fromkeys((*self._behind.get(neighbour, ()), *told, *weights)))
+
+    def _weight(self, origin: Hop) -> int:
+        contents = self._directory.contents(origin)
+        return 0 if contents is None else contents.weight
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some neighbour is to be told more as time goes on."""
+        return bool(self._behind)
+
+    def messages(
+        self, neighbour: NodeId, origins: Iterable[Hop] | None = None, now: float | None = None
+    ) -> Iterator[Message]:
+        """Yield what a neighbour has to be told now, of some origins or of all; it counts as told.
+
+        With the time, only as much as may be told by then; what is left comes first the next time.
+        """
+        self._choose()
+        told = self._told[neighbour]
+        site = self._sites[neighbour]
+        realm = realm_of_site(site)
+        everything = {*self._directory.origins(), *told, self._own}
+        behind = [origin for origin in self._behind.pop(neighbour, ()) if origin in everything]
+        fresh = everything if origins is None else everything.intersection(origins)
+        order = (*behind, *sorted(fresh.difference(behind)))
+        for at, origin in enumerate(order):
+            news: list[Message] = []
+            path = self._path(origin, neighbour, site)
+            known_path, known_version = told.get(origin, ((), 0))
+            if path != known_path:
+                route = Route(origin, path)
+                news.append((outward_route(route, self._realm_id) if realm else route).message())
+            contents = self.exported if origin == self._own else self._directory.contents(origin)
+            if path:
+                assert contents is not None, "an origin with a route has contents"
+                for part in contents.since(known_version):
+                    if realm:
+                        part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
+                    news.append(part.message())
+            if now is not None and not self._may_tell(neighbour, len(news), now):
+                self._behind[neighbour] = order[at:]
+                return
+            known = told.pop(origin, None)
+            if news:
+                told[origin] = (_LOST, 0)  # should it not be sent in the middle of this
+            yield from news
+            if path and contents is not None:
+                told[origin] = (path, contents.version)
+            elif known is not None:
+                told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` has it told again
+        gone = [origin for origin, (path, _) in told.items() if not path]
+        for origin in gone[:-MAX_ORIGINS]:
+            del told[origin]
+
+    def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
+        pace = self._pace.get(neighbour)
+        if pace is None:
+            pace = self._pace[neighbour] = Tokens(UPDATES / 2, UPDATE_RATE / 2, now)
+        return pace.spend(now, min(messages, UPDATES / 2))
+
+    def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
+        """Return the path that a neighbour is told; empty for none."""
+        if self.leaving:
+            return ()
+        local = site == self._own.site
+        if origin == self._own:
+            return () if local else (self._own,)
+        if self._chosen is not None and origin not in self._chosen:
+            return ()
+        if not (local or self._transit) or not self._directory.is_accepted(origin):
+            return ()
+        way = self._directory.best(origin)
+        if way is None or way.neighbour == neighbour or len(way.path) >= MAX_HOPS:
+            return ()
+        if local and self._directory.is_local(way.neighbour):
+            return ()
+        if not local and any(hop.site == site for hop in way.path):
+            return ()
+        if realm_of_site(site) and any(realm_of_site(hop.site) for hop in way.path):
+            return ()  # realms do not reach each other through a third one
+        return (self._own, *way.path)

@@ -1,0 +1,83 @@
+"""Which frames a gateway carries between its own site and others, though it cannot read them: a machine.
+
+A session may begin if one of its two ends is exported to the other's site, whichever end begins it: after a failure
+either may.  Only first frames of handshakes are looked at.  All others are of no use to a node that has not begun a
+session or answered to one, and since they may take another way than the first one, no gateway could know of it.
+
+Each neighbour has a rate in bytes; what is beyond is dropped.  The sessions notice: a gap in their counters is a loss,
+and what depended on it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, final
+
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+
+NOT_EXPORTED: Final = "not exported"
+TOO_FAST: Final = "beyond the rate"
+
+_FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
+
+
+@final
+class Checkpoint:
+    """The frames that pass the border of a site.
+
+    Args:
+        is_exported: whether a node of this site serves or hears something that this gateway exports to another site.
+        is_offered: whether a node of another site does there, as far as this gateway imports it.
+        rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
+    """
+
+    def __init__(
+        self,
+        is_exported: Callable[[NodeId, str], bool],
+        is_offered: Callable[[str, NodeId], bool],
+        rate: float | None = None,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        """Frames that did not pass, by reason."""
+        self._is_exported = is_exported
+        self._is_offered = is_offered
+        self._rate = rate
+        self._buckets: dict[NodeId, tuple[float, float]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint: {sum(self.refused.values())} frames refused>"
+
+    def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
+        """Return why a frame between a node of this site and one of another may not pass, or None."""
+        if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near, site):
+            return None
+        self.refused[NOT_EXPORTED] += 1
+        return NOT_EXPORTED
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether neighbours have a rate, so that every frame counts."""
+        return self._rate is not None
+
+    def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:
+        """Tell whether a neighbour may send so many bytes more; they count if it may.
+
+        A frame passes while anything is left, and what it takes beyond that is paid back first: one that is larger than
+        all that may come at once would never pass otherwise.
+        """
+        if self._rate is None:
+            return True
+        tokens, since = self._buckets.get(neighbour, (self._rate, now))
+        tokens = min(self._rate, tokens + (now - since) * self._rate)
+        if tokens <= 0:
+            self._buckets[neighbour] = (tokens, now)
+            self.refused[TOO_FAST] += 1
+            return False
+        self._buckets[neighbour] = (tokens - size, now)
+        return True
+
+    def forget(self, neighbour: NodeId) -> None:
+        """A neighbour is gone."""
+        self._buckets.pop(neighbour, None)

@@ -1,0 +1,492 @@
+"""Frames on their way through a gateway: where each goes next, and which go no further.
+
+Plain calls: this is on the way of every frame between two sites.  What is carried is never waited for: senders to a
+link that is busy are asked to pause (``iris.federation.backpressure``); where it is full all the same, the frame is dropped
+and counted, and its session notices.  A link holds at most ``Config.link_bytes``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final, NamedTuple, final
+
+import trio
+
+from iris.cluster.directory import Way
+from iris.cluster.directory import Contents
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.routes import ANYBODY, NODE, STALLED, Targets, copy_message, split_nodes, targets_untrusted
+from iris.cluster.routes import Flows, open_envelope
+from iris.cluster.routes import BUSY, GONE, HOPS, NO_ROUTE, NOT_EXPORTED, PAUSE, READY
+from iris.cluster.sites import Sites
+from iris.federation import firewall as checkpoint
+from iris.federation.backpressure import Flow, Pressure
+from iris.federation.firewall import Checkpoint
+from iris.federation.realm_names import inward_untrusted, outward_site
+from iris.kernel import wire
+from iris.kernel.buffer_pool import LARGE
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import Link
+from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import node_untrusted
+
+_CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
+"""Reasons that a sender is told."""
+
+_MAX_SLOWED: Final = 4096
+"""Senders of which it is remembered that they were told to pause."""
+
+
+_DATA: Final = bytes((wire.DATA,))
+
+
+class _Passage(NamedTuple):
+    """How frames of one flow pass."""
+
+    peer: Peer
+    """From whom they come."""
+    link: Link
+    companion: bool
+    """Whether they may because they come from another gateway of this site."""
+
+
+@final
+class Carrying:
+    """The frames that pass one gateway.
+
+    Args:
+        near: the mesh of its own site.
+        between: the mesh of gateways.
+        is_exported: whether a node of this site serves something that this gateway exports to another site.
+        exported: what it exports.
+        is_settled: whether this gateway and those of another site have been there long enough to know their sites.
+        is_gone: whether a node of this site is known to have gone; None if it is not known at all.
+        transit: whether frames between other sites pass.
+        rate: bytes per second that one neighbour may send; None: any.
+    """
+
+    def __init__(
+        self,
+        near: Mesh,
+        between: Mesh,
+        sites: Sites,
+        is_exported: Callable[[NodeId, str], bool],
+        exported: Contents,
+        *,
+        is_settled: Callable[[str], bool],
+        is_gone: Callable[[NodeId], bool | None],
+        transit: bool,
+        rate: float | None,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        """Frames that were not carried, by reason."""
+        self.received = self.carried = self.carried_bytes = 0
+        self._near = near
+        self._between = between
+        self._sites = sites
+        self._directory = sites.directory
+        self._exported = exported
+        self._is_settled = is_settled
+        self._is_gone = is_gone
+        self._realm_id = near.identity.realm_id
+        self._transit = transit
+        self._slowed: dict[Flow, float] = {}
+        self._ways: dict[str, Way] = {}
+        self._ways_version = -1
+        self.pressure: Final = Pressure(near.config.link_bytes, self._tell_pressure)
+        self.checkpoint: Final = Checkpoint(is_exported, self._directory.offers, rate)
+        self._near_flows: Flows[_Passage] = Flows()
+        self._far_flows: Flows[_Passage] = Flows()
+        self._flows_version = -1
+        self._hearing: tuple[tuple[int, int], dict[tuple[str, str], set[bytes]]] = ((-1, -1), {})
+        sites.forward = self._forward_near
+        sites.divide = self._divide_near
+        sites.link_to = self._own_link_to
+        near.shortcut = self._pass_near
+        between.shortcut = self._pass_far
+        between.on(kinds.CARRY, 6, self._forward_far)
+        between.on(kinds.CARRY_REFUSED, 6, self._forward_far)
+        between.on(kinds.COPY, 5, self._divide_far)
+
+    def __repr__(self) -> str:
+        return f"<Carrying: {self.carried} of {self.received} frames carried>"
+
+    def _forward_near(self, peer: Peer, message: Message) -> None:
+        """Carry what a node of this site has handed over, or another gateway of it."""
+        _check_ends_untrusted(message)
+        kind, _, site, target, source_site, source, frame = message
+        own = self._directory.own
+        if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
+            raise RemoteProtocolError("a node hands over frames of its own only")
+        self.received += 1
+        if kind == kinds.CARRY and site != own.site and source_site == own.site and type(frame) is bytes:
+            reason = self.checkpoint.refusal(node_untrusted(source), site, node_untrusted(target), frame)
+            if reason is not None:
+                self._refuse(message, reason)
+                return
+        self._carry(message)
+
+    def _forward_far(self, peer: Peer, message: Message) -> None:
+        """Carry what a gateway of another site has handed over."""
+        if peer.other_realm:
+            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
+        _check_ends_untrusted(message)
+        kind, _, site, target, source_site, source, frame = message
+        own = self._directory.own
+        if kind == kinds.CARRY_REFUSED and not wire.is_number(frame):
+            raise RemoteProtocolError("a refusal has a reason")
+        self.received += 1
+        if source_site == own.site:
+            self.refused["comes from this site and from outside"] += 1
+            return
+        if kind == kinds.CARRY:
+            if type(frame) is not bytes:
+                raise RemoteProtocolError("a carried frame is bytes")
+            if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
+                self._slow_down(Flow(source_site, source, site, target))
+                return
+            if site == own.site:
+                reason = self.checkpoint.refusal(node_untrusted(target), source_site, node_untrusted(source), frame)
+                if reason is not None:
+                    self._refuse(message, reason)
+                    return
+        if site != own.site and not self._transit:
+            self.refused["no transit"] += 1
+            return
+        self._carry(message)
+
+    def _carry(self, message: Message) -> None:
+        kind, hops, site, target_id, source_site, source_id, frame = message
+        target = node_untrusted(target_id)
+        if hops <= 0:
+            self.refused["too many hops"] += 1
+            return
+        if (site, target) == self._directory.own:
+            self._deliver(message)
+            return
+        named = self._named_onward(site, source_site)
+        if named is None:
+            self.refused["no transit"] += 1
+            return
+        link = self._next_link(site, target)
+        if link is None:
+            self._refuse(message, "gone" if site == self._directory.own.site else "no route")
+            return
+        size = len(frame) if kind == kinds.CARRY else 0
+        try:
+            link.post_carrying((kind, hops - 1, site, target_id, named, source_id, frame), size, wire.carried_by(size))
+        except NotSent:
+            self.refused["next link full"] += 1
+            return
+        self.carried += 1
+        self.carried_bytes += size
+        if size and self.pressure.is_high(link):
+            self.pressure.hold(link, Flow(source_site, source_id, site, target_id), trio.current_time())
+
+    def _named_onward(self, site: str, source_site: str) -> str | None:
+        """Return what the site that a frame is from is called on its next link; None if it may not go there."""
+        way = self._way(site) if realm_of_site(site) else None
+        peer = None if way is None else self._between.peers.get(way.neighbour)
+        if peer is None or not peer.other_realm:
+            return source_site
+        return None if realm_of_site(source_site) else outward_site(source_site, self._realm_id)
+
+    def _next_link(self, site: str, target: NodeId) -> Link | None:
+        """Return the link over which a frame leaves, if there is one."""
+        if site != self._directory.own.site:
+            way = self._way(site)
+            return None if way is None else self.link_to(way.neighbour)
+        peer = self._near.peer(target)
+        return None if peer is None or peer.foreign else peer.link
+
+    # -- frames that travel alone ---------------------------------------------------------------------------
+
+    def _pass_near(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        return self._pass(peer, batch, self._near_flows, near=True)
+
+    def _pass_far(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        return self._pass(peer, batch, self._far_flows, near=False)
+
+    def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
+        """Hand on a batch that is a single frame of a session as it is, if it may pass.
+
+        It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
+        """
+        if self._flows_version != self._directory.version:
+            self._flows_version = self._directory.version
+            self._near_flows.clear()
+            self._far_flows.clear()
+        found = flows.look(batch)
+        if found is None:
+            return False
+        envelope, passage, begin = found
+        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
+            return False
+        if passage is None or passage.peer is not peer:
+            passage = self._passage(peer, envelope, near=near)
+            if passage is None:
+                return False
+            flows.remember(envelope, passage)
+        if passage.companion and not self._directory.is_local(peer.node):
+            return False
+        size = len(batch) - begin
+        onward = bytearray(batch) if isinstance(batch, bytes) else batch  # which is nobody else's
+        link = passage.link
+        onward[2] -= 1
+        if link.send_alone(onward, size):
+            self.received += 1
+            self.carried += 1
+            self.carried_bytes += size
+            return True
+        if size >= LARGE and link.is_up:
+            self.received += 1
+            self._pass_behind(link, envelope, bytes(onward), size)
+            return True
+        onward[2] += 1
+        if not link.is_up:
+            flows.forget(envelope)
+        return False
+
+    def _pass_behind(self, link: Link, envelope: bytes, batch: bytes, size: int) -> None:
+        """Have a large frame wait for its turn on the next link as it is; decoded, it would be copied three times."""
+        try:
+            link.post_encoded(batch, size)
+        except NotSent:
+            self.refused["next link full"] += 1
+            return
+        self.carried += 1
+        self.carried_bytes += size
+        told = open_envelope(envelope)
+        if told is not None and self.pressure.is_high(link):
+            self.pressure.hold(link, Flow(told.source_site, told.source, told.site, told.target), trio.current_time())
+
+    def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
+        """Return how frames of a flow pass, None if they do not or have to be looked at each."""
+        told, own = open_envelope(envelope), self._directory.own
+        if told is None or (told.site, told.target.hex()) == own or peer.other_realm or realm_of_site(told.site):
+            return None
+        companion = near and self._directory.is_local(peer.node)
+        if near:
+            is_own = (told.source_site, told.source.hex()) == (own.site, peer.node)
+            if peer.foreign or not (companion or is_own):
+                return None
+        elif told.source_site == own.site or self.checkpoint.is_limited or not (self._transit or told.site == own.site):
+            return None
+        link = self._next_link(told.site, NodeId(told.target.hex()))
+        return None if link is None else _Passage(peer, link, companion)
+
+    # -- copies of events -----------------------------------------------------------------------------------
+
+    def _divide_near(self, peer: Peer, message: Message) -> None:
+        """Hand on events of a node of this site, or what another gateway of it has handed over."""
+        _, hops, source_site, source, targets, _ = message
+        own = self._directory.own
+        local = self._directory.is_local(peer.node)
+        publisher = (source_site, node_untrusted(source))
+        if hops > HOPS or not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
+            raise RemoteProtocolError("a node hands over events of its own only")
+        self.received += 1
+        wanted = targets_untrusted(targets)
+        if source_site == own.site:
+            wanted = {site: self._hearers(site, nodes) for site, nodes in wanted.items() if site != own.site}
+        self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
+
+    def _divide_far(self, peer: Peer, message: Message) -> None:
+        """Hand on events that a gateway of another site has handed over."""
+        if peer.other_realm:
+            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
+        _, hops, source_site, source, targets, frame = message
+        own = self._directory.own
+        if type(hops) is not int or hops > HOPS or not is_site(source_site) or type(frame) is not bytes:
+            raise RemoteProtocolError("a copy says whose it is, and how far it may go")
+        node_untrusted(source)
+        self.received += 1
+        wanted = targets_untrusted(targets)
+        if source_site == own.site:
+            self.refused["comes from this site and from outside"] += 1
+            return
+        if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
+            self._slow_down(Flow(source_site, source, own.site, ANYBODY))
+            return
+        if not self._transit and wanted.keys() != {own.site}:
+            self.refused["no transit"] += 1
+            wanted = {site: nodes for site, nodes in wanted.items() if site == own.site}
+        if own.site in wanted:
+            wanted[own.site] = self._hearers(own.site, wanted[own.site], realm_of_site(source_site))
+        self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
+
+    def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
+        """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
+        version = (self._directory.version, self._exported.version)
+        if self._hearing[0] != version:
+            self._hearing = (version, {})
+        known = self._hearing[1].get((site, realm_id))
+        if known is None:
+            origins = self._directory.gateways(site)
+            contents = [self._exported] if site == self._directory.own.site else map(self._directory.contents, origins)
+            known = {
+                bytes.fromhex(node)
+                for told in contents
+                if told
+                for pattern, wanting in told.topics.items()
+                if realm_of_topic(pattern) == realm_id
+                for node in wanting
+            }
+            if known:  # nodes name any number of sites that do not exist
+                self._hearing[1][site, realm_id] = known
+        passed = b"".join(node for node in split_nodes(nodes) if node in known)
+        if len(passed) != len(nodes):
+            self.checkpoint.refused[checkpoint.NOT_EXPORTED] += 1
+            self.refused[checkpoint.NOT_EXPORTED] += (len(nodes) - len(passed)) // NODE
+        return passed
+
+    def _divide(self, message: Message, targets: Targets) -> None:
+        """Send one copy over each link that leads to some of the targets."""
+        _, hops, source_site, source, _, frame = message
+        if hops <= 0:
+            self.refused["too many hops"] += 1
+            return
+        nexts: dict[tuple[Link, str], dict[str, bytes]] = {}
+        own = self._directory.own
+        for site, nodes in targets.items():
+            if site == own.site:
+                self._hand_out(message, nodes)
+                continue
+            way = self._way(site)
+            link = None if way is None else self.link_to(way.neighbour)
+            named = self._named_onward(site, source_site)
+            if link is None:
+                self.refused["no route"] += 1
+            elif named is None:
+                self.refused["no transit"] += 1
+            else:
+                nexts.setdefault((link, named), {})[site] = nodes
+        for (link, named), part in nexts.items():
+            self._post_copy(link, hops, named, source, part, frame)
+
+    def _hand_out(self, message: Message, nodes: bytes) -> None:
+        """Give events to nodes of this site, each on its own link."""
+        _, hops, source_site, source, _, frame = message
+        own = self._directory.own
+        for node in split_nodes(nodes):
+            if node.hex() == own.gateway:
+                self.carried += 1
+                self._sites.hear(source_site, node_untrusted(source), frame)
+                continue
+            peer = self._near.peers.get(NodeId(node.hex()))
+            if peer is None or peer.foreign:
+                self.refused["gone"] += 1
+            else:
+                self._post_copy(peer.link, hops, source_site, source, {own.site: node}, frame)
+
+    def _post_copy(
+        self, link: Link, hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes
+    ) -> None:
+        abroad = realm_of_site(source_site)
+        if abroad and abroad != self._realm_id and self.pressure.is_high(link):
+            self.refused["next link busy"] += 1  # publishers of another realm do not wait: only what has room goes on
+            return
+        message, size = copy_message(hops - 1, source_site, source, targets, frame)
+        try:
+            link.post(message, size)
+        except NotSent:
+            self.refused["next link full"] += 1
+            return
+        self.carried += 1
+        self.carried_bytes += len(frame)
+        # As at home: publishers wait for a link that is full and moves, and one that stands still holds up nobody.
+        # A realm whose gateways are slow misses events: it holds up no publisher of this one.
+        if not abroad and self.pressure.is_high(link) and not link.is_stalled(STALLED):
+            site = next(iter(targets))
+            flow = Flow(source_site, source, self._directory.own.site if realm_of_site(site) else site, ANYBODY)
+            self.pressure.hold(link, flow, trio.current_time())
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _way(self, site: str) -> Way | None:
+        """Return the best route to a site; working it out takes 6 us in a mesh of six."""
+        if self._ways_version != self._directory.version:
+            self._ways_version = self._directory.version
+            self._ways.clear()
+        way = self._ways.get(site)
+        if way is None:
+            way = self._directory.way(site)
+            if way is not None:  # neighbours name any number of sites that do not exist
+                self._ways[site] = way
+        return way
+
+    def _slow_down(self, flow: Flow) -> None:
+        """Count a frame that is beyond the rate, and have its sender pause: what it sends meanwhile would be lost."""
+        self.refused[checkpoint.TOO_FAST] += 1
+        now = trio.current_time()
+        if now - self._slowed.get(flow, -PAUSE) >= PAUSE / 2:
+            if len(self._slowed) >= _MAX_SLOWED:
+                self._slowed.clear()
+            self._slowed[flow] = now
+            self._tell_pressure(flow, busy=True)
+
+    def _tell_pressure(self, flow: Flow, busy: bool) -> None:
+        self.received += 1
+        code = BUSY if busy else READY
+        self._carry((kinds.CARRY_REFUSED, HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
+
+    def _deliver(self, message: Message) -> None:
+        """Take what is for this very node."""
+        kind, _, _, _, source_site, source, content = message
+        self.carried += 1
+        if kind == kinds.CARRY:
+            self._near.receive_carried(content, kinds.CARRY)
+        else:
+            self._sites.refused(source_site, node_untrusted(source), content)
+
+    def _refuse(self, message: Message, reason: str) -> None:
+        """Count a frame that goes no further, and tell its sender where that helps it."""
+        self.refused[reason] += 1
+        code = _CODES.get(reason)
+        kind, _, site, target, source_site, source, _ = message
+        if code is not None and kind == kinds.CARRY:
+            if code != NO_ROUTE and not self._is_final(reason, site, target, source_site):
+                code = NO_ROUTE
+            self.received += 1
+            self._carry((kinds.CARRY_REFUSED, HOPS, source_site, source, site, target, code))
+
+    def _is_final(self, reason: str, site: str, target: bytes, source_site: str) -> bool:
+        """Tell whether a refusal is one for good, so that the sender may give its peer up.
+
+        A gateway that does not know its site or the other one yet must not have it do so: the two ends may have spoken
+        for hours, and this gateway may have been started again a moment ago.  Its sender then tries again, for as long
+        as it waits for a way (``Config.site_patience``).
+        """
+        if reason == "gone":
+            gone = self._is_gone(node_untrusted(target))
+            return self._is_settled("") if gone is None else gone
+        return self._is_settled(source_site if site == self._directory.own.site else site)
+
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        """Return the link to the next gateway, if frames can leave over it now."""
+        peer = self._between.peers.get(neighbour) or self._near.peer(neighbour)
+        return None if peer is None or peer.foreign or not peer.link.is_up else peer.link
+
+    def _own_link_to(self, neighbour: NodeId) -> Link | None:
+        """Frames of this very node take the same way as those of others, by way of its link to itself."""
+        return None if self.link_to(neighbour) is None else self._near.own.link
+
+
+def _check_ends_untrusted(message: Message) -> None:
+    """Check the ends of a frame before anything is remembered of it, or said to them later, when nobody is to blame.
+
+    So many hops at most as the first gateway is told: a frame with more would go round for as long as routes do.
+
+    Raises:
+        RemoteProtocolError: it is not between two nodes, each at a site.
+    """
+    _, hops, site, target, source_site, source, _ = message
+    if type(hops) is not int or hops > HOPS or not (is_site(site) and is_site(source_site)):
+        raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
+    node_untrusted(target)
+    node_untrusted(source)

@@ -1,0 +1,532 @@
+"""A gateway: a node that is also linked to gateways of other sites, and carries frames that it cannot read.
+
+It has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it has links
+of their own, at addresses of their own, over which go only the directory of sites and carried frames; the membership
+of a site stays inside of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.cluster.address_rules import check_listening
+from iris.cluster.directory import Allowed
+from iris.cluster.directory import Flooded, exports_of
+from iris.cluster.directory import COMPANION, Export, Hop, message_size, wanted_untrusted
+from iris.cluster.directory import SiteTag
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.sites import Sites
+from iris.federation.advertising import Advertising
+from iris.federation.forwarder import Carrying
+from iris.federation.policy import Lists, Policy
+from iris.federation.realm_names import check_dialled, inward_untrusted, split_peer, trusted_id
+from iris.federation.reports import Reports
+from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import open_background
+from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.node.node import Node
+from iris.security.identity import PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+_GATHER: Final = 0.05
+"""Seconds for which changes of the directory are gathered before neighbours are told, many in one message."""
+
+_ALIVE_EVERY: Final = 1.0
+_ALIVE_WITHIN: Final = 2.0
+"""A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
+
+_BUSY_TURNS: Final = 10
+"""How often it is asked again while frames still leave for it: 16 MiB wait at most, and take 16 s at 1 MiB/s."""
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to reach a gateway of another site; the last one repeats."""
+
+_RIVAL_PATIENCE: Final = 5.0
+"""Seconds in which gateways of one site have named each other at the latest."""
+
+_STILL: Final = 0.25
+"""Seconds without a frame after which a gateway that leaves has carried what was on its way: more than the ways of one
+session take to change."""
+
+_FLOOD_PAUSE: Final = 30.0
+"""Seconds for which a neighbour that floods the directory is not listened to."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStatistics:
+    """A snapshot of a gateway's counters.
+
+    received = carried + refused, in frames; but of events, one that came may go on to several gateways and nodes, and
+    each of these counts.
+    """
+
+    received: int
+    """Refusals that this gateway sent are among them."""
+    carried: int
+    carried_bytes: int
+    refused: Mapping[str, int]
+    """Frames that were not carried, by reason."""
+    sites: tuple[str, ...]
+    """Other sites that can be reached; those of other realms as ``REALM/SITE``."""
+    neighbours: Mapping[NodeId, str]
+    """Linked gateways of other sites, each with its site."""
+    told: int
+    told_bytes: int
+    """Messages about sites that went to neighbours, nodes of this site included, and about how large they were."""
+    untold: int
+    """Gateways of other sites that neighbours are not told of, and exports of this one, for there are too many."""
+
+
+@final
+class Gateway:
+    """A gateway that is up.  Made by ``open_gateway``."""
+
+    def __init__(self, node: Node, sites: Sites, between: Mesh, policy: Policy, rate: float | None) -> None:
+        self.site: Final = node.site
+        self.addresses: Final = between.listening
+        """The URLs at which gateways of other sites reach this one; none if it only dials out."""
+        parts = node._parts
+        self._near = parts.mesh
+        self._membership = parts.membership
+        self._pubsub = parts.pubsub
+        self._sites = sites
+        self._between = between
+        self._policy = policy
+        self._directory = sites.directory
+        self._realm_id = self._near.identity.realm_id
+        self._lists = Lists(policy, lambda: self._near.identity)
+        self._advertising = Advertising(
+            self._directory, transit=policy.transit, realm_id=self._realm_id, outward=self._lists.outward
+        )
+        self._carrying = Carrying(
+            self._near,
+            between,
+            sites,
+            partial(self._lists.is_exported, self._advertising.exported),
+            self._advertising.exported,
+            is_settled=self._is_settled,
+            is_gone=self._is_gone,
+            transit=policy.transit,
+            rate=rate,
+        )
+        self._settles = trio.current_time() + parts.config.site_settling
+        self._told = self._told_bytes = 0
+        self._flooded: dict[NodeId, float] = {}
+        self._reports = Reports()
+        self._stale: set[NodeId] = set()
+        self._wakeup = Wakeup()
+        self._lost = trio.lowlevel.ParkingLot()
+        self._directory.permit(self._lists.may_import)
+        self._allowed = Allowed(policy.exports, policy.export_topics, policy.import_topics)
+        sites.border.receive_untrusted(self._near.node, self._allowed.message())
+        self._pubsub.interest_changed = self.news
+        for mesh in (self._near, between):
+            mesh.on(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
+        between.on(kinds.ROUTE, 3, self._receive_route)
+        between.on(kinds.EXPORTS, 7, self._receive_exports)
+        near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
+        self._near.observe(near)
+        between.observe(far)
+        for peer in self._near.peers.values():
+            near.peer_up(peer)
+
+    def __repr__(self) -> str:
+        return f"<Gateway of site {self._directory.own.site!r} to {', '.join(self._directory.sites()) or 'none'}>"
+
+    def statistics(self) -> GatewayStatistics:
+        """Return a snapshot of the counters."""
+        return GatewayStatistics(
+            received=self._carrying.received,
+            carried=self._carrying.carried,
+            carried_bytes=self._carrying.carried_bytes,
+            refused=dict(self._carrying.refused),
+            sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
+            neighbours={node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()},
+            told=self._told,
+            told_bytes=self._told_bytes,
+            untold=self._advertising.left_out + self._advertising.cut,
+        )
+
+    async def wait_for_site(self, site: str) -> None:
+        """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
+        while self._sites.foreigners.site_named(site) not in self._directory.sites():
+            await self._membership.wait_news()
+
+    # -- the directory --------------------------------------------------------------------------------------
+
+    def _is_settled(self, site: str) -> bool:
+        now = trio.current_time()
+        settling = self._near.config.site_settling
+        return now >= self._settles and (not site or now >= self._directory.settles(site, settling))
+
+    def _is_gone(self, node: NodeId) -> bool | None:
+        known = self._membership.knows(node) or self._membership.is_gone(node)
+        return self._membership.is_gone(node) if known else None
+
+    def _receive_route(self, peer: Peer, message: Message) -> None:
+        self._receive_directory(peer, message, self._directory.receive_route_untrusted)
+
+    def _receive_exports(self, peer: Peer, message: Message) -> None:
+        self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
+
+    def _receive_directory(
+        self, peer: Peer, message: Message, receive: Callable[[NodeId, Message, float], Message | None]
+    ) -> None:
+        message = self._inward_untrusted(peer, message)
+        try:
+            question = receive(peer.node, message, trio.current_time())
+            if question is not None:
+                self._ask(peer.node, question)
+        except Flooded:
+            self._flood(peer)
+        except RemoteProtocolError as error:
+            if peer.node in self._directory.neighbours:  # else it is not listened to, and may not know of it yet
+                self._reports.impossible(peer, error)
+            raise
+        self.news()
+
+    def _ask(self, neighbour: NodeId, question: Message) -> None:
+        peer = self._peer(neighbour)
+        if peer is not None:
+            peer.link.post(question, 0, CONTROL_RESERVE)
+
+    def _receive_wanted(self, peer: Peer, message: Message) -> None:
+        origin = wanted_untrusted(self._inward_untrusted(peer, message))
+        if peer.node in self._flooded:
+            raise RemoteProtocolError("a gateway that floods the directory is not answered for now")
+        try:
+            self._advertising.answer_untrusted(peer.node, origin, trio.current_time())
+        except Flooded as error:
+            if self._between.peers.get(peer.node) is not peer:
+                # A node of this site: nothing leads through it that could be given up.
+                self._reports.impossible(peer, error)
+                raise
+            self._flood(peer)
+            return
+        self._stale.add(peer.node)
+        self.news()
+
+    def _inward_untrusted(self, peer: Peer, message: Message) -> Message:
+        return inward_untrusted(message, self._realm_id, peer.identity.foreign_id) if peer.other_realm else message
+
+    def _flood(self, peer: Peer) -> None:
+        if peer.node not in self._flooded:
+            _log.warning("gateway %s of site %r floods the directory: not listened to for now", peer.node, peer.site)
+        self._flooded[peer.node] = trio.current_time()
+        self._directory.forget(peer.node)
+
+    def news(self) -> None:
+        """Something has changed that neighbours may have to be told."""
+        self._wakeup.wake()
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Keep neighbours informed."""
+        nursery.start_soon(self._carrying.pressure.run)
+        nursery.start_soon(self._watch_members)
+        nursery.start_soon(self._look_after_neighbours)
+        while True:
+            await self._wakeup.wait()
+            await trio.sleep(_GATHER)
+            with self._near.survive("directory of sites"):
+                self._tell()
+
+    async def _watch_members(self) -> None:
+        while True:
+            self.news()
+            await self._membership.wait_news()
+
+    def _tell(self) -> None:
+        own = self._directory.own
+        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
+        companions = {
+            Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
+        }
+        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
+        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
+        self._advertising.export(exports_of(members, topics) | companions)
+        changed = {own, *self._directory.changed}
+        self._directory.changed.clear()
+        stale, self._stale = self._stale, set()
+        for neighbour in self._advertising.neighbours:
+            self._tell_neighbour(neighbour, None if neighbour in stale else changed)
+        if self._stale or self._advertising.is_behind:
+            self._wakeup.wake()
+        self._reports.untold(self._advertising.left_out, self._advertising.cut)
+        self._sites.changed()
+
+    def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
+        """Tell it what has changed, or all."""
+        peer = self._peer(neighbour)
+        if peer is None:
+            return
+        messages = self._advertising.messages(neighbour, changed, trio.current_time())
+        # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
+        lists = [self._allowed.message()] if changed is None and neighbour in self._near.peers else []
+        for message in itertools.chain(lists, messages):
+            size = message_size(message)
+            try:
+                peer.link.post(message, size, CONTROL_RESERVE)
+            except NotSent:
+                self._advertising.repeat(neighbour)
+                self._stale.add(neighbour)
+                return
+            self._told += 1
+            self._told_bytes += size
+
+    def _peer(self, neighbour: NodeId) -> Peer | None:
+        return self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
+
+    async def _look_after_neighbours(self) -> None:
+        """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
+        asked: set[NodeId] = set()
+
+        async def ask(peer: Peer) -> None:
+            try:
+                for _ in range(_BUSY_TURNS):
+                    with trio.move_on_after(_ALIVE_WITHIN):
+                        await self._between.barrier(peer.node)
+                        return
+                    if not peer.link.waiting_bytes or peer.link.is_stalled(_ALIVE_WITHIN):
+                        break  # else the question stands behind frames that are on their way over a slow link
+                if self._between.peers.get(peer.node) is peer:
+                    self._between.drop(peer.node, f"no answer for {_ALIVE_WITHIN:g} s")
+            finally:
+                asked.discard(peer.node)
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(_ALIVE_EVERY)
+                now = trio.current_time()
+                self._between.identity = self._near.identity
+                self._lists.ask_anew(self._directory, self._ask)
+                for node, peer in list(self._between.peers.items()):
+                    try:
+                        self._between.check_peer(peer.identity)  # its right to be a gateway, for one
+                    except AuthenticationError as error:
+                        self._between.drop(node, str(error))
+                        continue
+                    if node not in asked:
+                        asked.add(node)
+                        nursery.start_soon(ask, peer)
+                for node, since in list(self._flooded.items()):
+                    if now - since > _FLOOD_PAUSE:
+                        del self._flooded[node]
+                        self._between.drop(node, "it had flooded the directory")
+                self._reports.rivals(self._directory.rivals(now, _RIVAL_PATIENCE))
+
+    async def keep_dialling(self, url: str, alias: str = "") -> None:
+        """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
+        attempt = 0
+        warned = False
+        while True:
+            try:
+                peer = await self._between.connect([url], realm_id=trusted_id(self._near.identity, alias))
+            except (NotSent, AuthenticationError, ConfigError) as error:
+                if not warned:
+                    warned = True
+                    _log.warning("%s; trying again", error)
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+                attempt += 1
+                continue
+            warned = False
+            linked = trio.current_time()
+            while self._between.peers.get(peer.node) is peer:
+                await self._lost.park()
+            if trio.current_time() - linked >= _PAUSES[-1]:
+                attempt = 0
+            else:  # it lets others in and sends them away
+                await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+                attempt += 1
+
+    def neighbour_up(self, peer: Peer, *, near: bool) -> None:
+        """A node or gateway is linked: it is told everything."""
+        if peer.foreign:
+            return
+        if not near:
+            self._listen_to(peer)
+        self._advertising.add(peer.node, self._directory.own.site if near else peer.site)
+        if near:  # at once: it is not open before this gateway has answered it, and then knows whom it can ask
+            self._tell_neighbour(peer.node, None)
+        else:
+            self._stale.add(peer.node)
+        self.news()
+
+    def neighbour_reset(self, peer: Peer, *, near: bool) -> None:
+        """What it was told may be lost, and what it has told."""
+        if not peer.foreign:
+            if not near:
+                self._listen_to(peer)
+            self._advertising.repeat(peer.node)
+            self._stale.add(peer.node)
+            self.news()
+
+    def _listen_to(self, peer: Peer) -> None:
+        """Listen to a neighbour; one that floods the directory is not heard earlier for having said RESET."""
+        if peer.node not in self._flooded:
+            self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
+
+    def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
+        """Nothing leads through it for now."""
+        if not near:
+            self._directory.forget(node)
+            self._carrying.checkpoint.forget(node)
+        self.news()
+
+    def forget(self, node: NodeId) -> None:
+        """A neighbour is given up."""
+        self._advertising.remove(node)
+        self._lost.unpark_all()
+
+    async def drain(self) -> None:
+        """Have everybody turn to other gateways, and carry what is still on its way; then this one can end.
+
+        Returns when nothing has passed for a moment, at the latest after ``Config.drain_timeout``.
+        """
+        self._advertising.leaving = True
+        self._stale.update(self._near.peers, self._between.peers)
+        self._tell()
+        with trio.move_on_after(self._near.config.drain_timeout):
+            carried = -1
+            while carried != self._carrying.carried:
+                carried = self._carrying.carried
+                await trio.sleep(_STILL)
+
+    def end(self) -> None:
+        """Have the nodes of this site told that nothing leads or may cross here any more; later ones too."""
+        self._allowed = Allowed((), (), ())
+        self._sites.border.receive_untrusted(self._near.node, self._allowed.message())
+        for node in self._directory.neighbours:
+            if not self._directory.is_local(node):
+                self._directory.forget(node)
+        self._stale.update(self._near.peers)
+        self._tell()
+
+
+@final
+class _Neighbours:
+    """What one of the two meshes tells of its peers."""
+
+    def __init__(self, gateway: Gateway, *, near: bool) -> None:
+        self._gateway = gateway
+        self._near = near
+
+    def peer_up(self, peer: Peer) -> None:
+        self._gateway.neighbour_up(peer, near=self._near)
+
+    def peer_reset(self, peer: Peer) -> None:
+        self._gateway.neighbour_reset(peer, near=self._near)
+
+    def peer_refused(self, node: NodeId) -> None:
+        self._gateway.neighbour_lost(node, near=self._near)
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        self._gateway.neighbour_lost(peer.node, near=self._near)
+        self._gateway.forget(peer.node)
+
+
+@protected_context
+async def open_gateway(
+    node: Node,
+    *,
+    listen: Iterable[str] = (),
+    peers: Iterable[str] = (),
+    policy: Policy | None = None,
+    rate: float | None = None,
+) -> AsyncIterator[Gateway]:
+    """Make a node a gateway of its site until the block ends.
+
+    Any number of gateways may serve a site; nodes spread over them and turn to others when one is gone.
+
+    Args:
+        node: a node at a named site, whose certificate permits it to be a gateway.
+        listen: URLs at which gateways of other sites reach this one.  None: it dials both directions of each link, as
+            behind NAT or a firewall, and its ``peers`` have to listen at ``ws://`` addresses.
+        peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
+            Before that of a gateway of another realm stands what the realm is called here: ``REALM/URL``.
+        policy: what is exported and imported; by default nothing is exported.
+        rate: bytes per second that one gateway of another site may send here; None: any.
+
+    Raises:
+        ConfigError: the node has no site, or no right to be a gateway; an address or the rate cannot be used; or a
+            realm is not trusted by the node's credential.
+
+    Leaving it drains first: nodes and neighbours turn to other gateways, and what is on its way is carried, within
+    ``Config.drain_timeout``.  Cancelling it skips that: frames on their way through it are lost, and their sessions
+    notice.  Both tell neighbours goodbye.
+    """
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ConfigError(f"a gateway's rate is {rate}: use bytes per second, or None for any")
+    parts = node._parts
+    if parts.sites is None:
+        raise ConfigError("a gateway needs a site: open its node with site='NAME'")
+    if parts.sites.forward is not None:
+        raise ConfigError("this node is a gateway already, or has been one: open another node")
+    if not parts.mesh.identity.certificate.rights.gateway:
+        raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
+    environment = parts.environment
+    urls = [check_listening(environment.check_url(url)) for url in listen]
+    dialled = [(alias, environment.check_url(url)) for alias, url in map(split_peer, peers)]
+    for alias, _ in dialled:
+        trusted_id(parts.mesh.identity, alias)
+    if not urls:
+        check_dialled([url for _, url in dialled])
+    transport = environment.transport(parts.config)
+    try:
+        bound = await transport.listen(urls)
+    except BaseException:
+        transport.close()
+        raise
+    async with (
+        open_mesh(
+            parts.mesh.identity,
+            transport,
+            bound,
+            config=parts.config,
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=node.site, between=True),
+            dial_only=not urls,
+            rules=parts.mesh.rules,
+        ) as between,
+        open_background() as nursery,
+    ):
+        between.check_peer = _check_gateway(parts.mesh)
+        between.work = parts.mesh.work  # frames of the one are carried in those of the other
+        parts.revoking.attach(between)
+        gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
+        nursery.start_soon(gateway.run, nursery)
+        for alias, url in dialled:
+            nursery.start_soon(gateway.keep_dialling, url, alias)
+        try:
+            yield gateway
+            await gateway.drain()
+        finally:
+            with trio.CancelScope(shield=True):
+                parts.revoking.detach(between)
+                await between.say_goodbye("the gateway was closed", 0.5)
+            gateway.end()
+
+
+def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:
+    def check(peer: PeerIdentity) -> None:
+        near.check_peer(peer)
+        if not peer.certificate.rights.gateway:
+            raise AuthenticationError(f"the certificate of cluster {peer.cluster!r} gives no right to be a gateway")
+
+    return check

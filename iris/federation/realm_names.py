@@ -1,0 +1,121 @@
+"""Names of sites where two realms meet: on a link between gateways of both, every site has its realm before it.
+
+Inside of a realm its own sites have plain names and those of others ``FINGERPRINT/SITE``.  Whoever sends something to a
+gateway of another realm puts its own fingerprint before its own sites; whoever receives it takes it away again, and
+sees that the neighbour speaks of its own realm only.  Realms do not reach each other through a third one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from iris.cluster.directory import COMPANION, Export, Exports, Hop, Route
+from iris.cluster.routes import is_two_way
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.names import is_name, qualified, realm_of_site
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.security.identity import NodeIdentity
+
+
+def outward_site(site: str, own: str) -> str:
+    """Return what a site is called on a link to another realm; ``own`` is the fingerprint of the one it leaves."""
+    return site if realm_of_site(site) else qualified(own, site)
+
+
+def outward_route(route: Route, own: str) -> Route:
+    """Return a route as it is told to a gateway of another realm."""
+    return Route(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
+
+
+def outward_exports(exports: Exports, own: str, outward: Callable[[Export], Export | None]) -> Exports:
+    """Return a change of exports as it is told to a gateway of another realm: with what that may know of.
+
+    ``outward`` returns an export as that realm is told it, None if it is not.
+    """
+
+    def told(entries: tuple[Export, ...]) -> tuple[Export, ...]:
+        shown = (export if export.kind == COMPANION else outward(export) for export in entries)
+        return tuple(export for export in shown if export is not None)
+
+    return exports._replace(
+        origin=_outward(exports.origin, own), added=told(exports.added), removed=told(exports.removed)
+    )
+
+
+def inward_untrusted(message: Message, own: str, realm: str) -> Message:
+    """Return what a gateway of another realm has sent, as it is meant inside of this one.
+
+    Args:
+        message: CARRY, CARRY_REFUSED, COPY, ROUTE, EXPORTS or EXPORTS_WANTED.
+        own: fingerprint of this realm.
+        realm: that of the other one.
+
+    Raises:
+        RemoteProtocolError: it is about sites of which that realm has nothing to say.
+    """
+    match message:
+        case (kind, hops, site, target, source_site, source, content) if kind in (kinds.CARRY, kinds.CARRY_REFUSED):
+            return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
+        case (kinds.COPY, hops, source_site, source, tuple(), frame):
+            flat = cast("tuple[object, ...]", message[4])
+            targets = tuple(field if at % 2 else _of(field, own) for at, field in enumerate(flat))
+            return (kinds.COPY, hops, qualified(realm, _of(source_site, realm)), source, targets, frame)
+        case (kinds.ROUTE, site, gateway, tuple()):
+            path = cast("tuple[object, ...]", message[3])
+            for named in (site, *path[::2]):
+                _of(named, realm)
+            return (kinds.ROUTE, site, gateway, path)
+        case (kinds.EXPORTS, site, *_):
+            _of(site, realm)
+            return message
+        case (kinds.EXPORTS_WANTED, site, gateway):
+            return (kinds.EXPORTS_WANTED, _of(site, own), gateway)
+        case _:
+            raise RemoteProtocolError("a message of this kind does not cross between realms")
+
+
+def split_peer(peer: str) -> tuple[str, str]:
+    """Return the realm and the URL of a gateway to dial, ``REALM/URL`` or ``URL``; no realm is the own one."""
+    alias, slash, url = peer.partition("/")
+    return (alias, url) if slash and ":" not in alias else ("", peer)
+
+
+def check_dialled(urls: list[str]) -> None:
+    """See that a gateway that listens nowhere can reach others at these URLs.
+
+    Raises:
+        ConfigError: it cannot; the text says why.
+    """
+    if not urls:
+        raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
+    for url in urls:
+        if not is_two_way(url):
+            raise ConfigError(f"a gateway that listens nowhere reaches others at ws:// addresses; {url} is none")
+
+
+def trusted_id(identity: NodeIdentity, alias: str) -> str:
+    """Return the fingerprint of the realm that is called so here; empty for the own one, which has no alias.
+
+    Raises:
+        ConfigError: none is trusted by that name.
+    """
+    realm = identity.alias(alias) if alias else None
+    if alias and realm is None:
+        raise ConfigError(
+            f"no realm is trusted here by the name of {alias!r}: after 'iris keys trust', refresh the credential"
+        )
+    return "" if realm is None else realm.id
+
+
+def _of(site: object, realm: str) -> str:
+    """Return the name that a site has in its realm."""
+    named, _, name = site.partition("/") if isinstance(site, str) else ("", "", "")
+    if named != realm or not is_name(name):
+        raise RemoteProtocolError("a site of another realm than that of the gateway that speaks of it")
+    return name
+
+
+def _outward(hop: Hop, own: str) -> Hop:
+    return Hop(outward_site(hop.site, own), hop.gateway)

@@ -1,0 +1,412 @@
+"""Connections by TCP until they have greeted as is due.  A thread, so that a node that is busy turns nobody away.
+
+nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
+those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
+one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself.
+
+What strangers can have is bounded from the start, by the rules of ``iris.kernel.slots``: a connection has its place
+until it is closed, or the trio thread has seen it and counts it as its own (``seen``).
+
+Connections by TCP and WebSocket on their way from the reception, with its thread, to the task that uses them.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.slots import Places, address_key
+from iris.kernel.transport.reader import Framing, Streams
+from iris.kernel.transport.reverse_accept import AwaitedTokens
+from iris.kernel.transport.sp import Greeting, Heard, NngGreeting
+
+if TYPE_CHECKING:
+    from iris.kernel.transport.websocket import WebDoor
+
+
+_BACKLOG: Final = 4096
+"""Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
+
+_AT_ONCE: Final = 64
+"""Connections that are accepted before those that have greeted get their turn."""
+
+_PAUSE: Final = 0.05
+"""Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
+
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@final
+class _Visitor:
+    """A connection that has been accepted."""
+
+    __slots__ = ("greeting", "host", "number", "socket")
+
+    def __init__(self, connection: socket.socket, host: str, greeting: Greeting) -> None:
+        self.socket = connection
+        self.host = host
+        self.greeting = greeting
+        self.number: int | None = None
+        """What it has become; None until it has greeted."""
+
+
+@final
+class _Listener:
+    """Where connections are accepted."""
+
+    __slots__ = ("greet", "socket")
+
+    def __init__(self, listening: socket.socket, greet: Callable[[], Greeting]) -> None:
+        self.socket = listening
+        self.greet = greet
+
+
+@final
+class Reception:
+    """Where connections by TCP arrive.
+
+    Args:
+        config: for the limits on strangers.
+        admit: called on this thread with a connection that has greeted, which is the callee's from then on, the host
+            that it comes from, and its greeting; returns a number for it, or None if it is not taken.
+        turn_away: called on this thread with the number of one that has lost its place.
+        news: called on this thread when ``refused`` has grown.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        admit: Callable[[socket.socket, str, Greeting], int | None],
+        turn_away: Callable[[int], None],
+        news: Callable[[], None],
+    ) -> None:
+        self._admit = admit
+        self._turn_away = turn_away
+        self._news = news
+        self._places: Places[_Visitor] = Places(
+            limit=config.half_open_handshakes,
+            per_address=max(1, config.half_open_per_address * 3 // 4),
+            timeout=config.handshake_timeout,
+        )
+        self._admitted: dict[int, _Visitor] = {}
+        self._lock = threading.Lock()
+        """Guards the places and who is admitted.  It is held for a tenth of a millisecond at most."""
+        self._refused = 0
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._waker, selectors.EVENT_READ)
+        self._listeners: list[_Listener] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
+        """Take connections from now on; return the port, which is another one if it was 0.
+
+        ``greet`` is called on this thread for what a connection has to say, each one for itself.
+
+        Raises:
+            OSError: the address is taken, not ours, or not known.
+        """
+        wildcard = host in ("", "*")
+        name = None if wildcard else host.strip("[]")
+        family = socket.AF_INET if wildcard else socket.AF_UNSPEC
+        found = socket.getaddrinfo(name, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        self._listeners.append(_Listener(listener, greet))
+        self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
+            self._thread.start()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    @property
+    def refused(self) -> int:
+        """Connections that were closed here: without a greeting in time, with a wrong one, or for a newer one."""
+        return self._refused
+
+    @property
+    def waiting(self) -> int:
+        """Connections that have a place here."""
+        return len(self._places)
+
+    def seen(self, number: int) -> None:
+        """The connection of this number is counted elsewhere from now on.  One that is gone is passed over."""
+        with self._lock:
+            visitor = self._admitted.pop(number, None)
+            if visitor is not None:
+                self._places.leave(visitor)
+
+    def close(self) -> None:
+        """Stop listening, and close what has not been admitted.  Blocks for milliseconds; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            os.write(self._wake, b"x")
+            self._thread.join()
+        for listener in self._listeners:
+            listener.socket.close()
+        for visitor in list(self._places.keys()):
+            visitor.socket.close()
+        self._selector.close()
+        os.close(self._waker)
+        os.close(self._wake)
+
+    # -- on the thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                wait = self._places.deadline - time.monotonic()
+            for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
+                if isinstance(key.data, _Visitor):
+                    self._look(key.data)
+                elif key.data is not None:
+                    self._accept(key.data)
+            with self._lock:
+                late = self._places.expire(time.monotonic())
+            self._send_away(late)
+
+    def _accept(self, listener: _Listener) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = listener.socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    time.sleep(_PAUSE)
+                    return
+                continue  # it broke before it was accepted
+            visitor = _Visitor(connection, str(address[0]), listener.greet())
+            try:
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ, visitor)
+            except OSError:  # the machine has no room to watch one more
+                connection.close()
+                continue
+            with self._lock:
+                losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
+            self._send_away(losers)
+            self._look(visitor)  # mostly it has greeted by then
+
+    def _look(self, visitor: _Visitor) -> None:
+        """See whether a connection has greeted."""
+        if visitor.socket.fileno() < 0:
+            return  # it was closed, for a newer one, since it became readable
+        try:
+            heard = visitor.greeting.hear(visitor.socket)
+        except Exception:  # noqa: BLE001 -- a library reads what strangers say; no surprise in it may end this thread
+            heard = Heard.WRONG
+        if heard is Heard.WHOLE:
+            self._admit_visitor(visitor)
+        elif heard is not Heard.PART:
+            with self._lock:
+                self._places.leave(visitor)
+            if heard is Heard.WRONG:
+                self._send_away([visitor])
+            else:
+                self._selector.unregister(visitor.socket)
+                visitor.socket.close()
+
+    def _admit_visitor(self, visitor: _Visitor) -> None:
+        connection = visitor.socket
+        self._selector.unregister(connection)
+        with self._lock:  # before anybody can call ``seen``
+            number = self._admit(connection, visitor.host, visitor.greeting)
+            if number is None:
+                self._places.leave(visitor)
+                connection.close()
+            else:
+                visitor.number = number
+                self._admitted[number] = visitor
+
+    def _send_away(self, visitors: list[_Visitor]) -> None:
+        for visitor in visitors:
+            self._refused += 1
+            if visitor.number is None:
+                self._selector.unregister(visitor.socket)
+                visitor.socket.close()
+            else:
+                with self._lock:
+                    self._admitted.pop(visitor.number, None)
+                self._turn_away(visitor.number)
+        if visitors:
+            self._news()
+
+
+_FIRST: Final = 2**32
+"""Number of the first connection; nng numbers its own with 31 bits."""
+
+_UNTOLD: Final = 4096
+"""Connections that the trio thread may not have seen, because it was busy for long, when one more is let in."""
+
+
+@final
+class Arrivals:
+    """Where a node listens by TCP and WebSocket, and who has come.
+
+    Args:
+        config: for the limits on strangers.
+        limit: bytes of the largest frame.
+        streams: what reads from the connections.
+        news: called, on the thread of the reception, when ``begin`` has something to do or ``refused`` has grown.
+    """
+
+    def __init__(self, config: Config, limit: int, streams: Streams, news: Callable[[], None]) -> None:
+        self._config = config
+        self._limit = limit
+        self._streams = streams
+        self._news = news
+        self._reception: Reception | None = None  # made on first need: it has descriptors and a thread
+        self._numbers = itertools.count(_FIRST)
+        self._tokens = AwaitedTokens()
+        self._doors: dict[tuple[str, int], WebDoor] = {}
+        self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
+        """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
+        self.order: Final[deque[int]] = deque()
+        """Their numbers, in the order in which they came; also of those that have lost their place again.
+
+        Empty when ``begin`` has nothing to do: that is looked at for every frame."""
+        self._evicted: deque[int] = deque()
+        """Those that lost their place just when the trio thread saw them."""
+        self._unwatched = 0
+        """Connections that the system had no room to watch."""
+
+    @property
+    def refused(self) -> int:
+        """Connections that never got here."""
+        return self._unwatched + (0 if self._reception is None else self._reception.refused)
+
+    def listen(self, url: str) -> str:
+        """Take connections to ``tcp://HOST:PORT`` from now on; return the URL with the port really bound.
+
+        Raises:
+            ConfigError: it cannot be listened at.
+        """
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        if not port.isdigit():
+            raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
+        return f"tcp://{host}:{self._listen(url, host, int(port), NngGreeting)}"
+
+    def listen_web(self, url: str) -> str:
+        """Take connections to ``ws://HOST:PORT/PATH`` from now on; see ``listen``.  Several paths may have one port."""
+        from iris.kernel.transport.websocket import WebDoor, path_of, split_url
+
+        path = path_of(split_url(url).resource_name)
+        authority, slash, rest = url.removeprefix("ws://").partition("/")
+        host, _, port = authority.rpartition(":")
+        door = self._doors.get((host, int(port)))
+        if door is not None and path in door.paths:
+            raise ConfigError(f"cannot listen at {url}: the address is in use")
+        if door is None:
+            door = WebDoor(self._limit, self._tokens)
+            door.paths.add(path)  # before anybody can come
+            port = str(self._listen(url, host, int(port), door.greet))
+            self._doors[host, int(port)] = door
+        door.paths.add(path)
+        return f"ws://{host}:{port}{slash}{rest}"
+
+    def _listen(self, url: str, host: str, port: int, greet: Callable[[], Greeting]) -> int:
+        if self._reception is None:
+            self._reception = Reception(self._config, self._take, self._turn_away, self._news)
+        try:
+            return self._reception.listen(host, port, greet)
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            reason = "the address is in use by another program" if taken else str(error.strerror or error).lower()
+            raise ConfigError(f"cannot listen at {url}: {reason}") from None
+        except ValueError:
+            raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
+
+    async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
+        """Wait for whoever comes with ``token`` first; return the connection, which is to send by.
+
+        Cancelling leaves nothing behind.
+
+        Raises:
+            NotSent: nobody can come, or the token is in use.
+        """
+        if not self._doors:
+            raise NotSent("a node that can only dial out is reached from a node that listens at a ws:// address")
+        return await self._tokens.wait(token)
+
+    def next_number(self) -> int:
+        """Return a number for another connection."""
+        return next(self._numbers)
+
+    def begin(self) -> list[tuple[int, str]]:
+        """Have those that have come read, and return their numbers and hosts.  Called in the trio thread."""
+        begun: list[tuple[int, str]] = []
+        while self.order:
+            number = self.order.popleft()
+            arrived = self._arrived.pop(number, None)
+            if arrived is not None and self._reception is not None:  # else it has lost its place
+                connection, host, greeting = arrived
+                self._reception.seen(number)
+                if greeting.awaited is not None:
+                    assert greeting.framing is not None
+                    greeting.awaited.hand_over(connection, greeting.framing)
+                    continue
+                try:
+                    self._streams.add(number, connection, greeting.framing)
+                except OSError:
+                    self._unwatched += 1
+                    connection.close()
+                else:
+                    begun.append((number, host))
+        return begun
+
+    def evict(self) -> None:
+        """Hang up on those that ``begin`` has returned, perhaps just now, and that have lost their place meanwhile."""
+        while self._evicted:
+            self._streams.hang_up(self._evicted.popleft())
+
+    def close(self) -> None:
+        """Stop listening, and close what has come.  Blocks for milliseconds; may be called twice."""
+        if self._reception is not None:
+            self._reception.close()
+        while self._arrived:
+            self._arrived.popitem()[1][0].close()
+
+    # -- on the thread of the reception ---------------------------------------------------------------------
+
+    def _take(self, connection: socket.socket, host: str, greeting: Greeting) -> int | None:
+        if len(self._arrived) > _UNTOLD:
+            return None
+        number = next(self._numbers)
+        self._arrived[number] = (connection, host, greeting)
+        self.order.append(number)
+        self._news()
+        return number
+
+    def _turn_away(self, number: int) -> None:
+        arrived = self._arrived.pop(number, None)
+        if arrived is not None:
+            connection, _, greeting = arrived
+            connection.close()
+            if greeting.awaited is not None:
+                greeting.awaited.is_claimed = False
+        else:
+            self._evicted.append(number)
+            self._news()

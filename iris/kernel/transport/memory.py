@@ -1,0 +1,442 @@
+"""A network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
+
+It keeps what the real network promises and nothing more: frames of one way out arrive in order; when a way breaks,
+those in transit may be lost; a slow reader is felt by its writers.  Everything random comes from the given seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
+
+import trio
+
+from iris.kernel.config import KIB
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.frozen import dataclass
+from iris.kernel.transport.port import ConnectionObserver, Permit, Refused
+from iris.kernel.wire import MAX_FRAME
+
+_SCHEME: Final = "mem://"
+
+
+def check_memory_url(url: str) -> str:
+    """Return ``url`` if it can be an address here.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not url.startswith(_SCHEME) or url == _SCHEME:
+        raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
+    return url
+
+
+@final
+class MemoryNetwork:
+    """Joins transports of one trio run.
+
+    Args:
+        seed: of all randomness here; the same seed and the same calls give the same run.
+        latency: least and greatest seconds that a frame takes one way.
+        loss: probability from 0 to 1 that a frame vanishes silently.
+        capacity: frames in transit on one way before its writer has to wait.
+        capacity_bytes: bytes likewise, as the buffers of sockets have room for; a frame may go beyond.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        latency: tuple[float, float] = (0.0001, 0.0005),
+        loss: float = 0.0,
+        capacity: int = 64,
+        capacity_bytes: int = 1024 * KIB,
+    ) -> None:
+        self.random: Final = random.Random(seed)
+        self.latency = latency
+        self.loss = loss
+        self.capacity: Final = capacity
+        self.capacity_bytes: Final = capacity_bytes
+        self._transports: list[MemoryTransport] = []
+        self._listening: dict[str, MemoryTransport] = {}
+        self.accepting: Final[dict[str, _Accepting]] = {}
+        """Who waits for a reverse connection, by token."""
+        self.calling: Final[dict[str, MemoryIncoming]] = {}
+        """Who dials one, by token."""
+        self._cut: set[tuple[str, str]] = set()
+        self._names = 0
+
+    def transport(self, host: str, max_frame: int = MAX_FRAME) -> MemoryTransport:
+        """Return a new transport on the host ``host``; several may share a host.
+
+        A frame of more than ``max_frame`` bytes ends the connection that it comes by, as on a real network.
+        """
+        transport = MemoryTransport(self, host, max_frame)
+        self._transports.append(transport)
+        return transport
+
+    def partition(self, *groups: Iterable[str], one_way: bool = False) -> None:
+        """Silently drop everything between hosts of different groups, until ``heal``.
+
+        With ``one_way``, only what goes from an earlier group to a later one is dropped.
+        """
+        sides = [list(group) for group in groups]
+        for index, near in enumerate(sides):
+            for far in sides[index + 1 :]:
+                for one in near:
+                    for other in far:
+                        self._cut.add((one, other))
+                        if not one_way:
+                            self._cut.add((other, one))
+
+    def heal(self) -> None:
+        """End every partition."""
+        self._cut.clear()
+
+    def crash(self, host: str) -> None:
+        """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""
+        for transport in [transport for transport in self._transports if transport.host == host]:
+            transport.close()
+
+    def bind(self, url: str, transport: MemoryTransport) -> str:
+        """Reserve ``url``, or a fresh one if it ends in ``:0``, for ``transport``."""
+        check_memory_url(url)
+        if url.endswith(":0"):
+            self._names += 1
+            url = f"{url.removesuffix('0')}{self._names}"
+        if url in self._listening:
+            raise ConfigError(f"cannot listen at {url}: the address is in use by another program")
+        self._listening[url] = transport
+        return url
+
+    def unbind(self, transport: MemoryTransport) -> None:
+        """Forget a transport that is closed, and free its URLs."""
+        self._transports.remove(transport)
+        for url in [url for url, bound in self._listening.items() if bound is transport]:
+            del self._listening[url]
+
+    def find(self, url: str) -> MemoryTransport | None:
+        """Return who listens at ``url``."""
+        return self._listening.get(url)
+
+    def join(self, token: str) -> None:
+        """Make a reverse connection if both ends are there and can reach each other."""
+        accepting, calling = self.accepting.get(token), self.calling.get(token)
+        if accepting is None or calling is None or accepting.way is not None:
+            return
+        near, far = accepting.transport, calling.transport
+        cut = self.is_cut(near.host, far.host) or self.is_cut(far.host, near.host)
+        if self.find(calling.url) is near and not cut and not far.closed:
+            del self.calling[token]
+            accepting.way = calling.way = MemoryOutgoing(self, near, far, accepting.on_broken)
+            near.opened(accepting.way)
+            far.accept(accepting.way, calling)
+            accepting.news.set()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Tell whether a partition lies between two hosts."""
+        return (source, target) in self._cut
+
+
+@final
+class MemoryTransport:
+    """One node's end of a ``MemoryNetwork``."""
+
+    def __init__(self, network: MemoryNetwork, host: str, max_frame: int) -> None:
+        self.host: Final = host
+        self.max_frame: Final = max_frame
+        self._network = network
+        self._arrived: list[_Arrival] = []
+        self._news = trio.Event()
+        self._interrupted = False
+        self._inward: set[MemoryOutgoing] = set()
+        self._outward: set[MemoryOutgoing] = set()
+        self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
+        self._observer: ConnectionObserver | None = None
+        self._source = 0
+        self.closed = False
+        self.paused = False
+
+    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """See ``Transport.listen``."""
+        return tuple([self._network.bind(url, self) for url in urls])
+
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+        """See ``Transport.dial``.  The host is the name in the URL, without a ``:`` and what follows."""
+        check_memory_url(url)
+        if permit is not None:
+            permit(url.removeprefix(_SCHEME).partition(":")[0])
+        target = self._network.find(url)
+        if target is not None and self._network.is_cut(self.host, target.host):
+            await trio.sleep_forever()  # what a real network does: no answer; callers have their own deadline
+        await trio.sleep(self._network.random.uniform(*self._network.latency))
+        target = self._network.find(url)
+        if target is None:
+            raise Refused(f"cannot connect to {url}: connection refused")
+        outgoing = MemoryOutgoing(self._network, self, target, on_broken)
+        self.opened(outgoing)
+        target.accept(outgoing)
+        return outgoing
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+        """See ``Transport.accept_reverse``."""
+        accepting = _Accepting(self, on_broken, trio.Event())
+        if self._network.accepting.setdefault(token, accepting) is not accepting:
+            raise NotSent("cannot wait for a reverse connection: address in use")
+        try:
+            await trio.sleep(self._network.random.uniform(*self._network.latency))
+            self._network.join(token)
+            await accepting.news.wait()
+        except BaseException:
+            if accepting.way is not None:
+                accepting.way.close()
+            raise
+        finally:
+            del self._network.accepting[token]
+        assert accepting.way is not None
+        return accepting.way
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
+        """See ``Transport.dial_reverse``."""
+        incoming = self._network.calling[token] = MemoryIncoming(self._network, self, url, token, on_broken)
+        self._network.join(token)
+        return incoming
+
+    def opened(self, way: MemoryOutgoing) -> None:
+        """Take a way out into the books."""
+        self._outward.add(way)
+
+    def accept(self, way: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
+        """Take a connection that another transport has opened, or a reverse one of this transport."""
+        self._inward.add(way)
+        if reverse is not None:
+            self._reverse[way] = reverse
+        if self._observer is not None:
+            self._observer.connection_opened(way.number, way.host)
+
+    def deliver(self, arrival: _Arrival) -> None:
+        """Take a frame that becomes readable at its due time."""
+        # Frames come nearly in the order of their due times, so the place is found from the end.
+        place = len(self._arrived)
+        while place and self._arrived[place - 1].due > arrival.due:
+            place -= 1
+        self._arrived.insert(place, arrival)
+        self._news.set()
+
+    def receive_nowait(self) -> bytes | None:
+        """See ``Transport.receive_nowait``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this transport is closed")
+        if self.paused or not self._arrived or self._arrived[0].due > trio.current_time():
+            return None
+        arrival = self._arrived.pop(0)
+        arrival.way.taken(arrival.frame)
+        self._source = arrival.way.number
+        return arrival.frame
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        """See ``Transport.observe``."""
+        self._observer = observer
+        for way in sorted(self._inward, key=lambda way: way.number):
+            observer.connection_opened(way.number, way.host)
+
+    def source(self) -> int:
+        """See ``Transport.source``."""
+        return self._source
+
+    def hang_up(self, connection: int) -> None:
+        """See ``Transport.hang_up``."""
+        for way in self._inward:
+            if way.number == connection:
+                way.break_soon()
+
+    async def wait_readable(self) -> None:
+        """See ``Transport.wait_readable``."""
+        self._interrupted = False
+        while not self._interrupted:
+            if self.closed:
+                raise trio.ClosedResourceError("this transport is closed")
+            self._news = trio.Event()
+            due = self._arrived[0].due if self._arrived and not self.paused else float("inf")
+            if due <= trio.current_time():
+                await trio.lowlevel.checkpoint()
+                return
+            with trio.move_on_at(due):
+                await self._news.wait()
+
+    def interrupt(self) -> None:
+        """See ``Transport.interrupt``."""
+        self._interrupted = True
+        self._news.set()
+
+    def pause(self) -> None:
+        """Stop reading, as SIGSTOP stops a process: nobody is told, writers come to feel it."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        self.paused = False
+        self._news.set()
+
+    def forget(self, way: MemoryOutgoing) -> None:
+        """Drop a way that has ended."""
+        self._outward.discard(way)
+        if way in self._inward:
+            self._inward.remove(way)
+            if self._observer is not None and not self.closed:
+                self._observer.connection_closed(way.number)
+        reverse = self._reverse.pop(way, None)
+        if reverse is not None and not self.closed:
+            reverse.broken()
+
+    def close(self) -> None:
+        """See ``Transport.close``.  Peers see their connections break."""
+        if self.closed:
+            return
+        self.closed = True
+        self._network.unbind(self)
+        self._arrived.clear()
+        self._news.set()
+        for way in sorted(self._inward, key=lambda way: way.number):
+            way.break_off()
+        for way in sorted(self._outward, key=lambda way: way.number):
+            way.close()
+
+
+@final
+class MemoryOutgoing:
+    """A way from one transport to another."""
+
+    _made = 0
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        source: MemoryTransport,
+        target: MemoryTransport,
+        on_broken: Callable[[], None],
+    ) -> None:
+        MemoryOutgoing._made += 1
+        self.number: Final = MemoryOutgoing._made
+        self._network = network
+        self._source = source
+        self._target = target
+        self._on_broken = on_broken
+        self._in_transit = self._bytes_in_transit = 0
+        self._due = 0.0
+        self._room = trio.lowlevel.ParkingLot()
+        self.closed = False
+
+    @property
+    def host(self) -> str:
+        """Who opened it."""
+        return self._source.host
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        network = self._network
+        if self._is_full:
+            return False
+        if network.is_cut(self._source.host, self._target.host):
+            return True
+        if network.loss and network.random.random() < network.loss:
+            return True
+        if len(frame) > self._target.max_frame:
+            self.break_soon()
+            return True
+        self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
+        self._in_transit += 1
+        self._bytes_in_transit += len(frame)
+        self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
+        return True
+
+    def break_soon(self) -> None:
+        """Break off from outside of whatever is sending now."""
+        trio.lowlevel.current_trio_token().run_sync_soon(self.break_off)
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        if self._is_full:
+            await self._room.park()
+            if self.closed:
+                raise trio.ClosedResourceError("this way out was closed")
+        else:
+            await trio.lowlevel.checkpoint()
+
+    @property
+    def _is_full(self) -> bool:
+        network = self._network
+        return self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes
+
+    def taken(self, frame: bytes) -> None:
+        """Note that the target has read a frame of this way."""
+        self._in_transit -= 1
+        self._bytes_in_transit -= len(frame)
+        self._room.unpark_all()
+
+    def break_off(self) -> None:
+        """End the way from the far side: its owner is told."""
+        if not self.closed:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if not self.closed:
+            self.closed = True
+            self._room.unpark_all()
+            self._source.forget(self)
+            self._target.forget(self)
+
+
+@final
+class MemoryIncoming:
+    """A reverse connection, from the end that dials it."""
+
+    def __init__(
+        self, network: MemoryNetwork, transport: MemoryTransport, url: str, token: str, on_broken: Callable[[], None]
+    ) -> None:
+        self._network = network
+        self._on_broken = on_broken
+        self._closed = False
+        self.transport: Final = transport
+        self.url: Final = url
+        self.token: Final = token
+        self.way: MemoryOutgoing | None = None
+
+    def broken(self) -> None:
+        """The connection is lost."""
+        if not self._closed:
+            self._closed = True
+            self._on_broken()
+
+    def close(self) -> None:
+        """See ``Incoming.close``."""
+        if not self._closed:
+            self._closed = True
+            self._network.calling.pop(self.token, None)
+            if self.way is not None:
+                self.way.break_soon()
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Accepting:
+    transport: MemoryTransport
+    on_broken: Callable[[], None]
+    news: trio.Event
+    way: MemoryOutgoing | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    due: float
+    frame: bytes
+    way: MemoryOutgoing

@@ -1,0 +1,172 @@
+"""The port to the network: how frames leave and arrive.
+
+``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.
+A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
+sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
+
+Connections that others open have numbers, so that strangers can be told apart and sent away.
+
+A node that cannot be dialled dials for both directions: besides its own way out it has the other node's frames come
+by a *reverse* connection, which it dials too.  A token that it has chosen, and told the other node over its way out,
+joins the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
+
+from iris.kernel.errors import NotSent
+
+Permit = Callable[[str], None]
+"""Called with each host that is about to be connected to: its IP address, also where a URL has a name, or what a
+network has in place of that.  Raises ``NotSent`` if it is not to be."""
+
+
+@final
+class Refused(NotSent):
+    """The host answered that nobody listens there: whoever did is gone."""
+
+
+class Outgoing(Protocol):
+    """A way to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """Hand over a frame; False if the peer or the network is not taking more at the moment.
+
+        Raises:
+            trio.ClosedResourceError: it was closed.
+        """
+        ...
+
+    async def wait_writable(self) -> None:
+        """Wait until ``send_nowait`` is worth another try.  Cancelling has no effect on frames."""
+        ...
+
+    def close(self) -> None:
+        """Give the way up; frames not yet on the network are lost.  Never blocks; may be called twice."""
+        ...
+
+
+class Incoming(Protocol):
+    """A reverse connection, seen from the node that dialled it.  Its frames arrive in the inbox."""
+
+    def close(self) -> None:
+        """Close it, or stop trying; the other node sees it break.  Never blocks; may be called twice."""
+        ...
+
+
+class ConnectionObserver(Protocol):
+    """Who is told of the connections that others open; plain calls in the trio thread, which must not raise."""
+
+    def connection_opened(self, connection: int, address: str | None) -> None:
+        """There is a new connection; its number is used once.
+
+        ``address`` is the host that it comes from, or None if the operating system vouches for it: another process
+        of this user, by ipc.
+        """
+        ...
+
+    def connection_closed(self, connection: int) -> None:
+        """The connection is gone, whoever ended it.  Frames that came by it may still be in the inbox.
+
+        That others have ended one may be noticed only while somebody receives, or waits for something to receive.
+        """
+        ...
+
+    def connections_refused(self, count: int) -> None:
+        """So many more were turned away unseen: they did not greet in time, or came faster than anybody could look."""
+        ...
+
+
+class Transport(Protocol):
+    """The network as one node sees it."""
+
+    async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """Bind every URL and return the URLs really bound (a port 0 is replaced by the port chosen).
+
+        Raises:
+            ConfigError: a URL is malformed, its scheme is not known, or its address is taken or not ours.
+        """
+        ...
+
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+        """Connect to a URL.
+
+        ``permit`` is asked before each attempt; by ipc there is no host, and it is not.
+
+        ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
+        ``close``.  The way is of no further use then.  The loss may be noticed only while somebody receives, or waits
+        for something to receive; only then does the rest follow of what the connection has not taken at once.
+
+        Raises:
+            Refused: nobody listens there.
+            NotSent: unreachable, or not permitted, with the reason.
+            ConfigError: the URL is malformed or its scheme is not known.
+        """
+        ...
+
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+        """Wait for the node that knows ``token`` to dial a reverse connection, and return the way to it.
+
+        It has no limit in time; cancelling it leaves nothing behind.  Whoever comes second is turned away.
+
+        Args:
+            token: letters and digits.
+            on_broken: as for ``dial``.
+
+        Raises:
+            NotSent: nobody can come, for this node listens at no ``ws://`` address; or the token is in use.
+        """
+        ...
+
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
+        """Have the node at ``url`` send here what it sends to ``token``; tried again until that node is ready.
+
+        What comes by it comes by a connection like those that others open: the observer is told of it.
+
+        Args:
+            url: a ``ws://`` address that ``dial`` has reached.
+            token: as the other node knows it.
+            on_broken: called in the trio thread, at most once, when the connection was there and is lost other than
+                by ``close``.
+
+        Raises:
+            NotSent: the address cannot be used for that.
+        """
+        ...
+
+    def receive_nowait(self) -> bytes | None:
+        """Return the next frame that has arrived, or None."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Wait until a frame has arrived, or ``interrupt`` is called.
+
+        Raises:
+            trio.ClosedResourceError: this transport is closed.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End the wait of whoever is in ``wait_readable``."""
+        ...
+
+    def observe(self, observer: ConnectionObserver) -> None:
+        """Tell ``observer`` of the connections that others have opened and will open."""
+        ...
+
+    def source(self) -> int:
+        """Return which connection the frame came by that ``receive_nowait`` returned last.
+
+        The observer has been told of that connection by then.
+        """
+        ...
+
+    def hang_up(self, connection: int) -> None:
+        """Close a connection that another node opened; that node sees it break.  One that is gone is passed over."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening and drop what has arrived.  Never blocks for long; may be called twice."""
+        ...

@@ -1,0 +1,77 @@
+"""Reverse connections that this node waits for: each is named by a token, and is for whoever comes first with it."""
+
+from __future__ import annotations
+
+import socket
+from typing import final
+
+import trio
+
+from iris.kernel.errors import NotSent
+from iris.kernel.transport.reader import Framing
+
+
+@final
+class Awaited:
+    """One that is waited for.
+
+    Attributes:
+        is_claimed: somebody has come with its token.  Written on the thread of the reception only, but for the end.
+    """
+
+    __slots__ = ("_arrived", "_came", "is_claimed")
+
+    def __init__(self) -> None:
+        self.is_claimed = False
+        self._came = trio.Event()
+        self._arrived: tuple[socket.socket, Framing] | None = None
+
+    def hand_over(self, connection: socket.socket, framing: Framing) -> None:
+        """It has come; if nobody waits any more, it is closed."""
+        if self._came.is_set():
+            connection.close()
+        else:
+            self._arrived = connection, framing
+            self._came.set()
+
+    async def wait(self) -> tuple[socket.socket, Framing]:
+        """Wait until it has come.  Cancelling it closes it, if it comes still."""
+        try:
+            await self._came.wait()
+        except BaseException:
+            self._came.set()
+            if self._arrived is not None:
+                self._arrived[0].close()
+            raise
+        assert self._arrived is not None
+        return self._arrived
+
+
+@final
+class AwaitedTokens:
+    """All that are waited for."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[str, Awaited] = {}
+
+    async def wait(self, token: str) -> tuple[socket.socket, Framing]:
+        """Wait until somebody has come with ``token``.  Cancelling leaves nothing behind.
+
+        Raises:
+            NotSent: it is waited for already.
+        """
+        if token in self._awaited:
+            raise NotSent("cannot wait for a reverse connection: address in use")
+        awaited = self._awaited[token] = Awaited()
+        try:
+            return await awaited.wait()
+        finally:
+            del self._awaited[token]
+
+    def claim(self, token: str) -> Awaited | None:
+        """Return what is waited for with a token, to the first one that asks.  On the thread of the reception."""
+        awaited = self._awaited.get(token)
+        if awaited is None or awaited.is_claimed:
+            return None
+        awaited.is_claimed = True
+        return awaited

@@ -1,0 +1,81 @@
+"""How a connection that another node opens begins: what it must say, before anybody reads frames from it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import socket
+from typing import Final, Protocol, final
+
+from iris.kernel.transport.reader import Framing
+from iris.kernel.transport.reverse_accept import Awaited
+
+GREETING: Final = b"\0SP\0\0\x50\0\0"
+"""What the PUSH of nng says first, over any stream."""
+
+ANSWER: Final = b"\0SP\0\0\x51\0\0"
+"""What its PULL says."""
+
+
+class Heard(enum.Enum):
+    """What has come of a greeting."""
+
+    PART = enum.auto()
+    WHOLE = enum.auto()
+    WRONG = enum.auto()
+    LATER = enum.auto()
+    """It is to come again; that it came is no offence."""
+
+
+class Greeting(Protocol):
+    """What a connection has to say before it is let in.
+
+    Attributes:
+        framing: finds the frames in what it says afterwards, if they do not stand behind their lengths.
+        awaited: the reverse connection that it is; None if it is one to be read from.
+    """
+
+    @property
+    def framing(self) -> Framing | None: ...
+
+    @property
+    def awaited(self) -> Awaited | None: ...
+
+    def hear(self, connection: socket.socket) -> Heard:
+        """Look at what it says, and answer.  Called on the thread of the reception when something can be read."""
+        ...
+
+
+@final
+class NngGreeting:
+    """What nng says first, over any stream."""
+
+    __slots__ = ("_said", "awaited", "framing")
+
+    def __init__(self) -> None:
+        self._said = 0
+        self.framing: Framing | None = None
+        self.awaited: Awaited | None = None
+
+    def hear(self, connection: socket.socket) -> Heard:
+        """See ``Greeting.hear``."""
+        try:
+            said = connection.recv(len(GREETING), socket.MSG_PEEK)
+        except BlockingIOError:
+            return Heard.PART
+        except OSError:
+            return Heard.WRONG
+        if said == GREETING:
+            with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                connection.recv(len(GREETING))  # it was only looked at
+                connection.send(ANSWER)
+            return Heard.WHOLE
+        # Wrong is also what is readable without a byte more: it has ended, and would be readable all the time.
+        if len(said) <= self._said or not GREETING.startswith(said):
+            return Heard.WRONG
+        self._said = len(said)
+        # Readable is what has so many bytes, else this thread would spin until the rest comes.
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
+        return Heard.PART

@@ -1,0 +1,54 @@
+"""Connections by WebSocket that this node opens to send by."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Final
+
+import trio
+
+from iris.kernel.config import KIB
+from iris.kernel.transport.dialer import Dials, open_greeted
+from iris.kernel.transport.port import Permit
+from iris.kernel.transport.websocket import PULL, Asking, Messages, NotUpgraded, split_url
+
+PIECE: Final = 4 * KIB
+"""Bytes read at once of the answer to an upgrade request."""
+
+
+async def open_web(url: str, limit: int, dials: Dials, permit: Permit | None = None) -> tuple[socket.socket, Messages]:
+    """Connect to ``ws://HOST:PORT/PATH``, and have the connection upgraded; see ``tcp.open_connection``.
+
+    Args:
+        url: where to.
+        limit: bytes of the largest frame.
+        dials: limits those that are being made at the same time.
+        permit: see ``Transport.dial``.
+
+    Raises:
+        Refused: nobody listens at any of its addresses, or there is no such path.
+        NotSent: unreachable, or somebody else listens there.
+        ConfigError: the URL is none.
+    """
+    parts = split_url(url)
+
+    async def greet(connection: socket.socket) -> Messages:
+        asking = Asking(url, PULL, limit)
+        connection.send(asking.request)
+        while True:
+            try:
+                data = connection.recv(PIECE)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(connection)
+                continue
+            try:
+                messages = asking.receive(data)
+            except NotUpgraded as error:
+                if error.is_absent:
+                    raise ConnectionRefusedError(errno.ECONNREFUSED, str(error)) from None
+                raise ConnectionAbortedError(str(error)) from None
+            if messages is not None:
+                return messages
+
+    return await open_greeted(url, parts.host, parts.port, dials, greet, permit)

@@ -1,0 +1,215 @@
+"""Frames out, by a connection that is a stream of bytes, written by the task that has them.
+
+nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
+system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
+somebody waits for that or not: ``Streams`` watches the connection for the task that receives.  It tells of room only
+while something is kept.
+
+How a frame looks on the wire is the caller's: ``framing``.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.kernel.transport.reader import Framing, Streams
+
+_ENDS: Final = ~select.EPOLLOUT
+"""Events other than that it takes more."""
+
+_HEARD: Final = 4096
+"""Bytes read at once of what comes back."""
+
+_PATIENCE: Final = 16
+"""So often at one time.  Who has more to say to somebody who only sends to him is up to no good."""
+
+
+@final
+class StreamOutgoing:
+    """One connection to send by, which has greeted already.  See ``Outgoing``.
+
+    Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
+
+    Args:
+        connection: it does not block, and belongs to this object from now on.
+        streams: watches it.
+        framing: makes of a frame what goes on the wire for it, in pieces.
+        broken: called at most once, from within other methods or ``Streams.receive_nowait``, when the connection is
+            lost other than by ``close``.
+        heard: understands what comes back, where that may be something besides the end.
+
+    Raises:
+        OSError: the system has no room to watch one more; the connection is still the caller's.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_framing",
+        "_heard",
+        "_others",
+        "_over",
+        "_rest",
+        "_room_told",
+        "_socket",
+        "_streams",
+        "_waiting",
+        "closed",
+    )
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        streams: Streams,
+        framing: Callable[[bytes], tuple[bytes, ...]],
+        broken: Callable[[], None],
+        heard: Framing | None = None,
+    ) -> None:
+        self.closed = False
+        self._over = False
+        """Whether it has been closed, or lost."""
+        self._socket = connection
+        self._streams = streams
+        self._framing = framing
+        self._broken = broken
+        self._heard = heard
+        self._rest: list[memoryview] = []
+        """What has not been taken of the last frame: this much waits here at the most."""
+        self._room_told = False
+        self._waiting = False
+        self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
+        streams.watch(connection, self._changed, room=False)
+
+    def send_nowait(self, frame: bytes) -> bool:
+        """See ``Outgoing.send_nowait``."""
+        if (self._rest and not self._flush()) or self._over:
+            if self.closed:
+                raise trio.ClosedResourceError("this way out is closed")
+            return False  # if it is lost, that is about to be told
+        pieces = self._framing(frame)
+        try:
+            # One piece takes 0.7 us less by ``send``.
+            sent = self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return False
+        if len(pieces) == 1 and sent == len(pieces[0]):
+            return True
+        for piece in pieces:
+            if sent < len(piece):
+                self._keep(memoryview(piece)[sent:])
+                sent = 0
+            else:
+                sent -= len(piece)
+        return True
+
+    def _keep(self, rest: memoryview) -> None:
+        self._rest.append(rest)
+        if not self._room_told:
+            self._room_told = True
+            self._streams.watch_room(self._socket, wanted=True)
+
+    def _flush(self) -> bool:
+        """Send what is left of the last frame; tell whether all of it is gone."""
+        try:
+            sent = self._socket.sendmsg(self._rest)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lose()
+            return False
+        while self._rest and sent >= len(self._rest[0]):
+            sent -= len(self._rest.pop(0))
+        if self._rest:
+            self._rest[0] = self._rest[0][sent:]
+        else:
+            self._answer()
+        return not self._rest
+
+    def _answer(self) -> None:
+        """Send what is to be said to what has come back."""
+        if self._heard is None or not self._heard.answer:
+            return
+        answer, self._heard.answer = memoryview(self._heard.answer), b""
+        try:
+            answer = answer[self._socket.send(answer) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+            return
+        if answer:
+            self._keep(answer)
+
+    def _changed(self, events: int) -> None:
+        """It takes more, or has something to say, its end included."""
+        if self._rest:
+            self._flush()
+        elif events & select.EPOLLOUT and self._room_told:
+            # Not as soon as nothing is kept: more may be at once, and a connection by TCP tells of no room unasked.
+            self._room_told = False
+            self._streams.watch_room(self._socket, wanted=False)
+        if events & _ENDS and not self._over:
+            self._hear()
+
+    def _hear(self) -> None:
+        for _ in range(_PATIENCE):
+            try:
+                data = self._socket.recv(_HEARD)
+            except BlockingIOError:
+                return  # it has no more to say; or this was told of another one, which had this descriptor before
+            except OSError:
+                break
+            if not data or self._heard is None:
+                break
+            self._heard.receive(data)
+            if not self._rest:
+                self._answer()
+            if self._heard.waiting or self._heard.is_over:
+                break
+            if self._over:
+                return
+        if not self._over:
+            self._lose()
+
+    def _lose(self) -> None:
+        self._over = True
+        self._rest.clear()
+        self._broken()
+
+    async def wait_writable(self) -> None:
+        """See ``Outgoing.wait_writable``.  If the connection is lost, it waits until it is closed."""
+        if self.closed:
+            raise trio.ClosedResourceError("this way out is closed")
+        if self._others is None:
+            self._others = trio.lowlevel.ParkingLot()
+        if self._waiting or self._over:  # only one task may wait for a descriptor; handshakes share it with their link
+            await self._others.park()
+            if self.closed:
+                raise trio.ClosedResourceError("this way out was closed")
+            return
+        self._waiting = True
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        finally:
+            self._waiting = False
+            self._others.unpark_all()
+
+    def close(self) -> None:
+        """See ``Outgoing.close``."""
+        if self.closed:
+            return
+        self.closed = self._over = True
+        self._rest.clear()
+        if self._waiting:
+            trio.lowlevel.notify_closing(self._socket)
+        elif self._others is not None:
+            self._others.unpark_all()
+        self._streams.unwatch(self._socket)
+        self._socket.close()

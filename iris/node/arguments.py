@@ -1,0 +1,128 @@
+"""What users give to a node, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+from iris.cluster.balancing import AtSite
+from iris.cluster.membership import Member
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import NodeId, check_address, check_key, check_name, is_node_id
+
+T = TypeVar("T")
+
+
+def check_is(value: Any, kind: type[T], name: str) -> T:
+    """Return an object that is made by a class of Iris's own.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {value!r}: use iris.{kind.__name__}(...)")
+    return value
+
+
+def check_flags(**flags: object) -> None:
+    """Look at choices.
+
+    Raises:
+        ConfigError: one is not True or False.
+    """
+    for name, value in flags.items():
+        if value is not True and value is not False:
+            raise ConfigError(f"{name} is {value!r}: use True or False")
+
+
+def check_count(value: object, name: str) -> int:
+    """Return a number of things to wait for.
+
+    Raises:
+        ConfigError: it is not a whole number from 0 on.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{name} is {value!r}: use a whole number, 0 or above")
+    return value
+
+
+def check_request(
+    cluster: str, operation: str | None, key: str | None, hedge: float | None, *, idempotent: bool
+) -> None:
+    """Look at what says whom a request is for, and how often it may run.
+
+    The name of the cluster is looked at when there is none of that name.
+
+    Raises:
+        ConfigError: one of them cannot be.
+    """
+    if type(cluster) is not str:
+        check_address(cluster)
+    if idempotent is not True and idempotent is not False:
+        check_flags(idempotent=idempotent)
+    if operation is not None:
+        check_name(operation, "operation")
+    if key is not None:
+        check_key(key)
+    if hedge is not None:
+        if not idempotent:
+            raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
+        check_timeout(hedge, "hedge")
+
+
+def check_wait(wait: float) -> float:
+    """Return how many seconds somebody waits for a first member; 0 for not at all.
+
+    Raises:
+        ConfigError: it is none that can be waited for.
+    """
+    if wait == 0 and isinstance(wait, int | float) and not isinstance(wait, bool):
+        return 0.0
+    try:
+        return check_timeout(wait, "wait")
+    except ConfigError:
+        raise ConfigError(f"wait is {wait!r}: use a number of seconds, 0 for not at all") from None
+
+
+def check_timeout(timeout: float, name: str = "timeout") -> float:
+    """Return a time in seconds.
+
+    Raises:
+        ConfigError: it is none that can be waited for.
+    """
+    seconds = math.nan
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        try:
+            seconds = float(timeout)
+        except OverflowError:  # an int beyond all floats
+            seconds = math.copysign(math.inf, timeout > 0 or -1)
+    if math.isnan(seconds) or seconds <= 0:
+        raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
+    return seconds
+
+
+def check_whom(cluster: str, operation: str | None) -> None:
+    """Look at what says whom a survey or a tunnel is for.
+
+    Raises:
+        ConfigError: one of them cannot be.
+    """
+    check_address(cluster)
+    if operation is not None:
+        check_name(operation, "operation")
+
+
+def check_preference(prefer: Member | NodeId | None, site: str | None) -> NodeId | AtSite | None:
+    """Return whom a request is to go to if that is possible: a member, or anyone at a site.
+
+    Raises:
+        ConfigError: both are given, the member is none, or the site has no name of one.
+    """
+    if site is None:
+        node = prefer.node if isinstance(prefer, Member) else prefer
+        if node is not None and not is_node_id(node):
+            raise ConfigError(f"prefer is {prefer!r}: use a member, as node.members returns them, or its id")
+        return node
+    if prefer is not None:
+        raise ConfigError("prefer and prefer_site exclude each other: prefer names one member, at whatever site")
+    return AtSite(check_name(site, "site"))

@@ -1,0 +1,42 @@
+"""What a node takes from the world: network, randomness, wall time.  Production takes the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from iris.cluster.discovery import Resolve, resolve_url
+from iris.cluster.discovery import OpenLan, open_lan
+from iris.kernel.config import Config
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import Entropy
+from iris.kernel.transport import NngTransport, check_url
+from iris.kernel.transport import Transport
+from iris.security.files import runtime_directory
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
+
+    transport: Callable[[Config], Transport] = NngTransport
+    check_url: Callable[[str], str] = check_url
+    """Returns a URL that the transport could use, or raises ConfigError."""
+    directory: Callable[[str], Path] | None = runtime_directory
+    """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, and this node leaves no
+    files."""
+    resolve: Resolve = resolve_url
+    """Looks up the host names of seeds."""
+    lan: OpenLan | None = open_lan
+    """Announces this node on the local network and finds others; None: nobody does."""
+    entropy: Entropy = os.urandom
+    wall_clock: Callable[[], float] = time.time  # noqa: TID251 -- certificates are valid by date
+    processor_time: Callable[[], float] | None = time.thread_time
+    """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
+    random: random.Random = dataclasses.field(default_factory=random.Random)

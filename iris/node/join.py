@@ -1,0 +1,204 @@
+"""What joining a cluster takes, and what it gives.
+
+A node may be a member of clusters other than the one it speaks for: because its own certificate says so, or because it
+has a credential of that cluster.  From such a credential it makes a proof, which lasts a day like every delegation.
+``Joined`` makes a fresh one in time, and withdraws the node from a cluster that it can prove no more: others would take
+it for no member, and it had better not say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership import Membership
+from iris.cluster.membership import proof_of, serves_by_right
+from iris.cluster.mesh import Mesh
+from iris.cluster.swim import ClusterEntry
+from iris.kernel.errors import AuthenticationError, ConfigError
+from iris.node.environment import Environment
+from iris.patterns.service import ServiceStatistics
+from iris.security.files import CredentialWatch
+from iris.security.identity import Credential
+from iris.security.identity import NodeIdentity, PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+RENEWAL_MARGIN: Final = 8 * 3600.0
+"""A delegation is renewed this many seconds before it ends: a third of its life."""
+
+
+async def read_credential(
+    given: Credential | CredentialWatch | Path | str | None,
+) -> tuple[Credential | None, CredentialWatch | None]:
+    """Return the credential that a user has given, and the watch over its file if it is in one.
+
+    Raises:
+        ConfigError: the file cannot be used, or this is no credential.
+    """
+    if isinstance(given, Path | str):
+        try:
+            given = await trio.to_thread.run_sync(CredentialWatch, given)
+        except ValueError:  # a surrogate, or a null byte
+            raise ConfigError(f"credential is {str(given)!r}: use the path of a file") from None
+    if isinstance(given, CredentialWatch):
+        return given.credential, given
+    if given is not None and not isinstance(given, Credential):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(given).__name__  # and not what it is: the contents of a credential file are secret
+        raise ConfigError(f"the credential is of type {kind}: use a Credential, a CredentialWatch or a file's path")
+    return given, None
+
+
+@final
+class ClusterMembership:
+    """This node as a member of a cluster.  Made by ``node.join``."""
+
+    def __init__(self, cluster: str, statistics: Callable[[], ServiceStatistics]) -> None:
+        self.cluster: Final[str] = cluster
+        self._statistics = statistics
+
+    def statistics(self) -> ServiceStatistics:
+        """Return a snapshot of the counters."""
+        return self._statistics()
+
+
+@final
+class _Place:
+    """One cluster that the node has joined, and how it proves that it may."""
+
+    __slots__ = ("credential", "entry", "made_of", "proved", "watch", "withdrawn")
+
+    def __init__(self, cluster: str, credential: Credential | None, watch: CredentialWatch | None) -> None:
+        self.entry = ClusterEntry(name=cluster)
+        self.credential = credential
+        self.watch = watch
+        self.made_of: Credential | None = None
+        """The credential that the present proof was made of."""
+        self.proved: PeerIdentity | None = None
+        """What the present proof shows; None if there is none."""
+        self.withdrawn = False
+        """Whether the cluster cannot be served for now."""
+
+    def is_due(self, now: float, identity: NodeIdentity) -> bool:
+        """Tell whether a fresh proof is to be made of the credential; not if it would end no later."""
+        if self.credential is not self.made_of or self.proved is None or now >= self.proved.expires:
+            return True
+        if identity.delegation.not_before <= now < self.proved.delegation.not_before:  # made when the date was wrong
+            return True
+        ends = self.proved.expires
+        return now > ends - RENEWAL_MARGIN and ends < self.proved.certificate.not_after
+
+
+@final
+class Joined:
+    """The clusters that one node has joined.
+
+    Args:
+        check_peer: raises AuthenticationError for whoever is revoked.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        membership: Membership,
+        check_peer: Callable[[PeerIdentity], None],
+        environment: Environment,
+    ) -> None:
+        self._mesh = mesh
+        self._membership = membership
+        self._check_peer = check_peer
+        self._wall_clock = environment.wall_clock
+        self._places: dict[str, _Place] = {}
+
+    @property
+    def watches(self) -> bool:
+        """Whether a credential file is to be looked at now and then."""
+        return any(place.watch is not None for place in self._places.values())
+
+    async def enter(self, cluster: str, credential: Credential | CredentialWatch | Path | str | None) -> None:
+        """Tell everybody that this node is a member of a cluster.
+
+        Raises:
+            ConfigError: it has no right to be one, or the credential cannot be used.
+        """
+        place = _Place(cluster, *await read_credential(credential))
+        self._prove(place)
+        self._places[cluster] = place
+        self._membership.serve(place.entry)
+
+    def drain(self, cluster: str) -> None:
+        """Tell everybody that this node takes no new work of a cluster."""
+        place = self._places[cluster]
+        place.entry = dataclasses.replace(place.entry, draining=True)
+        if not place.withdrawn:
+            self._membership.serve(place.entry)
+
+    def leave(self, cluster: str) -> None:
+        """Tell everybody that this node is no member of a cluster any more."""
+        self._places.pop(cluster, None)
+        self._membership.stop_serving(cluster)
+
+    async def poll(self) -> None:
+        """Read the credential files that were replaced; what cannot be used is logged, and changes nothing."""
+        for place in list(self._places.values()):
+            if place.watch is not None:
+                try:
+                    if await trio.to_thread.run_sync(place.watch.poll):
+                        place.watch.credential.delegate(self._mesh.identity, self._wall_clock())
+                        place.credential = place.watch.credential
+                except ConfigError as error:
+                    _log.warning("%s; going on with the credential that was read before", error)
+
+    def renew(self) -> None:
+        """Make fresh proofs where it is time for them; withdraw from what cannot be proved, and come back to it."""
+        for place in list(self._places.values()):
+            cluster, before = place.entry.name, place.entry
+            try:
+                self._prove(place)
+            except ConfigError as error:
+                if not place.withdrawn:
+                    _log.warning("this node is no member of cluster %r for now: %s", cluster, error)
+                    self._membership.stop_serving(cluster)
+                place.withdrawn = True
+                continue
+            if place.withdrawn or place.entry != before:
+                place.withdrawn = False
+                self._membership.serve(place.entry)
+
+    def _prove(self, place: _Place) -> None:
+        """Have an entry show what it has to: nothing if this node's own certificate does.
+
+        Raises:
+            ConfigError: this node may not serve the cluster.
+        """
+        cluster, credential, identity = place.entry.name, place.credential, self._mesh.identity
+        now = self._wall_clock()
+        if serves_by_right(identity.certificate, cluster):
+            if place.proved is None or place.is_due(now, identity):
+                place.proved, place.entry = None, dataclasses.replace(place.entry, proof=b"")
+            return
+        if credential is None:
+            raise ConfigError(
+                f"this node speaks for the cluster {identity.cluster!r} and has no right to serve {cluster!r}: pass a "
+                f"credential of {cluster!r} to join"
+            )
+        if credential.name != cluster:
+            raise ConfigError(f"the credential is for the cluster {credential.name!r} and not for {cluster!r}")
+        if place.is_due(now, identity):
+            place.proved = None
+            delegation = credential.delegate(identity, now)
+            place.proved = dataclasses.replace(
+                identity.public(), certificate=credential.certificate, delegation=delegation
+            )
+            place.made_of = credential
+            place.entry = dataclasses.replace(place.entry, proof=proof_of(credential.certificate, delegation))
+        assert place.proved is not None
+        try:
+            self._check_peer(place.proved)
+        except AuthenticationError as error:
+            raise ConfigError(f"{error}; have a new credential issued") from None

@@ -1,0 +1,611 @@
+"""The node: one process's way into Iris.  Everything a program does begins here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import Any, Final, TypeVar, final
+
+import trio
+
+from iris.cluster.membership import Membership
+from iris.cluster.membership import Revoking
+from iris.cluster.membership import Member, NodeInfo, Watch
+from iris.cluster.mesh import Mesh
+from iris.cluster.sites import open_with_all, open_with_one, reach_one
+from iris.cluster.sites import Sites
+from iris.kernel.config import Config
+from iris.kernel.errors import RequestTimeout
+from iris.kernel.names import NodeId, check_address, check_name
+from iris.kernel.tasks import protected_context
+from iris.node.arguments import (
+    check_count,
+    check_flags,
+    check_is,
+    check_preference,
+    check_request,
+    check_timeout,
+    check_wait,
+    check_whom,
+)
+from iris.node.environment import Environment
+from iris.node.join import ClusterMembership, Joined
+from iris.node.parts import NodeParts
+from iris.node.run_guard import RunGuard
+from iris.node.statistics import NodeStatistics, gather_statistics
+from iris.patterns.multicast import Broadcasts
+from iris.patterns.multicast import Relays
+from iris.patterns.multicast import Answers, StopRules, Surveys
+from iris.patterns.priority import PriorityName, check_priority
+from iris.patterns.pubsub.interest import DurableSubscriber
+from iris.patterns.pubsub.interest import Share
+from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
+from iris.patterns.pubsub import PubSub
+from iris.patterns.pubsub import ForeignSubscribers
+from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
+from iris.patterns.request import Requests
+from iris.patterns.service import Serving
+from iris.patterns.service import Limits, Service
+from iris.patterns.service import Tunnels
+from iris.patterns.tunnel import Tunnel
+from iris.security.files import CredentialWatch
+from iris.security.identity import Credential
+
+T = TypeVar("T")
+
+
+@final
+class Node:
+    """A node that is up.  Made by ``iris.open_node``; all its methods are for use inside that block, in one trio run.
+
+    After it they raise ``trio.ClosedResourceError``, and subscriptions end; only what tells of the node still works:
+    ``statistics``, ``clusters`` and ``members``.  From other threads use ``trio.from_thread``.
+
+    Clusters, topics and operations are names; a node never names a host.  Errors are ``iris.IrisError`` and say
+    which cluster, member or limit they are about.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        membership: Membership,
+        revoking: Revoking,
+        config: Config,
+        joined: Joined,
+        *,
+        credential: Credential,
+        environment: Environment,
+        site: str,
+        sites: Sites | None,
+    ) -> None:
+        self.id: Final = mesh.node
+        """This boot of this process: 32 hexadecimal digits."""
+        self.name: Final = credential.name
+        """The cluster that this node speaks for; others see it as ``sender.cluster``."""
+        self.realm: Final = credential.realm_id
+        """Fingerprint of the realm: 32 hexadecimal digits."""
+        self.site: Final = site
+        """The site the node belongs to; empty if none was given."""
+        self.addresses: Final = mesh.listening
+        """The URLs really bound."""
+        self._guard = RunGuard()
+        self._mesh, self._membership, self._revoking = mesh, membership, revoking
+        self._config, self._environment = config, environment
+        self._joined = joined
+        self._sites = sites
+        self._requests = Requests(mesh, membership, config)
+        self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
+        self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
+        self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
+        self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
+        self._publishing = self._pubsub.publishing
+        self._foreign = None if sites is None else ForeignSubscribers(sites, mesh, self._publishing.count_unlinked)
+        if self._foreign is not None:
+            self._pubsub.confirming.look_abroad = self._foreign.begin
+        self._serving = Serving(mesh, config, self._relays)
+        self._tunnels = Tunnels(mesh, membership, self._serving, config)
+        membership.queue_delay = lambda: self._serving.queue_delay
+        if sites is not None:
+            self._requests.reach = lambda cluster, timeout: reach_one(sites, cluster, None, timeout)
+        membership.on_suspected(self._requests.peer_refused)
+        membership.proofs.on_lost(self._tunnels.member_expelled)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id[:8]} of cluster {self.name!r}>"
+
+    # -- request and reply ----------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        cluster: str,
+        payload: Any = b"",
+        *,
+        timeout: float = 5.0,
+        idempotent: bool = False,
+        operation: str | None = None,
+        key: str | None = None,
+        prefer: Member | NodeId | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: PriorityName | None = None,
+        hedge: float | None = None,
+        prefer_site: str | None = None,
+        wait: float = 0.0,
+    ) -> Any:
+        """Ask one member of a cluster and return its reply.
+
+        The member is chosen by load.  At most once: the handler runs never or once.  With ``idempotent=True`` the
+        request is repeated until the timeout when members are lost or leave, or there is none for a moment, and members
+        recognise repeats: effectively once while the member that ran it lives.
+
+        Args:
+            cluster: name of the cluster.
+            payload: bytes, None, bool, int, float, str, list, dict with str keys, dataclass; at most ``max_payload``.
+            timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
+                cancel scope shortens it, and what is left is what nested requests in the handler may use.
+            idempotent: the handler's effect is the same when it runs twice.
+            operation: name of the handler within the service.
+            key: requests with the same key go to the same member while it lives.
+            prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
+                at whatever site; then another one.  From ``members``, ``watch`` or an earlier answer.
+            headers: str to str, at most ``Config.max_headers`` bytes.
+            priority: ``low`` is refused first by busy members, ``high`` last; None: as the request that is served here.
+            hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest
+                few per cent of the replies.  For idempotent requests only, and 5 % of those at most.
+            prefer_site: members at this site are asked as long as one can be reached and work does not wait for 0.25 s
+                there; then others, in the order of ``open_node``.  Not together with ``prefer``.
+            wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
+
+        Raises:
+            NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
+                another member within its timeout if there was one in the last ``Config.absence_patience`` seconds.
+            Overloaded: the members that were asked are at their limits; the handler did not run.
+            RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
+            NotSent: the request certainly did not run.
+            Unknown: the member was lost while it had the request; only if not idempotent.
+            RemoteError: the handler raised; it holds the code and text.
+            NotAllowed: the member refuses this caller.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Cancelling it tells the member to stop, and leaves nothing behind here.
+        """
+        self._guard.check()
+        check_request(cluster, operation, key, hedge, idempotent=idempotent)
+        timeout = check_timeout(timeout)
+        if wait != 0:
+            await self._wait_first(cluster, check_wait(wait))
+        wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
+        if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
+            timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
+        return await self._requests.request(
+            cluster,
+            payload,
+            timeout=timeout,
+            idempotent=idempotent,
+            operation=operation,
+            key=key,
+            prefer=wanted,
+            headers=headers,
+            priority=check_priority(priority),
+            hedge=hedge,
+        )
+
+    # -- broadcast and survey -------------------------------------------------------------------------------
+
+    async def broadcast(
+        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+    ) -> None:
+        """Send a message to every member of a cluster; at most once per member, without replies.
+
+        Waits until every member has room for it, and returns when the message is on its way.  A member that grants no
+        credit for ``Config.broadcast_patience`` seconds is passed over, and so are its copies of what follows, until it
+        does: they are counted as refused (``statistics().broadcasts.refused_because``).  Members that join later do not
+        get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
+
+        Args:
+            cluster: name of the cluster; those who are its members now are told.
+            payload: as for ``request``.
+            headers: as for ``request``.
+            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Cancelled, it has told nobody, and its copies are counted as expired if it waited for room; once it has told
+        somebody, it has told everybody and is over.
+        """
+        self._guard.check()
+        check_address(cluster)
+        if wait != 0:
+            await self._wait_first(cluster, check_wait(wait))
+        if self._sites is not None and self._sites.foreigners.ids(cluster):
+            await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
+        await self._broadcasts.broadcast(cluster, payload, headers=headers)
+
+    def survey(
+        self,
+        cluster: str,
+        payload: Any,
+        *,
+        timeout: float = 1.0,
+        count: int | None = None,
+        quiet: float | None = None,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: PriorityName | None = None,
+        wait: float = 0.0,
+    ) -> AbstractAsyncContextManager[Answers]:
+        """Ask every member of a cluster and gather the replies; at most once per member.
+
+        Example::
+
+            async with node.survey("databases", b"how full?") as answers:
+                async for answer in answers:
+                    print(answer.member, answer.payload)
+            print(answers.missing)
+
+        The iteration ends when all have answered or failed, or by one of the rules; ``answers.ended_by`` says which.
+        Afterwards ``answers.missing`` says who has not answered and ``answers.errors`` why, where that is known.  The
+        members' request handlers answer.
+
+        Args:
+            cluster: name of the cluster; those who are its members now are asked.
+            payload: as for ``request``.
+            timeout: seconds that the survey takes at most.
+            count: end it after so many answers.
+            quiet: end it when, after the first, no answer has come for so many seconds.
+            operation: as for ``request``.
+            headers: as for ``request``.
+            priority: as for ``request``.
+            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        Leaving the block early, or cancelling it, stops the members that are still at work.
+        """
+        self._guard.check()
+        check_whom(cluster, operation)
+        rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
+        survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, check_priority(priority))
+        opening = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
+        return opening() if wait == 0 else self._open_later(cluster, check_wait(wait), opening)
+
+    # -- publish and subscribe ------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        confirm: bool = False,
+        key: str | None = None,
+        timeout: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+        retain: bool = False,
+        strict: bool = False,
+    ) -> None:
+        """Send an event to every subscriber of a topic, whatever its cluster.
+
+        At most once per subscriber, in the order of this publisher.  What is lost is counted and shown to the
+        subscriber as ``event.missed``.  It waits when the links to subscribers are full but moving.
+
+        Args:
+            topic: tokens joined by dots.
+            payload: as for ``request``.
+            confirm: return only when every durable subscriber (a bridge) has the event on disk, also those that are
+                away now and have a name.
+            key: keeps events together: within a group of subscribers, the same key goes to the same member.
+            timeout: seconds that the confirmation may take; links to other sites are waited for half of it at most.
+            headers: as for ``request``.
+            retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
+                each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
+            strict: raise an error if subscribers did not get events that this node has published on the topic.
+
+        Raises:
+            NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
+                ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
+            EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
+            RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
+            ConfigError: the topic is malformed.
+            NotAllowed: this node's certificate does not permit to publish on it.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+        It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is on its way, or
+        unsent if it yielded or waited for a patient subscriber or another site; a late confirmation is dropped.
+        """
+        if get_ident() != self._guard.thread:
+            self._guard.check()
+        if self._foreign is not None and self._foreign.pending(topic):
+            left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
+            timeout = left if confirm else timeout
+        if not (confirm or retain or strict):
+            publishing = self._publishing
+            # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
+            plain = type(payload) is bytes and key is None and not headers
+            if not (plain and publishing.extend(topic, payload, len(payload))):
+                await publishing.publish(topic, payload, key=key, headers=headers)
+            return
+        check_flags(confirm=confirm, retain=retain, strict=strict)
+        within = check_timeout(timeout) if confirm else None
+        await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+        if strict:
+            self._pubsub.losses.check(topic)
+
+    def forget_retained(self, topic: str) -> bool:
+        """Keep the last value of a topic no longer; return whether there was one."""
+        self._guard.check()
+        return self._pubsub.retention.events.forget(topic)
+
+    def confirming(self, *, timeout: float = 5.0) -> AbstractAsyncContextManager[ConfirmedEvents]:
+        """Publish many events at full speed; leaving the block waits until all are confirmed, each within ``timeout``.
+
+        See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
+        """
+        self._guard.check()
+        return open_confirmed_events(self._pubsub.confirming, self._config, check_timeout(timeout), self._foreign)
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        overflow: Overflow = "drop_oldest",
+        limits: SubscriptionLimits | None = None,
+        durable: bool = False,
+        name: str | None = None,
+        allow: Iterable[str] | None = None,
+        share: Share | None = None,
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Receive the events of every topic that matches a pattern.
+
+        Entering the block returns when every reachable node knows of the subscription: what is published after that
+        is not missed.
+
+        Args:
+            pattern: a topic in which ``*`` stands for one token and a last ``>`` for the rest.
+            group: each event goes to one subscriber of the group, in turns.  What still waits when the block ends goes
+                to another one on this node, or is lost and reported to its publisher.
+            overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
+                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
+            limits: of events waiting here; by default those of ``Config``.
+            durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
+            name: of a durable subscriber, within the cluster that this node speaks for: also while nobody subscribes
+                under it, confirmed events wait for it, until ``forget_subscriber``.  One subscription has it at a
+                time; one with another pattern takes its place.
+            allow: clusters whose events are taken, as their certificates name them; None: all.
+            share: of a durable group that divides its events by shard for ever, see ``Share``.
+
+        Raises:
+            ConfigError: the pattern, the group, the name, the share or ``overflow`` is malformed; this node has a
+                subscription of this name; or durable subscribers fill ``Config.durable_bytes``.
+            NotAllowed: this node's certificate does not permit to subscribe to it.
+
+        Cancelling the iteration loses no event; leaving the block drops what still waits.
+        """
+        self._guard.check()
+        check_flags(durable=durable)
+        limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
+        return self._pubsub.subscribe(
+            pattern,
+            group=group,
+            overflow=overflow,
+            durable=durable,
+            name=name,
+            allow=allow,
+            share=share,
+            max_events=limits.events,
+            max_bytes=limits.bytes,
+        )
+
+    def durable_subscribers(self) -> tuple[DurableSubscriber, ...]:
+        """Return the durable subscribers that have a name, those that are away included, by name."""
+        return self._pubsub.durable.known()
+
+    async def forget_subscriber(self, name: str) -> None:
+        """Have publishers wait no more for a durable subscriber that is away, and belongs to this node's cluster.
+
+        Returns when every reachable node knows.  If it comes back, it is a durable subscriber again from then on.
+
+        Raises:
+            NotAllowed: it belongs to another cluster.
+            ConfigError: there is none of this name, or it is not away.
+
+        Cancelling it leaves it forgotten.
+        """
+        self._guard.check()
+        await self._pubsub.forget_durable(name)
+
+    # -- tunnels --------------------------------------------------------------------------------------------
+
+    def open_tunnel(
+        self,
+        cluster: str,
+        *,
+        timeout: float = 5.0,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        prefer_site: str | None = None,
+        wait: float = 0.0,
+    ) -> AbstractAsyncContextManager[Tunnel]:
+        """Open an ordered, throttled, two-way channel to one member of a cluster.
+
+        Nothing is lost or doubled for as long as both ends live, across reconnects; otherwise both ends get an error
+        and never a silent truncation.
+
+        Args:
+            cluster: name of the cluster; one member is chosen by load.
+            timeout: seconds that the opening may take.
+            operation: name of the tunnel handler within the service.
+            headers: str to str, for the handler.
+            prefer_site: as for ``request``.
+            wait: as for ``request``.
+
+        Raises:
+            NoSuchCluster: nobody serves it.
+            RequestTimeout: no member accepted in time.
+            Overloaded, NotSent: the members that were asked are at their limits, or leaving.
+            RemoteError: the member has no such tunnel handler.
+            NotAllowed: the member refuses this caller.
+            TunnelBroken: the member was lost while it was asked; its handler may have begun.
+            PayloadTooLarge, LocalProtocolError: the headers cannot be sent.
+
+        Leaving the block closes the tunnel: it says the end of file, waits until the other end has everything that
+        was sent, and raises ``TunnelBroken`` if it never gets it.  Leaving it by an error or by cancelling aborts
+        the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
+        """
+        self._guard.check()
+        check_whom(cluster, operation)
+        wanted = check_preference(None, prefer_site)
+        opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
+        timeout = check_timeout(timeout)
+        with_one = partial(open_with_one, self._sites, cluster, prefer_site, opening, timeout)
+        return with_one() if wait == 0 else self._open_later(cluster, check_wait(wait), with_one)
+
+    # -- clusters -------------------------------------------------------------------------------------------
+
+    @protected_context
+    async def join(
+        self,
+        cluster: str,
+        service: Service,
+        *,
+        limits: Limits | None = None,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+    ) -> AsyncIterator[ClusterMembership]:
+        """Be a member of a cluster: take its requests, broadcasts and tunnels until the block ends.
+
+        Leaving the block drains first: the member takes no new work, callers turn to others without an error, and
+        what runs may finish within ``Config.drain_timeout``.
+
+        Args:
+            cluster: name of the cluster, usually ``service.name``.
+            service: the handlers.
+            limits: how much this member takes on.
+            credential: portable, or such a file's path; proves the right to a name that is not the node's own.
+
+        Raises:
+            ConfigError: this node is a member already, or has no right to the name.
+
+        Cancelling the block skips the draining: callers of what still runs get an error.
+        """
+        self._guard.check()
+        check_name(cluster, "cluster")
+        limits = Limits() if limits is None else check_is(limits, Limits, "limits")
+        async with self._serving.serve(cluster, check_is(service, Service, "service"), limits) as membership:
+            try:
+                await self._joined.enter(cluster, credential)
+                yield ClusterMembership(cluster, membership.statistics)
+                membership.draining = True
+                self._joined.drain(cluster)
+                await membership.wait_drained(self._config.drain_timeout)
+            finally:
+                self._joined.leave(cluster)
+
+    def clusters(self) -> tuple[str, ...]:
+        """Return the name of every cluster that has members here or is exported by another site, sorted."""
+        here = self._membership.clusters()
+        return here if self._sites is None else tuple(sorted(self._sites.foreigners.clusters().union(here)))
+
+    def members(self, cluster: str) -> tuple[Member, ...]:
+        """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""
+        here = self._membership.members(check_address(cluster))
+        return here if self._sites is None else (*here, *self._sites.foreigners.members(cluster))
+
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return every other node of this node's own site as seen now, those that serve nothing included."""
+        return tuple(other for other in self._membership.nodes() if other.node != self.id)
+
+    async def _wait_first(self, cluster: str, wait: float) -> None:
+        """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
+        check_address(cluster)
+        with trio.move_on_after(wait):
+            await self._membership.wait_for(cluster, 1)
+
+    @protected_context
+    async def _open_later(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> AsyncIterator[T]:
+        await self._wait_first(cluster, wait)
+        async with opening() as opened:
+            yield opened
+
+    async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
+        """Wait until a cluster has at least so many members that are linked, of which one or more can be asked now.
+
+        Raises:
+            RequestTimeout: it does not within ``timeout`` seconds.
+
+        Cancelling it leaves nothing behind.
+        """
+        self._guard.check()
+        with trio.move_on_after(check_timeout(timeout)):
+            return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
+        present, known = self._membership.count(cluster), len(self.members(cluster))
+        but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
+        raise RequestTimeout(
+            f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}{self._mesh.trouble()}"
+        )
+
+    def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
+        """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
+
+        The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Those at
+        other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
+        """
+        self._guard.check()
+        check_name(cluster, "cluster")
+        return self._membership.watch(cluster)
+
+    async def revoke(self, revocations: bytes) -> bool:
+        """Put a revocation list, signed by the realm's owner, in force in the whole realm.
+
+        Nodes that it names are cut off at once from nodes linked to this one, and from others when these are linked.
+
+        Args:
+            revocations: the list as ``iris keys revoke`` writes it.
+
+        Returns:
+            Whether it is newer than the list in force; an older one changes nothing.
+
+        Raises:
+            AuthenticationError: it is not a list of this realm.
+
+        Cancelling it leaves the list in force.
+        """
+        self._guard.check()
+        newer = self._revoking.take(revocations)
+        await trio.lowlevel.checkpoint()
+        return newer
+
+    def statistics(self) -> NodeStatistics:
+        """Return a snapshot of every counter."""
+        parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
+        return gather_statistics(self._mesh, self._membership, *parts)
+
+    @property
+    def _parts(self) -> NodeParts:
+        """What the node is made of, for gateways."""
+        return NodeParts(
+            self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config, self._revoking
+        )
+
+    async def _wait_ready(self) -> None:
+        """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
+        await self._pubsub.wait_interest_exchanged()
+
+    def _close(self) -> None:
+        """Take no more calls, and end what is iterated over; ``open_node`` does this when its block ends."""
+        self._guard.close()
+        self._pubsub.end_subscriptions()
+        self._membership.end_watches()
+
+    async def _run(self) -> None:
+        """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
+        async with trio.open_nursery() as nursery:
+            for part in (self._requests, self._relays, self._pubsub, self._tunnels):
+                nursery.start_soon(part.run)

@@ -1,0 +1,447 @@
+"""The composition root: from a credential to a node that is up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from iris.cluster.address_rules import AddressRules, check_listening
+from iris.cluster.addresses import is_loopback, source_url
+from iris.cluster.balancing import SiteOrder
+from iris.cluster.directory import SiteTag
+from iris.cluster.discovery import AddressBook, AddressFile
+from iris.cluster.discovery import Discovery
+from iris.cluster.discovery import Lan
+from iris.cluster.discovery import Registry
+from iris.cluster.membership import Forwarding
+from iris.cluster.membership import Membership
+from iris.cluster.membership import Papers, proof_of
+from iris.cluster.membership import LOCAL_LOOK, LOOK, Revoking
+from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.sites import Sites
+from iris.cluster.swim import NodeRecord
+from iris.cluster.swim import Swim
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import check_name
+from iris.kernel.tasks import open_background
+from iris.kernel.tasks import protected_context
+from iris.kernel.transport import Transport
+from iris.kernel.unexpected import noting_unexpected
+from iris.node.arguments import check_flags, check_is
+from iris.node.environment import Environment
+from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
+from iris.node.node import Node
+from iris.node.run_guard import check_trio
+from iris.security.files import CredentialWatch
+from iris.security.files import open_local_realm, private_home
+from iris.security.identity import Credential
+from iris.security.identity import NodeIdentity, PeerIdentity
+
+_log: Final = logging.getLogger("iris")
+
+DEFAULT_NAME: Final = "local"
+"""The cluster of nodes of the local realm that give no name."""
+
+_GOODBYE: Final = 0.5
+"""Seconds that leaving may take: peers that do not answer find out by themselves."""
+
+_SWEPT: Final = 8
+"""Times that the directory is made in which nodes of this machine meet; others may sweep it until a socket is in it."""
+
+_LOOK: Final = 1.0
+"""Seconds between looks whether the credential file was replaced."""
+
+_RENEWAL_CHECK: Final = 60.0
+
+
+@protected_context
+async def open_node(
+    name: str | None = None,
+    *,
+    credential: Credential | CredentialWatch | Path | str | None = None,
+    listen: Iterable[str] = (),
+    seeds: Iterable[str] = (),
+    site: str | None = None,
+    prefer_site: str | Mapping[str, int] | None = None,
+    config: Config | None = None,
+    revocations: Path | str | None = None,
+    lan: bool = True,
+    dial_only: bool = False,
+    dial_networks: Iterable[str] = (),
+    environment: Environment | None = None,
+) -> AsyncIterator[Node]:
+    """Bring a node up, and take it down at the end of the block.
+
+    With no arguments it is a node of the user's own local realm, which is made on first use and reachable on this
+    machine only; nodes of one local realm find each other.  With a credential, nodes find each other on this machine,
+    on the local network, through seeds, and where others were met before (``addresses`` in ``$IRIS_HOME``).  The block
+    is entered when the node is linked to every node of its realm that could be found and answers, and knows what they
+    subscribe to; it goes on looking.  Members that say nothing, because of a firewall for one, are waited for until
+    none was linked for 2 s, and linked later.  At its end the node says goodbye; that takes a second at most.
+
+    Args:
+        name: the cluster that this node speaks for; with a credential it is taken from that.
+        credential: a credential, or the path of a credential file (or a ``CredentialWatch``, for a file that is
+            wrapped with a passphrase): joins the realm that issued it.  The file is private to this user, or mounted
+            as Kubernetes, Docker and systemd mount secrets (docs/security.md).  One that is replaced while the node
+            runs is taken into use within seconds.
+        listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
+        seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its
+            addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
+            node lives.
+        site: where the node is.  It links to nodes of the same site only, and reaches other sites through gateways.
+        prefer_site: at which site members are asked before all others; or, to order several, a priority from 1 to 16
+            for each.  By default the own site has 1 and the others 8.  Of sites with the same priority the nearest
+            comes first.  Where work waits for 0.25 s at all members of one site, those of the next are asked, too.
+        config: limits and timings.
+        revocations: where the realm's newest revocation list is kept.  A list that is put there (``iris keys revoke``)
+            is in force within seconds, in every node of the realm; an older one is refused.  By default it is
+            ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
+        lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
+            and if the node listens at an address that others can reach.
+        dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
+            links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
+            one of those.  Only with a credential, and with seeds, since nobody can come to it.
+        dial_networks: networks in CIDR notation (``10.0.0.0/8``, ``2001:db8::/32``); the node connects to IP addresses
+            in these only, whoever names them.  By default to any: members tell each other where they are, and a
+            stranger who has the gate secret says where he is to be answered.
+        environment: network, randomness and wall clock, for tests.
+
+    Raises:
+        ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
+            mend it.
+        RuntimeError: it is not called within trio, but within asyncio, for one.
+
+    Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
+    """
+    check_trio()
+    config = Config() if config is None else check_is(config, Config, "config")
+    environment = environment or Environment()
+    check_flags(lan=lan, dial_only=dial_only)
+    for what, values in (("listen", listen), ("seeds", seeds), ("dial_networks", dial_networks)):
+        things = "networks" if what == "dial_networks" else "addresses"
+        if isinstance(values, str):
+            raise ConfigError(f"{what} is {values!r}: use a list of {things}, [{values!r}]")
+        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"{what} is {values!r}: use a list of {things}")
+    if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
+    listen = tuple(check_listening(environment.check_url(url)) for url in listen)
+    seeds = tuple(map(environment.check_url, seeds))
+    rules = AddressRules(networks=dial_networks)
+    if site is not None:
+        check_name(site, "site")
+    elif prefer_site is not None:
+        raise ConfigError("prefer_site is for a node at a site: give site=, too")
+    order = SiteOrder(site or "", prefer_site)
+    given, watch = await read_credential(credential)
+    local = given is None
+    if dial_only:
+        _check_dial_only(local, listen)
+    credential = await _credential(name, given, listen, environment)
+    seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
+    identity = credential.new_identity(environment.entropy, environment.wall_clock())
+    registry: Registry | None = None
+    if environment.directory is not None and not dial_only:
+        directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
+        registry = Registry(directory, site or "", environment.random)
+        listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+        rules.sockets = str(directory)
+
+    async def remake() -> bool:
+        # The last node that was there may have swept it.  Once there is a socket in it, nobody can.
+        if registry is None or environment.directory is None or registry.exists:
+            return False
+        await trio.to_thread.run_sync(environment.directory, identity.realm_id)
+        return True
+
+    transport = environment.transport(config)
+    try:
+        bound = await _listen(transport, listen, remake)
+    except BaseException:
+        transport.close()
+        raise
+    async with (
+        _noting_unexpected(),
+        _sweeping(registry),
+        open_mesh(
+            identity,
+            transport,
+            bound,
+            config=config,
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=site or ""),
+            dial_only=dial_only,
+            rules=rules,
+        ) as mesh,
+        _open_parts(mesh) as nursery,
+    ):
+        path = await _revocations_file(revocations, credential.realm_id, environment)
+        Forwarding(mesh)
+        revoking = Revoking(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
+        check_peer = revoking.revocations.check
+        papers = Papers(identity, environment.wall_clock, check_peer)
+        membership = _membership(papers, identity, mesh, nursery, config, environment)
+        mesh.check_peer = lambda peer: _check_all(peer, check_peer, membership.check_peer)
+        joined = Joined(mesh, membership, check_peer, environment)
+        revoking.on_newer(joined.renew)
+        revoking.on_newer(membership.recheck)
+        revoking.on_newer(membership.news)
+        membership.order = order
+        sites: Sites | None = None
+        if site is not None:
+            sites = Sites(mesh, membership, nursery, may_serve=papers.may_serve, config=config)
+            revoking.on_newer(sites.changed)
+            nursery.start_soon(sites.run)
+        node = Node(
+            mesh,
+            membership,
+            revoking,
+            config,
+            joined,
+            credential=credential,
+            environment=environment,
+            site=site or "",
+            sites=sites,
+        )
+        revoking.on_newer(node._parts.pubsub.durable.recheck)
+        if sites is not None:
+            node._parts.pubsub.publish_abroad(sites, environment.entropy)
+        nursery.start_soon(membership.run)
+        nursery.start_soon(revoking.run)
+        nursery.start_soon(node._run)
+        if registry is not None:
+            registry.announce(identity.node_id, mesh.advertised)
+        had_socket = registry is not None and registry.has_socket(identity.node_id)
+        chances = [*range(_SWEPT)]
+
+        async def announce() -> None:
+            """Announce this node once more, in a directory that was cleared up: eight times at the most."""
+            if registry is not None and chances:
+                chances.pop()
+                await remake()
+                if had_socket and not registry.has_socket(identity.node_id):
+                    await transport.listen(listen[:1])
+                registry.announce(identity.node_id, mesh.advertised)
+
+        book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
+        if file is not None:
+            await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
+        try:
+            unseen = local or not lan or dial_only
+            async with _lan(None if unseen else environment, credential, mesh) as board:
+                discovery = Discovery(
+                    mesh,
+                    membership.introduce,
+                    knows=membership.knows,
+                    seeds=seeds,
+                    resolve=environment.resolve,
+                    registry=registry,
+                    lan=board,
+                    book=book,
+                    file=file,
+                    wall_clock=environment.wall_clock,
+                    announce=announce,
+                )
+                await discovery.look()
+                if mesh.expelled() is None:  # else nobody answers
+                    await node._wait_ready()
+                nursery.start_soon(discovery.run)
+                nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
+                try:
+                    yield node
+                finally:
+                    node._close()
+                discovery.note()
+                await discovery.save()
+        finally:
+            chances.clear()  # what is withdrawn now stays so
+            if registry is not None:
+                registry.withdraw(identity.node_id)
+            # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
+            with trio.CancelScope(shield=True):
+                with trio.move_on_after(_GOODBYE):
+                    await node._parts.pubsub.wait_copies_sent()
+                membership.leave()
+                await node._parts.pubsub.publishing.trees.close(_GOODBYE)
+                await mesh.say_goodbye("the node was closed", _GOODBYE)
+
+
+def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
+    if local:
+        raise ConfigError("dial_only needs a credential: the nodes of the local realm are all on this machine")
+    if listen:
+        raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
+
+
+def _check_all(peer: PeerIdentity, *checks: Callable[[PeerIdentity], None]) -> None:
+    for check in checks:
+        check(peer)
+
+
+async def _listen(
+    transport: Transport, urls: tuple[str, ...], remake: Callable[[], Awaitable[bool]]
+) -> tuple[str, ...]:
+    """Listen at ``urls``, and again if the directory of the first one had gone and could be made again."""
+    for _ in range(_SWEPT):
+        try:
+            return await transport.listen(urls)
+        except ConfigError:
+            if not await remake():
+                raise
+    return await transport.listen(urls)
+
+
+@asynccontextmanager
+async def _noting_unexpected() -> AsyncIterator[None]:
+    with noting_unexpected():
+        yield
+
+
+@asynccontextmanager
+async def _sweeping(registry: Registry | None) -> AsyncIterator[None]:
+    """Leave no empty directory behind for a realm that has no nodes on this machine any more."""
+    try:
+        yield
+    finally:
+        if registry is not None:
+            registry.sweep()
+
+
+@asynccontextmanager
+async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
+    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops handing on what arrives."""
+    async with open_background() as nursery:
+        try:
+            yield nursery
+        finally:
+            mesh.stop_receiving()
+
+
+async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
+    # No thread where there is no file: under a virtual clock, time runs on as long as a thread is at work.
+    if given is not None or environment.directory is None:
+        return None if given is None else Path(given)
+
+    try:
+        return await trio.to_thread.run_sync(private_home, "revocations", "revocations") / fingerprint
+    except ConfigError as error:  # without the list that it has seen, a node would believe an older one
+        raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
+
+
+async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:
+    if environment.directory is None:
+        return None
+
+    try:
+        directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
+    except ConfigError as error:
+        _log.warning("%s; where nodes are is not remembered", error)
+        return None
+    return AddressFile(directory / f"{fingerprint}.json")
+
+
+def _lan(
+    environment: Environment | None, credential: Credential, mesh: Mesh
+) -> AbstractAsyncContextManager[Lan | None]:
+    """Open the notice board of the local network, if there is a network and it is wanted."""
+    outside = tuple(url for url in mesh.advertised if not is_loopback(url))
+    if environment is None or environment.lan is None or not outside:
+        return nullcontext()
+    return environment.lan(credential.realm_id, environment.entropy(4).hex(), outside)
+
+
+async def _credential(
+    name: str | None, given: Credential | None, listen: tuple[str, ...], environment: Environment
+) -> Credential:
+    if given is None:
+        outside = [url for url in listen if not is_loopback(url)]
+        if outside:
+            raise ConfigError(
+                f"the local realm is for this machine only and cannot listen at {outside[0]}: use a loopback address, "
+                "or a credential ('iris keys')"
+            )
+        realm = await trio.to_thread.run_sync(partial(open_local_realm, entropy=environment.entropy))
+        wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
+        return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
+    if name is not None and name != given.name:
+        raise ConfigError(f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out")
+    return given
+
+
+async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return where to listen if nothing was said: at a free port of the address that faces the first remote seed."""
+    for seed in seeds:
+        url = await source_url(seed)
+        if url is not None:
+            return (url,)
+    return ()
+
+
+def _membership(
+    papers: Papers,
+    identity: NodeIdentity,
+    mesh: Mesh,
+    nursery: trio.Nursery,
+    config: Config,
+    environment: Environment,
+) -> Membership:
+    record = NodeRecord(
+        node=identity.node_id,
+        name=identity.cluster,
+        proof=proof_of(identity.certificate, identity.delegation),
+        site=mesh.tag.site,
+        addresses=mesh.advertised,
+    )
+    swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
+    return Membership(
+        mesh,
+        swim,
+        papers,
+        nursery,
+        config=config,
+        random=environment.random,
+        processor_time=environment.processor_time,
+    )
+
+
+async def _keep_identity_fresh(
+    credential: Credential,
+    watch: CredentialWatch | None,
+    mesh: Mesh,
+    membership: Membership,
+    joined: Joined,
+    environment: Environment,
+) -> None:
+    """Take credential files that were replaced into use, and have fresh delegations well before the old ones end."""
+    changed, early = False, 0.0
+    while True:
+        pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK
+        await trio.sleep(pause)
+        try:
+            if watch is not None and await trio.to_thread.run_sync(watch.poll):
+                changed = True
+            credential = credential if watch is None else watch.credential
+            now, ends = environment.wall_clock(), mesh.identity.expires
+            due = ends - RENEWAL_MARGIN < now < credential.expires and ends < credential.expires
+            # The date was wrong when it was made, or it is wrong now: then peers go on by the one that there is.
+            is_early = credential.certificate.not_before <= now < mesh.identity.delegation.not_before
+            early = early + pause if is_early else 0.0
+            due = due or (early > 0 and not mesh.peers) or early > mesh.config.session_rejected
+            if changed or (due and not credential.sealed):
+                mesh.identity = credential.renew_identity(mesh.identity, now)
+                joined.renew()  # first: a record without a right to what it says it serves would be refused
+                membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
+                changed = False
+        except ConfigError as error:
+            _log.warning("%s; going on with the credential that was read before", error)
+        await joined.poll()
+        joined.renew()

@@ -1,0 +1,93 @@
+"""Everything that a node counts, in one frozen snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.kernel.frozen import dataclass
+from iris.kernel.link import LinkStatistics
+from iris.kernel.names import NodeId
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.multicast import Broadcasts
+from iris.patterns.multicast import Relays
+from iris.patterns.pubsub.publish import PublishStatistics
+from iris.patterns.pubsub import PubSub
+from iris.patterns.pubsub.subscribe import SubscriptionStatistics
+from iris.patterns.request import Requests
+from iris.patterns.service import Serving
+from iris.patterns.service import Tunnels
+from iris.patterns.service import ServiceStatistics
+from iris.patterns.tunnel import TunnelsStatistics
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """A snapshot of every counter of a node, by pattern."""
+
+    requests: PatternStatistics
+    repeated: int
+    """Requests made once more at another member, after the first one refused or was lost."""
+    moved: int
+    """Those of the repeated that the first member may have run as well: it was lost, silent, or left.  Idempotent ones
+    only; of two members that may have run a request, neither knows of the other."""
+    not_repeated: int
+    """Requests that were not, because too many were: their callers got ``Overloaded``."""
+    hedged: int
+    """Requests with ``hedge`` for which a second member was asked."""
+    broadcasts: PatternStatistics
+    """One for each message and member it goes to."""
+    relayed: PatternStatistics
+    """One for each message that this node took on for others, and node that it was to reach through this one."""
+    events: PatternStatistics
+    """One for each event and node it goes to."""
+    published: int
+    unheard: int
+    """Published events that nobody subscribed to."""
+    publishing: PublishStatistics
+    """What this node's publishers can know of their subscribers."""
+    subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
+    services: Mapping[str, ServiceStatistics]
+    tunnels: TunnelsStatistics
+    links: Mapping[NodeId, LinkStatistics]
+    refusals: Mapping[str, int]
+    """Frames and messages that were refused, by reason, and what was told of members."""
+
+
+def gather_statistics(
+    mesh: Mesh,
+    membership: Membership,
+    requests: Requests,
+    broadcasts: Broadcasts,
+    relays: Relays,
+    pubsub: PubSub,
+    serving: Serving,
+    tunnels: Tunnels,
+) -> NodeStatistics:
+    """Return a snapshot of every counter."""
+    subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
+    for subscription in pubsub.subscriptions:
+        known = subscriptions.get(subscription.pattern, ())
+        subscriptions[subscription.pattern] = (*known, subscription.statistics())
+    publishing = pubsub.publishing
+    return NodeStatistics(
+        requests=requests.tally.statistics(),
+        repeated=requests.repeated,
+        moved=requests.moved,
+        not_repeated=requests.not_repeated,
+        hedged=requests.hedged,
+        broadcasts=broadcasts.tally.statistics(),
+        relayed=relays.tally.statistics(),
+        events=publishing.tally.statistics(),
+        published=publishing.published,
+        unheard=publishing.unheard,
+        publishing=pubsub.statistics(),
+        subscriptions=subscriptions,
+        services={name: member.statistics() for name, member in serving.memberships.items()},
+        tunnels=tunnels.statistics(),
+        links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
+        refusals={**mesh.refusals, **membership.refusals()},
+    )

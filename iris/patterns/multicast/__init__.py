@@ -1,0 +1,15 @@
+"""To every member: broadcast, survey, and the relay tree that carries both to many members.
+
+Promises: at most once per member; a survey tells who did not answer.  Not here: publish/subscribe (iris.patterns.pubsub).
+"""
+
+from iris.patterns.multicast.broadcast import Broadcasts
+from iris.patterns.multicast.broadcast_credit import ReceiveWindow, ReceiveWindows, cost
+from iris.patterns.multicast.relay import Relays
+from iris.patterns.multicast.survey import Answers, StopRules, Surveys
+from iris.patterns.multicast.tree import arranged, divided
+
+__all__ = (
+    "Answers", "Broadcasts", "ReceiveWindow", "ReceiveWindows", "Relays", "StopRules", "Surveys", "arranged",
+    "cost", "divided",
+)  # fmt: skip

@@ -1,0 +1,274 @@
+"""Broadcast: every member of a cluster gets the message at most once, nobody replies.
+
+Up to ``Config.relay_above`` members the sender tells each one itself.  Beyond that they tell each other, over a relay
+tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
+
+Members grant credit (``iris.patterns.multicast.broadcast_credit``): who broadcasts waits until everybody who is to get the
+message has room for it.  A member that grants none for ``Config.broadcast_patience`` seconds is passed over until it
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NoSuchCluster, NotSent
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.wire import kinds
+from iris.patterns.counters import Tally
+from iris.patterns.multicast.broadcast_credit import Flow, cost, report_untrusted
+from iris.patterns.multicast.relay import Relays, Tree, stands_alone
+from iris.patterns.payloads import encoded
+from iris.patterns.picker import Directory, nobody_serves
+
+_STALLED: Final = 0.25
+"""Seconds without progress after which a link no longer slows those who broadcast."""
+
+_ASK_AFTER: Final = 0.1
+"""Seconds without credit after which a member is asked for it: one that is at work reports by itself before."""
+
+_MAX_LANES: Final = 1024
+"""Clusters to which the way is remembered."""
+
+
+@final
+class _Lane:
+    """The way to one cluster: its flow, and those who wait for it.
+
+    Attributes:
+        name: of the cluster, as its members call it.
+        turn: broadcasts that have to wait do so one after the other, and so stay in order.
+        news: where the first of them waits.
+        links: that took the last broadcast.
+        tree: over which it went, if it went over one.
+    """
+
+    __slots__ = ("flow", "links", "name", "news", "tree", "turn")
+
+    def __init__(self, name: str, position: int) -> None:
+        self.name = name
+        self.flow = Flow(position)
+        self.turn = trio.StrictFIFOLock()
+        self.news = trio.lowlevel.ParkingLot()
+        self.links: list[Link] = []
+        self.tree: Tree | None = None
+
+    def crowded(self) -> Link | None:
+        """Return a link that has no room for now."""
+        for link in self.links:
+            if not link.has_room() and not link.is_stalled(_STALLED):
+                return link
+        return None
+
+
+@final
+class Broadcasts:
+    """The broadcasts that this node sends."""
+
+    def __init__(self, mesh: Mesh, directory: Directory, config: Config, relays: Relays) -> None:
+        self.tally: Final = Tally()
+        """Counts one for each message and member."""
+        self._mesh = mesh
+        self._directory = directory
+        self._config = config
+        self._relays = relays
+        self._lanes: dict[str, _Lane] = {}
+        self._highest = 0
+        """Position that no forgotten way has passed: members know such ways longer than this node."""
+        mesh.on(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
+        mesh.observe(self)
+
+    async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
+        """See ``Node.broadcast``."""
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        # Before anybody is told, and nothing after: who is cancelled here has told nobody.
+        await trio.lowlevel.checkpoint()
+        members = self._members(cluster)
+        name = cluster_of(cluster)
+        lane = self._lanes.get(name) or self._open_lane(name)
+        if not lane.turn.locked() and self._is_open(lane, members):
+            self._send(lane, flat, body)
+            return
+        waiting = len(members)
+        self.tally.sent += waiting
+        try:
+            await lane.turn.acquire()
+            try:
+                await self._wait_open(cluster, lane)
+                self.tally.sent -= waiting
+                waiting = 0
+                self._send(lane, flat, body)
+            finally:
+                lane.turn.release()
+        except trio.Cancelled:
+            self.tally.expired += waiting
+            raise
+        except NoSuchCluster:  # as if there had been nobody in the first place
+            self.tally.sent -= waiting
+            raise
+
+    def _members(self, cluster: str) -> Sequence[NodeId]:
+        members = self._directory.member_ids(cluster)
+        if not members:
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+        return members
+
+    def _open_lane(self, name: str) -> _Lane:
+        if len(self._lanes) >= _MAX_LANES:
+            idle = next((known for known, lane in self._lanes.items() if not lane.turn.locked()), None)
+            if idle is not None:
+                self._highest = max(self._highest, self._lanes.pop(idle).flow.position)
+        lane = self._lanes[name] = _Lane(name, self._highest)
+        return lane
+
+    # -- credit ---------------------------------------------------------------------------------------------
+
+    def _is_open(self, lane: _Lane, members: Sequence[NodeId]) -> bool:
+        """Tell whether the next broadcast may go to everybody who is to get it."""
+        flow = lane.flow
+        if not flow.is_open(members) and self._choose(lane, members):
+            return False
+        if flow.passed_over:
+            self._ask_again(lane, trio.current_time())
+        return lane.crowded() is None
+
+    def _choose(self, lane: _Lane, members: Sequence[NodeId]) -> list[NodeId]:
+        short = lane.flow.choose(members)
+        lane.flow.forget([node for node in lane.flow.left() if self._mesh.peer(node) is None])
+        return short
+
+    async def _wait_open(self, cluster: str, lane: _Lane) -> None:
+        """Wait until the next broadcast may go to everybody who is to get it."""
+        while not self._is_open(lane, members := self._members(cluster)):
+            crowded = lane.crowded()
+            if crowded is not None:
+                with trio.move_on_after(_STALLED):
+                    await crowded.wait_room()
+                continue
+            now = trio.current_time()
+            until = min(self._press(lane, node, now) for node in self._choose(lane, members))
+            with trio.move_on_at(until):
+                await lane.news.park()
+
+    def _press(self, lane: _Lane, node: NodeId, now: float) -> float:
+        """Ask a member for credit when it is time for that, and pass it over when that was long ago.
+
+        Returns:
+            When there is something to do again.
+        """
+        window = lane.flow.windows[node]
+        if window.blocked_since is None:
+            window.blocked_since = now
+        if window.asked_at is None:
+            if now < window.blocked_since + _ASK_AFTER:
+                return window.blocked_since + _ASK_AFTER
+            window.asked_at = now
+            self._ask(lane, node)
+        if now < window.asked_at + self._config.broadcast_patience:
+            return window.asked_at + self._config.broadcast_patience
+        lane.flow.pass_over(node)
+        return now
+
+    def _ask_again(self, lane: _Lane, now: float) -> None:
+        """Ask those that were passed over: a member that has left and joined again does not know that it was asked."""
+        for node in lane.flow.passed_over:
+            window = lane.flow.windows[node]
+            if window.asked_at is None or now >= window.asked_at + self._config.broadcast_patience:
+                window.asked_at = now
+                self._ask(lane, node)
+
+    def _ask(self, lane: _Lane, node: NodeId) -> None:
+        end = lane.flow.windows[node].end
+        message = (kinds.BROADCAST_CREDIT_WANTED, lane.name, lane.flow.position if end is None else end)
+        try:
+            self._mesh.post(node, message, len(lane.name), CONTROL_RESERVE)
+        except NotSent:
+            return  # it is gone, or asked again
+
+    def _receive_credit(self, peer: Peer, message: wire.Message) -> None:
+        cluster, report = report_untrusted(message)
+        lane = self._lanes.get(cluster)
+        if lane is None:
+            return  # nothing was sent there for long
+        refused = min(lane.flow.receive(peer.node, report), self.tally.handed_over)
+        if refused:
+            self.tally.handed_over -= refused
+            self.tally.refuse("refused by the member", refused)
+        lane.news.unpark_all()
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    def _send(self, lane: _Lane, headers: wire.Headers, body: wire.Payload) -> None:
+        """Give a message to everybody who is to get it; plain calls, no waiting."""
+        flow, receivers = lane.flow, lane.flow.receivers
+        message = (kinds.BROADCAST, lane.name, headers, body, flow.position)
+        size = wire.payload_size(body) + wire.headers_size(headers)
+        if flow.passed_over:
+            self.tally.sent += len(flow.passed_over)
+            self.tally.refuse("no credit", len(flow.passed_over))
+        flow.sent(cost(body, headers))
+        if len(receivers) <= self._config.relay_above:
+            lane.tree = None
+            lane.links = self._tell(receivers, message, size)
+        else:
+            # Nodes of a site are not linked to those of another: nobody there could hand the message on.
+            near: list[NodeId] = []
+            alone: list[NodeId] = []
+            for member in receivers:
+                (alone if stands_alone(self._mesh, member) else near).append(member)
+            links = self._tell(alone, message, size)
+            lane.links = links + self._relays.send(self._tree(lane, near), message, self.tally)
+
+    def _tell(self, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
+        links: list[Link] = []
+        for member in members:
+            self.tally.sent += 1
+            peer = self._mesh.peer(member)
+            if peer is None:
+                self.tally.lost["no link"] += 1
+                continue
+            try:
+                peer.link.post(message, size)
+            except NotSent:
+                self.tally.lost["no room on the link"] += 1
+            else:
+                self.tally.handed_over += 1
+                links.append(peer.link)
+        return links
+
+    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> Tree:
+        """Return the tree of a cluster, which stays the same while its members do."""
+        others = tuple(members)
+        if lane.tree is None or lane.tree.receivers != others:
+            lane.tree = self._relays.tree(others)
+        return lane.tree
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """It begins with the credit that every member has."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: who was asked for credit is asked again."""
+        for lane in self._lanes.values():
+            window = lane.flow.windows.get(peer.node)
+            if window is not None and window.asked_at is not None:
+                self._ask(lane, peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Whether it is lost is known when the link is up again, or is given up."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nobody waits for a member that is gone."""
+        for lane in self._lanes.values():
+            lane.flow.forget((peer.node,))
+            lane.news.unpark_all()

@@ -1,0 +1,333 @@
+"""Credit for broadcasts: how much each member of a cluster still takes of one sender (sans-IO).
+
+Rules of this file:
+
+- The *cost* of a broadcast is its bytes, headers included, and 4 KiB: a window of 4 MiB holds 1,024 small ones.
+- A sender gives each broadcast to a cluster its *position*: the sum of the costs of those before.  It is the same for
+  all members, for over a relay tree all of them get the same bytes.  So what was lost on the way leaves no gap: who has
+  seen a position waits for nothing before it.
+- A member reports its state and not a change, so that a report which is lost or comes twice does no harm: up to where
+  it has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its window.  What a sender
+  may have on the way and waiting at a member is that window; the last broadcast may exceed it.
+- A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window, and
+  when it was asked, as soon as there is something to say.
+- A member keeps a window for each sender, whatever the others do; all of them share a number of bytes.  Its handlers
+  take from the senders in turns, so that what one has waiting delays the others by one broadcast, and not by all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, final
+
+from iris.kernel import wire
+from iris.kernel.config import KIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Message
+
+OVERHEAD: Final = 4 * KIB
+"""What a broadcast costs besides its bytes, so that small ones are bounded in number, too."""
+
+INITIAL: Final = 256 * KIB
+"""What a sender may have on the way to a member from which it has no report: 64 small broadcasts."""
+
+_FAR: Final = wire.MAX_NUMBER
+"""No position is as great: 2**50 broadcasts come before."""
+
+
+def cost(payload: wire.Payload, headers: wire.Headers) -> int:
+    """Return what a broadcast costs."""
+    return wire.payload_size(payload) + wire.headers_size(headers) + OVERHEAD
+
+
+class Report(NamedTuple):
+    """What a member tells one sender about its broadcasts."""
+
+    seen: int
+    """The end of the last broadcast that has arrived: its position and its cost."""
+    queued: int
+    """What of these waits for the handlers, in cost."""
+    size: int
+    """The window, in cost."""
+    refused: int
+    """Broadcasts of this sender that were refused here, since it is known here."""
+
+    def message(self, cluster: str) -> wire.Message:
+        """Return the wire form."""
+        return (kinds.BROADCAST_CREDIT, cluster, *self)
+
+
+def report_untrusted(message: wire.Message) -> tuple[str, Report]:
+    """Read a BROADCAST_CREDIT message; return the cluster and the report.
+
+    Raises:
+        RemoteProtocolError: malformed.
+    """
+    _, cluster, *numbers = message
+    if type(cluster) is not str:
+        raise RemoteProtocolError("credit for broadcasts names a cluster")
+    return cluster, Report(*(wire.number_untrusted(number, "credit for broadcasts") for number in numbers))
+
+
+@final
+class SendWindow:
+    """What one member still takes, as its sender knows it.
+
+    Attributes:
+        limit: broadcasts whose position is below may be sent.
+        asked_at: when the member was asked for credit and has granted none since; None if it was not.
+        blocked_since: when a broadcast first found no credit; None while there is some.
+        passed_over: whether broadcasts go on without this member, as it grants no credit.
+    """
+
+    __slots__ = (
+        "_began", "_gap", "_left_at", "_refused", "_resumed_at", "_seen", "_size", "asked_at", "blocked_since", "limit",
+        "passed_over",
+    )  # fmt: skip
+
+    def __init__(self, position: int, count: int) -> None:
+        self.limit = position + INITIAL
+        self.asked_at: float | None = None
+        self.blocked_since: float | None = None
+        self.passed_over = False
+        self._size = INITIAL
+        self._seen = position
+        self._began = count
+        self._refused = 0
+        self._left_at: int | None = None
+        self._resumed_at = position
+        self._gap = 0
+
+    @property
+    def end(self) -> int | None:
+        """The end of what it was sent, if that is not the end of what the others were."""
+        return self._left_at
+
+    def leave(self, position: int) -> None:
+        """It does not get what follows."""
+        if self._left_at is None:
+            self._left_at = position
+
+    def resume(self, position: int) -> None:
+        """It gets what follows again.  What it did not get is not on the way to it."""
+        if self._left_at is not None:
+            self._gap = position - self._left_at
+            self._seen += self._gap
+            self.limit += self._gap
+            self._resumed_at = position
+            self._left_at = None
+        self.passed_over = False
+        self.asked_at = self.blocked_since = None
+
+    @property
+    def is_half_free(self) -> bool:
+        """Whether a member that was passed over takes half a window again: with less it would soon be waited for."""
+        return self._left_at is not None and 2 * (self.limit - self._left_at) >= self._size
+
+    def receive(self, report: Report, position: int, count: int) -> int:
+        """Take a report; return how many broadcasts it says were refused since the last one.
+
+        Args:
+            report: what the member says.
+            position: the end of what was sent to the others.
+            count: how many broadcasts were sent to the cluster; no member can have refused more.
+        """
+        seen = report.seen if report.seen > self._resumed_at else report.seen + self._gap
+        self._seen = max(self._seen, min(seen, position if self._left_at is None else self._left_at))
+        self._size = report.size
+        self.limit = self._seen + report.size - report.queued
+        if self._left_at is None and self.limit > position:
+            self.asked_at = self.blocked_since = None
+        total = min(report.refused, count - self._began)
+        more = total - self._refused if total >= self._refused else total  # less: the member has begun to count anew
+        self._refused = total
+        return more
+
+
+@final
+class Flow:
+    """The broadcasts of one sender to one cluster: their positions, and who may get the next one.
+
+    Attributes:
+        position: of the next broadcast.
+        count: broadcasts before it.
+        receivers: the members that get it.
+        passed_over: those that do not, as they grant no credit.
+        windows: of all members that are known.
+    """
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self.count = 0
+        self.receivers: tuple[NodeId, ...] = ()
+        self.passed_over: tuple[NodeId, ...] = ()
+        self.windows: Final[dict[NodeId, SendWindow]] = {}
+        self._members: Sequence[NodeId] | None = None
+        self._horizon = 0
+
+    def is_open(self, members: Sequence[NodeId]) -> bool:
+        """Tell, as the fast path, whether ``receivers`` is up to date and all of them have credit."""
+        return self.position < self._horizon and members == self._members
+
+    def choose(self, members: Sequence[NodeId]) -> list[NodeId]:
+        """See who gets the next broadcast; return those of them who have no credit for it."""
+        for node in self.windows.keys() - set(members):
+            if self.windows[node].passed_over:
+                del self.windows[node]  # as a member again it begins anew
+            else:
+                self.windows[node].leave(self.position)
+        receivers: list[NodeId] = []
+        passed_over: list[NodeId] = []
+        short: list[NodeId] = []
+        horizon = _FAR
+        for node in members:
+            window = self.windows.get(node)
+            if window is None:
+                window = self.windows[node] = SendWindow(self.position, self.count)
+            elif window.passed_over and not window.is_half_free:
+                passed_over.append(node)
+                continue
+            elif window.end is not None:
+                window.resume(self.position)
+            receivers.append(node)
+            horizon = min(horizon, window.limit)
+            if window.limit <= self.position:
+                short.append(node)
+        self._members, self._horizon = members, horizon
+        self.receivers, self.passed_over = tuple(receivers), tuple(passed_over)
+        return short
+
+    def sent(self, cost: int) -> None:
+        """The next broadcast was sent."""
+        self.position += cost
+        self.count += 1
+
+    def receive(self, node: NodeId, report: Report) -> int:
+        """Take a member's report; return how many broadcasts it has refused since the last one."""
+        window = self.windows.get(node)
+        if window is None:
+            return 0
+        if window.passed_over:
+            self._members = None  # it may come back
+        return window.receive(report, self.position, self.count)
+
+    def pass_over(self, node: NodeId) -> None:
+        """Let broadcasts go on without a member, until half of its window is free again."""
+        self.windows[node].passed_over = True
+        self.windows[node].leave(self.position)
+        self._members = None
+
+    def forget(self, nodes: Iterable[NodeId]) -> None:
+        """Nodes are gone."""
+        for node in nodes:
+            if self.windows.pop(node, None) is not None:
+                self._members = None
+
+    def left(self) -> list[NodeId]:
+        """Return the nodes that were members once, and were none when this was last looked at."""
+        return [node for node, window in self.windows.items() if window.end is not None and not window.passed_over]
+
+
+@final
+class ReceiveWindow:
+    """What one sender has waiting at a member.
+
+    Attributes:
+        seen: the end of what has arrived.
+        queued: the cost of what waits.
+        waiting: that itself, with the cost of each, the oldest first; kept by who owns the window.
+        size: what was granted last.
+        freed: the cost of what was taken since the last report.
+        refused: how many broadcasts were.
+        wanted: whether the sender has asked for a report and waits for it.
+    """
+
+    __slots__ = ("freed", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
+
+    def __init__(self, sender: NodeId) -> None:
+        self.sender = sender
+        self.seen = self.queued = self.refused = 0
+        self.size = INITIAL
+        self.freed = 0
+        self.wanted = False
+        self.waiting: Final[deque[tuple[Message, int]]] = deque()
+
+
+@final
+class ReceiveWindows:
+    """The windows of all senders at one member.
+
+    Args:
+        window: the greatest one; what a sender has waiting beyond it is refused.
+        limit: of all together.  Half of it is for whoever comes; the other half is divided among all that have
+            something waiting, so that nobody can take the room of the others.
+    """
+
+    def __init__(self, window: int, limit: int) -> None:
+        self._window = window
+        self._limit = limit
+        self._queued = 0
+        self._active = 0
+        self._senders: dict[NodeId, ReceiveWindow] = {}
+
+    def of(self, sender: NodeId) -> ReceiveWindow:
+        """Return the window of a sender."""
+        window = self._senders.get(sender)
+        if window is None:
+            window = self._senders[sender] = ReceiveWindow(sender)
+        return window
+
+    def find(self, sender: NodeId) -> ReceiveWindow | None:
+        """Return the window of a sender, if it has one."""
+        return self._senders.get(sender)
+
+    def forget(self, sender: NodeId) -> None:
+        """A sender is gone.  What it has waiting is still taken."""
+        self._senders.pop(sender, None)
+
+    def accept(self, window: ReceiveWindow, position: int, cost: int) -> bool:
+        """Take a broadcast that has arrived, if there is room; tell whether there was."""
+        self.see(window, position + cost)
+        # What is above the limit by itself is taken when nothing else waits.
+        full = self._queued > 0 and self._queued + cost > self._limit
+        scarce = 2 * self._queued > self._limit
+        if full or window.queued >= (self._share(window) if scarce else self._window):
+            window.refused += 1
+            return False
+        self._active += not window.queued
+        window.queued += cost
+        self._queued += cost
+        return True
+
+    def _share(self, window: ReceiveWindow) -> int:
+        """Return what a sender may have waiting as one of all that do."""
+        share = self._limit // 2 // (self._active + (not window.queued))
+        return max(INITIAL, min(self._window, share))
+
+    def see(self, window: ReceiveWindow, end: int) -> None:
+        """What a sender has sent up to here has arrived, or was lost."""
+        window.seen = max(window.seen, end)
+
+    def take(self, window: ReceiveWindow, cost: int) -> bool:
+        """The handlers have taken a broadcast; tell whether its sender is to have a report."""
+        window.queued -= cost
+        self._queued -= cost
+        self._active -= not window.queued
+        window.freed += cost
+        return window.wanted or 2 * window.freed >= window.size
+
+    def ask(self, window: ReceiveWindow, end: int) -> bool:
+        """A sender asks for credit, having sent so much; tell whether it is to have a report now, and not later."""
+        self.see(window, end)
+        window.wanted = True
+        return window.freed > 0 or not window.queued
+
+    def report(self, window: ReceiveWindow) -> Report:
+        """Return what a sender is told now."""
+        window.size = self._share(window)
+        window.freed = 0
+        window.wanted = False
+        return Report(window.seen, window.queued, window.size, window.refused)

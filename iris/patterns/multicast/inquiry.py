@@ -1,0 +1,169 @@
+"""One request to many members over a relay tree: they are asked together, and each answers by itself.
+
+Asking costs the same for any number of members; their answers come one by one, as those of any request do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.wire import kinds
+from iris.patterns.counters import Tally
+from iris.patterns.multicast.relay import Relays, Tree
+from iris.patterns.payloads import encoded
+from iris.patterns.priority import Priority, served_priority
+from iris.patterns.request import budget_of
+from iris.patterns.request import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, failure_of, too_large
+
+_LOOK_EVERY: Final = 5.0
+"""Seconds after which members that have not answered are asked whether they have the request: whoever was to hand it
+on may have been lost with it, and others than its origin may be those who know."""
+
+_LOOK_SOON: Final = 1.0
+"""Seconds after a member was lost; what is on its way over others should have come by then."""
+
+
+@final
+class Inquiry:
+    """One request, and the members that have not answered it yet.
+
+    Args:
+        requests: gives the number, takes the answers, keeps the counters.
+        relays: carry it.
+        cluster: whose members they are.
+        members: whom to ask; all of them at this site, and none of them this node.
+        answered: called with each member that replies, and the reply.
+        failed: called with each other one, and why.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        requests: Requests,
+        relays: Relays,
+        config: Config,
+        cluster: str,
+        members: Sequence[NodeId],
+        *,
+        answered: Callable[[NodeId, Any], None],
+        failed: Callable[[NodeId, IrisError], None],
+    ) -> None:
+        self._mesh = mesh
+        self._requests = requests
+        self._relays = relays
+        self._config = config
+        self._cluster = cluster
+        self._members = members
+        self._answered = answered
+        self._failed = failed
+        self._asked = frozenset(members)
+        self._waiting = dict.fromkeys(members)  # a set that keeps its order
+        self._done = trio.Event()
+        self._pause = trio.CancelScope()
+
+    async def ask(
+        self,
+        payload: object,
+        *,
+        timeout: float,
+        operation: str | None,
+        headers: Mapping[str, str] | None,
+        priority: Priority | None,
+    ) -> None:
+        """Ask, and wait until all have answered or failed.
+
+        Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
+        still at work are then told to stop.  Without a priority it is that of the request that is served here.
+        """
+        requests, tally = self._requests, self._requests.tally
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        budget = budget_of(deadline - trio.current_time())
+        number = requests.number()
+        name = cluster_of(self._cluster)
+        flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
+        tally.sent += len(self._members)
+        for member in self._members:
+            if self._mesh.peer(member) is None:
+                self._end(member, NotSent(f"no link to node {member}"))
+        tree = self._relays.tree(tuple(self._waiting))
+        requests.gathering[number] = self._receive
+        try:
+            if self._waiting:
+                request = (kinds.REQUEST, number, name, operation, budget, flags, flat, body)
+                self._relays.send(tree, request, Tally())
+                while not self._done.is_set():
+                    with trio.CancelScope(deadline=trio.current_time() + _LOOK_EVERY) as self._pause:
+                        await self._done.wait()
+                    self._ask_whether_there(number)
+        finally:
+            del requests.gathering[number]
+            if self._waiting:
+                self._cancel(number, tree)
+                tally.expired += len(self._waiting)
+
+    def _ask_whether_there(self, number: int) -> None:
+        for member in self._waiting:
+            with suppress(NotSent):  # who cannot be asked is being given up, or is asked the next time
+                self._mesh.post(member, (kinds.AWAITED, number), 0, CONTROL_RESERVE)
+
+    def _cancel(self, number: int, tree: Tree) -> None:
+        cancel = (kinds.CANCEL, number)
+        if len(self._waiting) > self._config.relay_above:
+            self._relays.send(tree, cancel, Tally())
+            return
+        for member in self._waiting:
+            try:
+                self._mesh.post(member, cancel, 0)
+            except NotSent:
+                continue  # who cannot be told is being given up
+
+    def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
+        """Take what comes of one member; None: it is gone."""
+        if outcome is None and member in self._asked:
+            self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
+        if member not in self._waiting:
+            return
+        match outcome:
+            case (kinds.REPLY, _, reply):
+                try:
+                    value = self._requests.decode_reply_untrusted(reply, self._cluster, member)
+                except RemoteError as error:
+                    self._end(member, error)
+                else:
+                    del self._waiting[member]
+                    self._requests.tally.answered += 1
+                    self._answered(member, value)
+                    self._look()
+            case (kinds.FAILURE, _, str() as code, str(), int()) if code == NOT_HERE:
+                text = f"node {member} of cluster {self._cluster!r} does not have the request, and no reply has come"
+                self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))
+            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after) if (
+                code == TOO_LARGE and retry_after >= 0
+            ):
+                self._end(member, too_large(self._cluster, text))
+            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                self._end(member, failure_of(self._cluster, member, code, text, retry_after))
+            case _:
+                self._end(member, Unknown(f"node {member} of cluster {self._cluster!r} was lost while it was asked"))
+
+    def _end(self, member: NodeId, error: IrisError) -> None:
+        del self._waiting[member]
+        self._requests.count(error)
+        self._failed(member, error)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._waiting:
+            self._done.set()

@@ -1,0 +1,261 @@
+"""The relay tree of one node: what it sends through others, and what it hands on for them.
+
+Whoever gives a message to a node with others behind it keeps it in its books until that node reports that it has
+handed the message on, or is lost; so each copy is counted once, by the node that knows what became of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, cast, final
+
+import trio
+
+from iris.cluster.mesh import MessageReceiver
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.counters import Tally
+from iris.patterns.multicast.tree import Relayed, Seen, branch, claim, divided, divided_by_site, relayed_untrusted
+
+_REPORT_PAUSE: Final = 0.05
+"""Seconds for which reports are gathered: at high rates one message reports hundreds."""
+
+_REPORTED_AT_ONCE: Final = wire.MAX_ARRAY // 2
+_BOOKED: Final = 65536
+"""Messages that one node may have in hand without a report; beyond it the oldest count as lost."""
+
+_STALLED: Final = 0.25
+
+Booking = tuple[NodeId, int]
+"""The origin and the number of a relayed message."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Receivers and how they are divided; made by ``Relays.tree``, good for as long as the receivers are the same."""
+
+    receivers: tuple[NodeId, ...]
+    parts: tuple[tuple[NodeId, ...], ...]
+
+
+@final
+class Relays:
+    """Everything that this node sends and hands on over relay trees.
+
+    Args:
+        avoid: tells which nodes are not to be given work now.
+        site_of: tells where a node is.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: Config,
+        *,
+        avoid: Callable[[NodeId], bool] = lambda _: False,
+        site_of: Callable[[NodeId], str] = lambda _: "",
+    ) -> None:
+        self.tally: Final = Tally()
+        """Counts one for each message that this node took on for others, and node behind it."""
+        self._mesh = mesh
+        self._config = config
+        self._avoid = avoid
+        self._site_of = site_of
+        self._number = 0
+        self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
+        self._seen: OrderedDict[NodeId, Seen] = OrderedDict()
+        self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
+        self._reports: dict[NodeId, dict[NodeId, list[int]]] = {}
+        self._report_news = Wakeup()
+        mesh.on(kinds.RELAY, 6, self._receive)
+        mesh.on(kinds.RELAYED, 2, self._receive_report)
+        mesh.observe(self)
+
+    def on(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+        """Have relayed messages of ``kind`` handed to ``receiver``, with their origin as if it had sent them itself."""
+        self._receivers[kind] = (receiver, fields + 1)
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    def tree(self, receivers: Sequence[NodeId]) -> Tree:
+        """Return how a message of this node reaches ``receivers``, of whom it is none itself."""
+        parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
+        return Tree(tuple(receivers), tuple(parts))
+
+    def send(self, tree: Tree, message: wire.Message, tally: Tally) -> list[Link]:
+        """Send one message to every receiver of a tree; plain calls, no waiting.
+
+        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is on the way to it, or
+        ``lost`` by reason.  What hangs on a report of another node is neither for a moment.
+
+        Returns:
+            The links that took it, to wait for room on.
+        """
+        self._number += 1
+        node, body = self._mesh.node, wire.pack(message)
+        at = int(self._mesh.wall_clock())
+        signature = self._mesh.identity.sign(claim(node, self._number, at, body))
+        relayed = Relayed(node, self._number, at, (), body, signature)
+        return self._hand_on(relayed, tree.parts, tally)[0]
+
+    def _hand_on(self, relayed: Relayed, parts: Sequence[tuple[NodeId, ...]], tally: Tally) -> tuple[list[Link], int]:
+        """Give a message to one node of each part; return the links that took it, and how many copies are lost."""
+        taken: list[Link] = []
+        lost = 0
+        for part in parts:
+            tally.sent += len(part)
+            chosen = branch(part, self._is_at_work) or branch(part, self._is_linked)
+            peer = None if chosen is None else self._mesh.peer(chosen.head)
+            reason = "no link"
+            if chosen is not None and peer is not None:
+                reason = "no room on the link"
+                message, size = relayed.message(chosen.behind)
+                try:
+                    peer.link.post(message, size)
+                except NotSent:
+                    pass
+                else:
+                    taken.append(peer.link)
+                    tally.handed_over += 1
+                    if chosen.behind:
+                        self._book(chosen.head, (relayed.origin, relayed.number), tally, len(chosen.behind))
+                    continue
+            lost += len(part)
+            tally.lost[reason] += len(part)
+        return taken, lost
+
+    def _is_at_work(self, node: NodeId) -> bool:
+        peer = self._mesh.peer(node)
+        return peer is not None and peer.link.is_up and not self._avoid(node) and not peer.link.is_stalled(_STALLED)
+
+    def _is_linked(self, node: NodeId) -> bool:
+        return self._mesh.peer(node) is not None
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        relayed = relayed_untrusted(message)
+        origin = self._mesh.peer(relayed.origin)
+        if origin is None or origin is self._mesh.own:
+            self._mesh.refusals["relayed message of a node that is not linked"] += 1
+            return
+        self._mesh.work.check()
+        try:
+            origin.identity.verify_untrusted(relayed.claim, relayed.signature)
+        except AuthenticationError:
+            # Not raised: the rest of the batch is genuine.
+            self._mesh.refusals["relayed message with a wrong signature"] += 1
+            return
+        if not relayed.is_current(self._mesh.wall_clock()):
+            self._mesh.refusals["relayed message of another time"] += 1
+            return
+        if not self._is_new(relayed):
+            self._mesh.refusals["relayed message came again"] += 1
+            return
+        if relayed.behind:
+            behind = [node for node in relayed.behind if node not in (self._mesh.node, relayed.origin)]
+            parts = divided(behind, self._config.relay_fan_out)
+            _, lost = self._hand_on(relayed, parts, self.tally)
+            self._report(peer.node, relayed, lost + len(relayed.behind) - len(behind))
+        inner = wire.unpack_untrusted(relayed.body, elements=self._mesh.work.elements)
+        fields = cast("tuple[object, ...]", inner) if type(inner) is tuple else ()
+        entry = self._receivers.get(fields[0]) if fields and type(fields[0]) is int else None
+        if entry is None or len(fields) != entry[1]:
+            raise RemoteProtocolError("a relayed message of unknown kind or length")
+        entry[0](origin, fields)
+
+    def _is_new(self, relayed: Relayed) -> bool:
+        seen = self._seen.get(relayed.origin)
+        if seen is None:
+            seen = self._seen[relayed.origin] = Seen()
+            if len(self._seen) > self._config.member_limit:
+                self._seen.popitem(last=False)
+        else:
+            self._seen.move_to_end(relayed.origin)  # what is forgotten could come again for a minute
+        return seen.take(relayed.number)
+
+    # -- the books ------------------------------------------------------------------------------------------
+
+    def _book(self, head: NodeId, booking: Booking, tally: Tally, count: int) -> None:
+        booked = self._booked.setdefault(head, {})
+        if len(booked) >= _BOOKED:
+            oldest, behind = booked.pop(next(iter(booked)))
+            oldest.lost["relay silent"] += behind
+        booked[booking] = (tally, count)
+
+    def _report(self, node: NodeId, relayed: Relayed, lost: int) -> None:
+        self._reports.setdefault(node, {}).setdefault(relayed.origin, []).extend((relayed.number, lost))
+        self._report_news.wake()
+
+    async def run(self) -> None:
+        """Report what was handed on; run it in exactly one task."""
+        while True:
+            await self._report_news.wait()
+            await trio.sleep(_REPORT_PAUSE)
+            reports, self._reports = self._reports, {}
+            for node, by_origin in reports.items():
+                for origin, numbers in by_origin.items():
+                    for start in range(0, len(numbers), 2 * _REPORTED_AT_ONCE):
+                        self._post_report(node, origin, tuple(numbers[start : start + 2 * _REPORTED_AT_ONCE]))
+
+    def _post_report(self, node: NodeId, origin: NodeId, numbers: tuple[int, ...]) -> None:
+        size = wire.ELEMENT * len(numbers)
+        try:
+            self._mesh.post(node, (kinds.RELAYED, bytes.fromhex(origin), numbers), size, CONTROL_RESERVE)
+        except NotSent:
+            return  # whoever gave it to this node counts it as lost when the link ends
+
+    def _receive_report(self, peer: Peer, message: wire.Message) -> None:
+        _, origin, field = message
+        numbers = wire.integers_untrusted(field)
+        if type(origin) is not bytes or len(numbers) % 2:
+            raise RemoteProtocolError("a report names an origin and pairs of a number and a loss")
+        booked = self._booked.get(peer.node)
+        if booked is None:
+            return
+        name = NodeId(origin.hex())
+        for number, missed in zip(numbers[::2], numbers[1::2], strict=True):
+            entry = booked.pop((name, number), None)
+            if entry is not None:
+                tally, count = entry
+                lost = min(missed, count)
+                tally.handed_over += count - lost
+                if lost:
+                    tally.lost["not reached by a relay"] += lost
+
+    def _write_off(self, node: NodeId) -> None:
+        for tally, count in self._booked.pop(node, {}).values():
+            tally.lost["relay lost"] += count
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: what the node had in hand counts as lost."""
+        self._write_off(peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Whether it is lost is known when the link is up again, or is given up."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """What the node had in hand is lost with it."""
+        self._write_off(peer.node)
+        self._reports.pop(peer.node, None)
+
+
+def stands_alone(mesh: Mesh, node: NodeId) -> bool:
+    """Tell whether a node is told by this one itself: it is this one, or at another site."""
+    peer = mesh.peer(node)
+    return node == mesh.node or (peer is not None and peer.foreign)

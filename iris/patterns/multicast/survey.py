@@ -1,0 +1,217 @@
+"""Survey: every member of a cluster is asked, answers are gathered until a rule ends it, and the missing are known.
+
+When a survey is over before everybody has answered (sans-IO).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, Literal, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import open_background
+from iris.kernel.tasks import protected_context
+from iris.patterns.messages import Answer
+from iris.patterns.multicast.inquiry import Inquiry
+from iris.patterns.multicast.relay import Relays, stands_alone
+from iris.patterns.picker import Directory, nobody_serves
+from iris.patterns.priority import Priority
+from iris.patterns.request import Requests
+
+StopReason = Literal["all", "count", "quiet", "deadline"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRules:
+    """What ends a survey; whichever comes first, besides that all have answered or failed."""
+
+    timeout: float
+    """Seconds since it began."""
+    count: int | None = None
+    """Answers."""
+    quiet: float | None = None
+    """Seconds since the last answer; before the first one only the timeout counts."""
+
+    def __post_init__(self) -> None:
+        count, quiet = self.count, self.quiet
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise ConfigError(f"count is {count!r}: use a whole number above 0, or None")
+        if quiet is not None and (
+            isinstance(quiet, bool) or not isinstance(quiet, int | float) or math.isnan(quiet) or quiet <= 0
+        ):
+            raise ConfigError(f"quiet is {quiet!r}: use seconds above 0, or None")
+
+    def end(self, began: float, answered: int, last: float) -> float:
+        """Return when the survey ends if no further answer comes.
+
+        Args:
+            began: when it began.
+            answered: so many have answered.
+            last: when the last of them did.
+        """
+        if self.count is not None and answered >= self.count:
+            return last
+        end = began + self.timeout
+        return end if self.quiet is None or not answered else min(end, last + self.quiet)
+
+    def reason(self, began: float, answered: int, now: float) -> StopReason:
+        """Return what ended a survey in which not all have answered or failed."""
+        if self.count is not None and answered >= self.count:
+            return "count"
+        return "quiet" if now < began + self.timeout else "deadline"
+
+
+@final
+class Answers:
+    """The answers to one survey, in the order of their arrival.  Iterate over it in one task.
+
+    The iteration ends when every member has answered or failed, or when a rule ends it.  Cancelling a wait loses no
+    answer; leaving the ``async with`` block stops the members that are still at work.  Afterwards the answers that had
+    come can still be read; where others were cut off, ``trio.ClosedResourceError`` follows them.
+
+    Attributes:
+        asked: the members the survey went to.
+        errors: what went wrong, for each member that failed.
+        ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
+            the block was left before.
+    """
+
+    def __init__(self, asked: tuple[NodeId, ...], rules: StopRules) -> None:
+        self.asked: Final = asked
+        self.ended_by: StopReason | None = None
+        self._rules = rules
+        self._began = trio.current_time()
+        self._scope = trio.CancelScope(deadline=rules.end(self._began, 0, self._began))
+        self.errors: Final[dict[NodeId, IrisError]] = {}
+        self._answered: set[NodeId] = set()
+        self._send, self._receive = trio.open_memory_channel[Answer](len(asked))
+
+    def __repr__(self) -> str:
+        return f"<Answers: {len(self._answered)} of {len(self.asked)}>"
+
+    @property
+    def missing(self) -> tuple[NodeId, ...]:
+        """The members that have not answered."""
+        return tuple(member for member in self.asked if member not in self._answered)
+
+    def __aiter__(self) -> AsyncIterator[Answer]:
+        return self
+
+    async def __anext__(self) -> Answer:
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            if self.ended_by is None:
+                raise trio.ClosedResourceError(
+                    "the block of the survey was left before it had ended: iterate over its answers within the block"
+                ) from None
+            raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """No further answer comes."""
+        self._send.close()
+
+    async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
+        """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
+        with self._scope:
+            async with trio.open_nursery() as asking:
+                for way in ways:
+                    asking.start_soon(way)
+        now = trio.current_time()
+        if self._scope.cancelled_caught or self._is_counted:
+            self.ended_by = self._rules.reason(self._began, len(self._answered), now)
+        else:
+            self.ended_by = "all"
+        if self.ended_by == "deadline":
+            for member in self.missing:
+                self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
+        self.close()
+
+    @property
+    def _is_counted(self) -> bool:
+        return self._rules.count is not None and len(self._answered) >= self._rules.count
+
+    def _take_answer(self, member: NodeId, reply: Any) -> None:
+        """Take a member's reply; those that came in one batch with the last one that counts are too many."""
+        if self._is_counted:
+            return
+        self._answered.add(member)
+        self._send.send_nowait(Answer(reply, member))
+        self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
+
+    def _take_failure(self, member: NodeId, error: IrisError) -> None:
+        """Note why a member does not answer."""
+        self.errors[member] = error
+
+
+@final
+class Surveys:
+    """The surveys of one node: up to ``Config.relay_above`` members it asks each, more of them over a relay tree."""
+
+    def __init__(self, mesh: Mesh, requests: Requests, directory: Directory, relays: Relays, config: Config) -> None:
+        self._mesh = mesh
+        self._requests = requests
+        self._directory = directory
+        self._relays = relays
+        self._config = config
+
+    @protected_context
+    async def open(
+        self,
+        cluster: str,
+        payload: object,
+        rules: StopRules,
+        operation: str | None,
+        headers: Mapping[str, str] | None,
+        priority: Priority | None,
+        *,
+        timeout: float,
+    ) -> AsyncIterator[Answers]:
+        """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
+        rules = dataclasses.replace(rules, timeout=timeout)
+        self._requests.check(payload, headers)
+        members = tuple(self._directory.member_ids(cluster))
+        if not members:
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+        answers = Answers(members, rules)
+
+        async def ask(member: NodeId) -> None:
+            try:
+                reply = await self._requests.request(
+                    cluster, payload, member=member, timeout=timeout, operation=operation, headers=headers,
+                    priority=priority,
+                )  # fmt: skip
+            except IrisError as error:
+                answers._take_failure(member, error)
+            else:
+                answers._take_answer(member, reply)
+
+        alone = [member for member in members if stands_alone(self._mesh, member)]
+        many = [member for member in members if not stands_alone(self._mesh, member)]
+        if len(many) <= self._config.relay_above:
+            alone, many = list(members), []
+        ways: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
+        if many:
+            inquiry = Inquiry(
+                self._mesh, self._requests, self._relays, self._config, cluster, many,
+                answered=answers._take_answer, failed=answers._take_failure,
+            )  # fmt: skip
+            ways.append(
+                partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers, priority=priority)
+            )
+        try:
+            async with open_background() as nursery:
+                nursery.start_soon(answers._gather, *ways)
+                yield answers
+        finally:
+            answers.close()

@@ -1,0 +1,181 @@
+"""A tree over which one message reaches many nodes: who hands it on to whom, and how receivers know its origin.
+
+Sans-IO.  Rules of this file:
+
+- The origin names every receiver; each node on the way gets the names of those it has to hand the message on to.  So
+  each is named once, whatever the views of the others, and everybody on the way is a receiver itself: nobody sees a
+  message that was not meant for it.
+- What the origin does costs the same for any number of receivers: one signature and ``fan_out`` messages.
+- The origin signs the message with its node signing key, and every receiver checks that: who hands it on cannot change
+  it, and cannot make one up.
+- The origin numbers what it sends, and a receiver takes each number once: no message comes twice or runs in circles.
+- The origin signs the date as well, and a receiver takes nothing that is a minute old: who has received a message
+  cannot show it later to a node that has started since, and has seen no number.
+
+At most once: a node that dies with a message in hand takes those behind it along, and whoever gave it the message
+counts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, final
+
+from iris.cluster.swim import statement_bytes
+from iris.kernel import wire
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+
+MAX_BEHIND: Final = 512
+"""Receivers behind one node: their 8 KiB fit into a frame beside the largest payload.  More make the tree wider."""
+
+_WINDOW: Final = 4096
+"""Messages of one origin that may overtake each other.  Older numbers count as repeats."""
+
+_NODE: Final = 16
+_SIGNATURE: Final = 64
+_PURPOSE: Final = b"iris relay 2"
+
+MAX_AGE: Final = 60
+"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the time on the way included."""
+
+
+class Branch(NamedTuple):
+    """One node to hand a message to, and those it hands the message on to."""
+
+    head: NodeId
+    behind: tuple[NodeId, ...]
+
+
+def arranged(origin: NodeId, receivers: Sequence[NodeId]) -> tuple[NodeId, ...]:
+    """Return the receivers in the order in which an origin divides them.
+
+    It begins at the origin's own place among them: the work of handing on falls to others for each origin, and one
+    origin's messages take the same way as long as the receivers are the same, so that they stay in order.
+    """
+    ring = sorted(receivers)
+    start = bisect_left(ring, origin)
+    return (*ring[start:], *ring[:start])
+
+
+def divided(receivers: Sequence[NodeId], fan_out: int) -> list[tuple[NodeId, ...]]:
+    """Divide receivers into ``fan_out`` parts of the same size, give or take one; into more if that is not enough."""
+    count = len(receivers)
+    parts = min(count, max(fan_out, -(-count // (MAX_BEHIND + 1))))
+    bounds = [count * part // parts for part in range(parts + 1)] if parts else []
+    return [tuple(receivers[first:last]) for first, last in itertools.pairwise(bounds)]
+
+
+def divided_by_site(
+    origin: NodeId, receivers: Sequence[NodeId], fan_out: int, site_of: Callable[[NodeId], str]
+) -> list[tuple[NodeId, ...]]:
+    """Divide receivers for their origin: those at its own site as ever, those at each other site into one part.
+
+    Nodes of one site are linked to each other and hand messages on; a message goes to another site once.
+    """
+    by_site: dict[str, list[NodeId]] = {}
+    for node in receivers:
+        by_site.setdefault(site_of(node), []).append(node)
+    own = site_of(origin)
+    return [
+        part
+        for site, nodes in sorted(by_site.items())
+        for part in divided(arranged(origin, nodes), fan_out if site == own else 1)
+    ]
+
+
+def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branch | None:
+    """Choose who hands a message on to the others of a part: the first that is reachable; None if nobody is."""
+    for head in part:
+        if reachable(head):
+            return Branch(head, tuple(node for node in part if node != head))
+    return None
+
+
+def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
+    """Return what the origin signs."""
+    digest = hashlib.sha256(body).digest()
+    numbers = number.to_bytes(8, "big") + at.to_bytes(8, "big")
+    return statement_bytes(_PURPOSE, [bytes.fromhex(origin), numbers, digest])
+
+
+@final
+class Relayed(NamedTuple):
+    """One message on its way through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
+
+    origin: NodeId
+    number: int
+    at: int
+    behind: tuple[NodeId, ...]
+    body: bytes
+    signature: bytes
+
+    @property
+    def claim(self) -> bytes:
+        """What the signature is over."""
+        return claim(self.origin, self.number, self.at, self.body)
+
+    def is_current(self, wall_now: float) -> bool:
+        """Tell whether it was sent within a minute of ``wall_now``."""
+        return abs(wall_now - self.at) <= MAX_AGE
+
+    def message(self, behind: Sequence[NodeId]) -> tuple[wire.Message, int]:
+        """Return the wire form for a node with others behind it, and its size."""
+        names = bytes.fromhex("".join(behind))
+        fields = (bytes.fromhex(self.origin), self.number, self.at, names, self.body, self.signature)
+        return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE + wire.CHECK
+
+
+def relayed_untrusted(message: wire.Message) -> Relayed:
+    """Read a RELAY message.  Its signature is not checked here.
+
+    Raises:
+        RemoteProtocolError: malformed, or more than 512 nodes are behind the receiver.
+    """
+    _, origin, number, at, behind, body, signature = message
+    if type(origin) is not bytes or len(origin) != _NODE:
+        raise RemoteProtocolError("a node id is 16 bytes")
+    number = wire.number_untrusted(number, "the number of a relayed message", 1)
+    at = wire.number_untrusted(at, "the date of a relayed message")
+    if type(behind) is not bytes or len(behind) % _NODE or len(behind) > MAX_BEHIND * _NODE:
+        raise RemoteProtocolError(f"a relayed message names at most {MAX_BEHIND} nodes of 16 bytes")
+    if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
+        raise RemoteProtocolError("a relayed message has a body and a signature of 64 bytes")
+    names = behind.hex()
+    nodes = tuple(NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE))
+    if len(set(nodes)) != len(nodes):
+        raise RemoteProtocolError("a relayed message names a node twice")
+    return Relayed(NodeId(origin.hex()), number, at, nodes, body, signature)
+
+
+@final
+class Seen:
+    """Which numbers of one origin have come: those of the last 4,096, one bit each."""
+
+    __slots__ = ("_bits", "_highest")
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self._bits = 0
+
+    def take(self, number: int) -> bool:
+        """Note a number; tell whether it is new."""
+        ahead = number - self._highest
+        if ahead > 0:
+            self._bits = 1 if ahead >= _WINDOW else (self._bits << ahead | 1) & _MASK
+            self._highest = number
+            return True
+        if -ahead >= _WINDOW:  # looked at before anything has as many bits as an origin says
+            return False
+        bit = 1 << -ahead
+        if self._bits & bit:
+            return False
+        self._bits |= bit
+        return True
+
+
+_MASK: Final = (1 << _WINDOW) - 1

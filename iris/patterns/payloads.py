@@ -1,0 +1,353 @@
+"""Payloads as types: from what travels (None, bool, numbers, str, bytes, list, dict) to what is declared, and back.
+
+Converters are put together once, when a handler is registered; what they are then given comes from another program, so
+they check everything and say where it is wrong.  Dataclasses are converted here.  Models of msgspec and pydantic are
+recognised where the program has imported these packages, and convert themselves.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Literal, cast, final
+
+from iris.kernel.errors import ConfigError, LocalProtocolError
+from iris.kernel.tasks import interruptible
+from iris.kernel.wire import MAX_DEPTH, Payload, encode_payload
+
+Converter = Callable[[Any], Any]
+"""Takes a payload or a part of it; raises Mismatch."""
+
+_NONE: Final = type(None)
+
+
+@final
+class Mismatch(ValueError):
+    """A payload that is not what was declared."""
+
+    def __init__(self, what: str, path: str = "") -> None:
+        super().__init__(f"payload{path}: {what}")
+        self._what = what
+        self.path = path
+        """Where in the payload: ``.name`` and ``[index]`` for each level."""
+
+    def within(self, step: str) -> Mismatch:
+        """Return the same, seen from one level further up."""
+        return Mismatch(self._what, step + self.path)
+
+
+def converter(annotation: Any) -> Converter:
+    """Return what makes a value of the declared type.
+
+    Raises:
+        ConfigError: this type cannot be made of a payload.
+    """
+    return _converter(annotation, {})
+
+
+def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:
+    if annotation is Any or annotation is object:
+        return _unchanged
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _converter(arguments[0], known)
+    if origin in (typing.Union, types.UnionType):
+        return partial(_union, tuple(_converter(one, known) for one in arguments), str(annotation))
+    if origin is Literal:
+        return partial(_literal, arguments)
+    if isinstance(annotation, typing.NewType):
+        return _converter(annotation.__supertype__, known)
+    container = origin or annotation
+    if container in (list, set, frozenset, collections.abc.Sequence):
+        kind: Any = list if container is collections.abc.Sequence else container
+        return partial(_items, kind, _converter(arguments[0] if arguments else Any, known))
+    if container is tuple:
+        if not arguments or arguments[-1] is Ellipsis:
+            return partial(_items, tuple, _converter(arguments[0] if arguments else Any, known))
+        return partial(_fixed, tuple(_converter(one, known) for one in arguments))
+    if container in (dict, collections.abc.Mapping):
+        if arguments and arguments[0] not in (str, Any):
+            raise ConfigError(f"{annotation} cannot be the type of a payload: keys are str")
+        return partial(_entries, _converter(arguments[1] if arguments else Any, known))
+    if annotation is None or annotation is _NONE:
+        return partial(_exactly, _NONE)
+    if annotation in (bool, int, str, bytes):
+        return partial(_exactly, annotation)
+    if annotation is float:
+        return _float
+    return _class(annotation, known)
+
+
+def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
+    if annotation in known:
+        return known[annotation]
+    kind = annotation
+    if _is(kind, type):
+        if _is_model(kind, "msgspec", "Struct"):
+            return partial(_msgspec, kind)
+        if _is_model(kind, "pydantic", "BaseModel"):
+            return partial(_pydantic, kind)
+        if issubclass(kind, enum.Enum):
+            return partial(_enum, kind)
+        if dataclasses.is_dataclass(kind):
+            fields: dict[str, Converter] = {}
+            made: Converter = partial(_dataclass, annotation, fields, _required(kind))
+            known[kind] = made  # before its fields, which may be of its own type
+            hints = _hints(kind)
+            fields.update(
+                (field.name, _converter(hints[field.name], known)) for field in dataclasses.fields(kind) if field.init
+            )
+            return made
+    raise ConfigError(
+        f"{annotation!r} cannot be the type of a payload: use a dataclass, a model of msgspec or pydantic, None, bool, "
+        "int, float, str, bytes, list, tuple, set, dict with str keys, an enumeration, or a union of these"
+    )
+
+
+def _hints(annotation: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(annotation)
+    except NameError as error:
+        raise ConfigError(f"the fields of {annotation.__name__} cannot be resolved: {error}") from None
+
+
+def _required(annotation: Any) -> frozenset[str]:
+    missing = dataclasses.MISSING
+    return frozenset(
+        field.name
+        for field in dataclasses.fields(annotation)
+        if field.init and field.default is missing and field.default_factory is missing
+    )
+
+
+def _is_model(annotation: type, package: str, base: str) -> bool:
+    """Tell whether a class is a model of a package, without importing the package."""
+    module = sys.modules.get(package)
+    found: Any = getattr(module, base, None)
+    return isinstance(found, type) and issubclass(annotation, found)
+
+
+# -- one for each kind of type -------------------------------------------------------------------------------
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """``isinstance`` without consequences for type checkers, to whom a value from outside stays Any."""
+    return isinstance(value, kinds)
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise Mismatch(f"expected {'None' if kind is _NONE else kind.__name__}, got {_describe(value)}")
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise Mismatch(f"expected float, got {_describe(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise Mismatch("expected float, got an int that is too large") from None
+
+
+def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
+    for one in allowed:
+        if type(one) is type(value) and one == value:
+            return one
+    raise Mismatch(f"expected one of {', '.join(map(repr, allowed))}, got {_describe(value)}")
+
+
+def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
+    try:
+        return kind(value)
+    except (ValueError, TypeError):
+        raise Mismatch(f"expected a value of {kind.__name__}, got {_describe(value)}") from None
+
+
+def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
+    mismatches: list[Mismatch] = []
+    for convert in choices:
+        try:
+            return convert(value)
+        except Mismatch as error:
+            mismatches.append(error)
+    deeper = [error for error in mismatches if error.path]
+    if len(deeper) == 1:
+        raise deeper[0]  # one of them fits but for a detail
+    raise Mismatch(f"expected {name}, got {_describe(value)}")
+
+
+def _items(kind: Callable[[list[Any]], Any], convert: Converter, value: Any) -> Any:
+    if not _is(value, list):
+        raise Mismatch(f"expected list, got {_describe(value)}")
+    made: list[Any] = []
+    for index, item in enumerate(value):
+        try:
+            made.append(convert(item))
+        except Mismatch as error:
+            raise error.within(f"[{index}]") from None
+    try:
+        return made if kind is list else kind(made)
+    except TypeError as error:
+        raise Mismatch(str(error)) from None  # unhashable items of a set
+
+
+def _fixed(converters: tuple[Converter, ...], value: Any) -> tuple[Any, ...]:
+    if not _is(value, list) or len(value) != len(converters):
+        raise Mismatch(f"expected a list of {len(converters)}, got {_describe(value)}")
+    made: list[Any] = []
+    for index, (convert, item) in enumerate(zip(converters, value, strict=True)):
+        try:
+            made.append(convert(item))
+        except Mismatch as error:
+            raise error.within(f"[{index}]") from None
+    return tuple(made)
+
+
+def _entries(convert: Converter, value: Any) -> dict[str, Any]:
+    if not _is(value, dict):
+        raise Mismatch(f"expected dict, got {_describe(value)}")
+    made: dict[str, Any] = {}
+    for key, item in value.items():
+        try:
+            made[key] = convert(item)
+        except Mismatch as error:
+            raise error.within(f".{key}") from None
+    return made
+
+
+def _dataclass(kind: Callable[..., Any], fields: Mapping[str, Converter], required: frozenset[str], value: Any) -> Any:
+    if not _is(value, dict):
+        raise Mismatch(f"expected dict, got {_describe(value)}")
+    missing = required - value.keys()
+    if missing:
+        raise Mismatch(f"{', '.join(sorted(missing))} missing")
+    made: dict[str, Any] = {}
+    for name, item in value.items():
+        convert = fields.get(name)
+        if convert is None:
+            raise Mismatch(f"there is no {name[:64]!r}")
+        try:
+            made[name] = convert(item)
+        except Mismatch as error:
+            raise error.within(f".{name}") from None
+    try:
+        return kind(**made)
+    except Exception as error:  # noqa: BLE001 -- __post_init__ has its own say
+        plain_words = isinstance(error, ValueError | TypeError | AssertionError)
+        raise Mismatch(str(error) if plain_words else f"{type(error).__name__}: {error}") from None
+
+
+def _msgspec(kind: type, value: Any) -> Any:
+    package: Any = sys.modules["msgspec"]
+    try:
+        return package.convert(value, type=kind)
+    except package.ValidationError as error:
+        raise Mismatch(str(error)) from None
+
+
+def _pydantic(kind: Any, value: Any) -> Any:
+    package: Any = sys.modules["pydantic"]
+    try:
+        return kind.model_validate(value)
+    except package.ValidationError as error:
+        wrong = (": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in error.errors())
+        raise Mismatch("; ".join(wrong)) from None
+
+
+# -- back ----------------------------------------------------------------------------------------------------
+
+
+@interruptible
+def plain(value: Any) -> Any:
+    """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
+
+    Dates, UUIDs and decimals that a model holds become texts.
+
+    What is none of these, nor holds any, comes back as it is.
+
+    Raises:
+        LocalProtocolError: nesting beyond what a payload may have, or a value that holds itself.
+    """
+    # Without recursion: 500 levels are allowed, and take more than Python's stack has.
+    made: list[Any] = [None]
+    places: list[tuple[Any, Any, Any, int, bool]] = [(made, 0, value, 0, False)]
+    while places:
+        target, place, found, depth, dumped = places.pop()
+        dumped = dumped or _is_model(found.__class__, "pydantic", "BaseModel")
+        one = _one_level(found)
+        inner: Any
+        entries: Iterable[tuple[Any, Any]]
+        if _is(one, dict):
+            inner, entries = dict.fromkeys(one), one.items()
+        elif _is(one, list, tuple, set, frozenset):
+            inner, entries = [None] * len(one), enumerate(cast("Iterable[Any]", one))
+        else:
+            target[place] = _text(one) if dumped and not _is(one, bytes, str, int, float, _NONE) else one
+            continue
+        target[place] = inner
+        if depth >= MAX_DEPTH:
+            raise LocalProtocolError(f"cannot send a value nested more than {MAX_DEPTH} levels deep")
+        places.extend((inner, key, item, depth + 1, dumped) for key, item in entries)
+    return made[0]
+
+
+def _text(value: Any) -> Any:
+    """Return what a model of pydantic holds as a text: dates, UUIDs, decimals and the like, as msgspec does it.
+
+    For each by itself: pydantic's form for JSON of a whole model has no bytes.
+    """
+    core: Any = sys.modules["pydantic_core"]
+    try:
+        return core.to_jsonable_python(value)
+    except core.PydanticSerializationError:
+        return value  # of no type that pydantic knows: whoever sends it says so
+
+
+def _one_level(value: Any) -> Any:
+    """Return a value with its outermost level made plain."""
+    while True:
+        kind: Any = value.__class__
+        if kind in (bytes, str, int, float, bool, _NONE, list, dict):
+            return value
+        if _is(value, enum.Enum):
+            value = value.value
+        elif _is_model(kind, "msgspec", "Struct"):
+            return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
+        elif _is_model(kind, "pydantic", "BaseModel"):
+            return value.model_dump()
+        elif dataclasses.is_dataclass(kind):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+        else:
+            return value
+
+
+@interruptible
+def encoded(value: Any, limit: int) -> Payload:
+    """Return a payload as it travels: what ``encode_payload`` takes, and dataclasses, models and enumerations.
+
+    Raises:
+        PayloadTooLarge, LocalProtocolError: as ``encode_payload``.
+    """
+    try:
+        return encode_payload(value, limit)
+    except LocalProtocolError:
+        simpler = plain(value)
+        if simpler is value or (type(simpler) is type(value) and simpler == value):
+            raise
+        return encode_payload(simpler, limit)

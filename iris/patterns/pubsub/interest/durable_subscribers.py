@@ -1,0 +1,435 @@
+"""Durable subscribers of a realm, present or away: what this node claims, learns, and tells others.
+
+Each node tells a new peer every record that it holds, and everybody when its own changes.  So a node knows of a durable
+subscriber that it never met, as long as one of those it met did.  Bridges keep what they know on their disks.
+
+Between sites a subscriber is told of by itself alone: whoever it is linked to there remembers it and tells the nodes of
+that site.  That somebody was forgotten is passed on once more at each border.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, cast, final
+
+from iris.cluster.directory import Border
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import KIB, Config
+from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId, check_name
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.interest.durable_names import (
+    MAX_PATTERNS,
+    MAX_RECORD,
+    DurableNames,
+    DurableRecord,
+    NameId,
+    read_record_untrusted,
+    sign_record,
+)
+from iris.patterns.pubsub.interest.table import InterestTable
+from iris.security.identity import CLOCK_TOLERANCE
+from iris.security.identity import PeerIdentity
+from iris.security.identity import covers
+
+_MESSAGE_BYTES: Final = 64 * KIB
+"""Records in one message, as many as are begun before this size."""
+
+_MAX_RECORDS: Final = 80
+"""Records in one message: receivers check ``wire.MAX_CHECKS`` signatures for one frame, 3 for a record."""
+
+_SIGNATURES: Final = 3
+"""Of a record: those of its subscriber, of that one's cluster, and of the realm."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableSubscriber:
+    """Somebody who is owed every confirmed event of some topics."""
+
+    cluster: str
+    """Which the subscriber belongs to; only its nodes may forget it."""
+    name: str
+    patterns: tuple[str, ...]
+    """Of the topics."""
+    present: bool
+    """Whether it is linked to this node now; if not, confirmed events on these topics wait for it."""
+
+
+_SEEN: Final = 4096
+"""Records that were taken, or were older than what is held, and are not verified again when others tell of them."""
+
+_INSISTED: Final = 16
+"""Times that a node signs anew for a name when others tell of a newer record.  Of two nodes with one name, which tell
+each other so, one gives in."""
+
+
+@final
+class _Claim:
+    """A name that this node holds."""
+
+    def __init__(self, patterns: tuple[str, ...], group: str | None, share: tuple[int, ...]) -> None:
+        self.patterns = patterns
+        self.group = group
+        self.share = share
+        self.insisted = 0
+
+
+@final
+class DurableSubscribers:
+    """The names of one node and what it knows of others.
+
+    Args:
+        mesh: whose links it uses.
+        interest: tells who is there and subscribes.
+        published: returns how many events this node has published in all.
+        untold: called with a peer that could not be told, and why; ``tell_everything`` is to be called again for it.
+        changed: called when publishers may have to wait for somebody else.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        interest: InterestTable,
+        config: Config,
+        *,
+        published: Callable[[], int],
+        untold: Callable[[Peer, str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._mesh = mesh
+        self._interest = interest
+        self._published = published
+        self._untold = untold
+        self._changed = changed
+        self._listeners: list[Callable[[], None]] = []
+        self._claims: dict[str, _Claim] = {}
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._left: dict[NameId, int] = {}
+        """Those who are away: how many events had been published when they left, or were first heard of."""
+        self._away_since: dict[tuple[NodeId, str], int] = {}
+        """The same as publishers say it of this node's own names."""
+        self.names: Final = DurableNames(config.durable_bytes)
+        self.border: Border | None = None
+        """What may leave the site of this node, if it is at one."""
+        mesh.on(kinds.DURABLE, 1, self._receive)
+        mesh.on(kinds.DURABLE_AWAY, 2, self._receive_away)
+
+    def __repr__(self) -> str:
+        return f"<DurableSubscribers: {self.names!r}>"
+
+    # -- for publishers -------------------------------------------------------------------------------------
+
+    def owed(self, topic: str) -> Sequence[DurableRecord]:
+        """Return those who are owed the confirmed events of a topic."""
+        found = self.names.match(topic)
+        site = self._mesh.tag.site
+        if not any(record.site != site for record in found):
+            return found
+        return [record for record in found if record.site == site or self._may_leave(record, topic)]
+
+    def _may_leave(self, record: DurableRecord, topic: str) -> bool:
+        """Tell whether events of a topic would go to a subscriber at another site if it were there."""
+        border = self.border
+        return border is not None and any(
+            border.may_leave(pattern) for pattern in record.patterns if covers(pattern, topic)
+        )
+
+    def groups(self, topic: str) -> frozenset[tuple[str, str]]:
+        """Return the groups that store a topic and have a name: the cluster whose each is, and what it calls it.
+
+        Nobody else can take events in its place, or confirm them, by calling a group the same.
+        """
+        return frozenset([(record.id[0], record.group) for record in self.owed(topic) if record.group is not None])
+
+    def is_present(self, record: DurableRecord) -> bool:
+        """Tell whether a durable subscriber is linked and subscribes; of a group, a member with one of its shards."""
+        if record.group is None:
+            linked = self._mesh.peer(record.node) is not None
+            return linked and any(terms.durable for terms in self._interest.terms_of(record.node))
+        return any(
+            terms.durable
+            and terms.group == record.group
+            and (not record.share or not set(record.share[1:]).isdisjoint(terms.share[1:]))
+            for peer in (self._mesh.own, *self._mesh.peers.values())
+            if peer.identity.cluster == record.id[0]
+            for terms in self._interest.terms_of(peer.node)
+        )
+
+    def left(self, topic: str) -> dict[NameId, int]:
+        """Return those who are owed a topic and are away, with how many events had been published when they left."""
+        if not self._left:
+            return {}
+        return {record.id: self._left[record.id] for record in self.owed(topic) if record.id in self._left}
+
+    def interest_changed(self, node: NodeId) -> None:
+        """A node subscribes to something else now, or is gone: see whether a durable subscriber has come or left."""
+        for record in self.names.of_node(node):
+            if record.is_forgotten or not self.is_present(record):
+                self._note_left(record)
+            elif record.id in self._left:
+                self._tell_away(record, self._left.pop(record.id))
+        if self._mesh.peer(node) is None:
+            for name in self._claims:
+                self._away_since.pop((node, name), None)
+
+    def _note_left(self, record: DurableRecord) -> None:
+        if record.is_forgotten:
+            self._left.pop(record.id, None)
+        elif not self.is_present(record):
+            self._left.setdefault(record.id, self._published())
+
+    def _tell_away(self, record: DurableRecord, published: int) -> None:
+        try:
+            self._mesh.post(
+                record.node, (kinds.DURABLE_AWAY, record.name, published), len(record.name), CONTROL_RESERVE
+            )
+        except NotSent:
+            self._mesh.refusals["durable subscribers without room on the link"] += 1
+
+    def known(self) -> tuple[DurableSubscriber, ...]:
+        """Return those who are not forgotten, by name."""
+        return tuple(
+            DurableSubscriber(
+                cluster=record.id[0], name=record.name, patterns=record.patterns, present=self.is_present(record)
+            )
+            for record in sorted(self.names, key=lambda record: (record.name, record.id[0]))
+            if not record.is_forgotten
+        )
+
+    # -- for subscribers ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def claim(
+        self, name: str, patterns: Iterable[str], *, group: str | None = None, share: tuple[int, ...] = ()
+    ) -> Iterator[None]:
+        """Be the durable subscriber of this name; it stays one after the block, until it is forgotten.
+
+        What was owed to it under this name before, and is not named now, no longer is.
+
+        Raises:
+            ConfigError: the name is malformed or taken on this node, it has more than 256 patterns, or too many
+                durable subscribers are known.
+            NotAllowed: this node's certificate does not permit to subscribe to one of the patterns.
+        """
+        check_name(name, "durable subscriber")
+        if name in self._claims:
+            raise ConfigError(
+                f"this node is the durable subscriber {name!r} already: give each subscription its own name"
+            )
+        wanted = tuple(dict.fromkeys(patterns))
+        if len(wanted) > MAX_PATTERNS:
+            raise ConfigError(f"durable subscriber {name!r} has {len(wanted)} patterns: use at most {MAX_PATTERNS}")
+        certificate = self._mesh.identity.certificate
+        for pattern in wanted:
+            if not certificate.rights.may_subscribe(pattern):
+                raise NotAllowed(
+                    f"the certificate of cluster {certificate.name!r} does not permit to subscribe to {pattern!r}"
+                )
+        claim = _Claim(wanted, group, share)
+        record = self._sign(name, claim)
+        if len(record.signed) > MAX_RECORD or not self.names.take(record):
+            raise ConfigError(
+                f"durable subscriber {name!r} cannot be remembered: too many are known in this realm; forget those "
+                "that do not come back ('iris bridge forget NAME'), or raise Config.durable_bytes at every node"
+            )
+        self._claims[name] = claim
+        self._tell_all(record)
+        self._tell_listeners()
+        try:
+            yield
+        finally:
+            del self._claims[name]
+
+    def forget(self, name: str) -> None:
+        """Have publishers wait no more for a durable subscriber of this node's own cluster.
+
+        Raises:
+            NotAllowed: it belongs to another cluster.
+            ConfigError: it is not known, or it is there.
+        """
+        check_name(name, "durable subscriber")
+        cluster = self._mesh.identity.cluster
+        record = self.names.get((cluster, name))
+        if record is None or record.is_forgotten:
+            others = sorted(one.id[0] for one in self.names if one.name == name and not one.is_forgotten)
+            if others:
+                raise NotAllowed(
+                    f"durable subscriber {name!r} belongs to cluster {others[0]!r}, and this node speaks for "
+                    f"{cluster!r}: only nodes of its own cluster may forget it"
+                )
+            known = ", ".join(sorted(one.name for one in self.names if not one.is_forgotten))
+            raise ConfigError(f"no durable subscriber {name!r} is known here; known: {known or 'none'}")
+        # This node's own subscription ends with its block, and is in the table of interest for a moment longer.
+        own = record.group is None and record.node == self._mesh.node
+        if name in self._claims if own else self.is_present(record):
+            raise ConfigError(f"durable subscriber {name!r} is there, at node {record.node}: stop it, then forget it")
+        forgotten = self._sign(name, _Claim((), None, ()))
+        self.names.take(forgotten)
+        self._note_left(forgotten)
+        self._tell_all(forgotten)
+        self._tell_listeners()
+
+    def owed_since(self, node: NodeId, name: str, published: int | None) -> int | None:
+        """Return how many events a publisher had published when it began to owe a name of this node what follows.
+
+        Args:
+            node: the publisher.
+            name: of this node.
+            published: how many when it knew of the present subscription; None: it never said.
+        """
+        away = self._away_since.get((node, name))
+        return published if away is None or published is None else min(away, published)
+
+    def _sign(self, name: str, claim: _Claim) -> DurableRecord:
+        identity = self._mesh.identity
+        known = self.names.get((identity.cluster, name))
+        version = int(self._mesh.wall_clock() * 1_000_000)
+        return sign_record(
+            identity,
+            name,
+            version=version if known is None else max(version, known.version + 1),
+            site=self._mesh.tag.site,
+            patterns=claim.patterns,
+            group=claim.group,
+            share=claim.share,
+        )
+
+    # -- for those who keep them ----------------------------------------------------------------------------
+
+    def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` whenever ``records`` returns something else; return what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def records(self) -> list[bytes]:
+        """Return all that is known, as ``load`` takes it."""
+        return [record.signed for record in self.names]
+
+    def load(self, records: Iterable[bytes]) -> int:
+        """Take what ``records`` returned in an earlier run; return how many of them are not of this realm."""
+        refused = 0
+        for signed in records:
+            try:
+                self._take(read_record_untrusted(signed, self._mesh.identity.realm), None)
+            except RemoteProtocolError:
+                refused += 1
+        return refused
+
+    def recheck(self) -> None:
+        """Somebody was revoked: what they have signed counts no more."""
+        if self.names.drop(self._is_believed):
+            self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
+            self._tell_listeners()
+
+    def _is_believed(self, identity: PeerIdentity) -> bool:
+        try:
+            self._mesh.check_peer(identity)
+        except AuthenticationError:
+            return False
+        return True
+
+    # -- between nodes --------------------------------------------------------------------------------------
+
+    def tell_everything(self, peer: Peer) -> None:
+        """Tell a peer what is known: all of it at the own site, elsewhere what only this node can tell."""
+        self._tell(peer, [record for record in self.names if not peer.foreign or self._is_for_other_sites(record)])
+
+    def _is_for_other_sites(self, record: DurableRecord) -> bool:
+        return record.is_forgotten or record.node == self._mesh.node
+
+    def _tell_all(self, record: DurableRecord) -> None:
+        for peer in list(self._mesh.peers.values()):
+            self._tell(peer, [record])
+
+    def _tell(self, peer: Peer, records: Collection[DurableRecord]) -> None:
+        if peer.other_realm:
+            return
+        part: list[bytes] = []
+        size = 0
+        for record in records:
+            part.append(record.signed)
+            size += len(record.signed)
+            if size >= _MESSAGE_BYTES or len(part) == _MAX_RECORDS:
+                self._post(peer, part, size)
+                part, size = [], 0
+        if part:
+            self._post(peer, part, size)
+
+    def _post(self, peer: Peer, records: Sequence[bytes], size: int) -> None:
+        try:
+            size += wire.CHECK * _SIGNATURES * len(records)
+            peer.link.post((kinds.DURABLE, tuple(records)), size, CONTROL_RESERVE)
+        except NotSent:
+            self._untold(peer, "durable subscribers without room on the link")
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        records = message[1]
+        if type(records) is not tuple or len(cast("tuple[object, ...]", records)) > _MAX_RECORDS:
+            raise RemoteProtocolError(f"durable subscribers come as at most {_MAX_RECORDS} records")
+        for signed in cast("tuple[object, ...]", records):
+            if type(signed) is not bytes:
+                raise RemoteProtocolError("the record of a durable subscriber is binary")
+            digest = hashlib.blake2b(signed, digest_size=16).digest()
+            if digest in self._seen:
+                continue
+            self._mesh.work.check(_SIGNATURES)
+            record = read_record_untrusted(signed, self._mesh.identity.realm)
+            if peer.foreign and not record.is_forgotten and record.node != peer.node:
+                continue  # from another site each tells of itself
+            if self._take(record, peer):
+                self._seen[digest] = None
+                if len(self._seen) > _SEEN:
+                    self._seen.popitem(last=False)
+
+    def _receive_away(self, peer: Peer, message: wire.Message) -> None:
+        _, name, published = message
+        if type(name) is not str or type(published) is not int or not 0 <= published <= wire.MAX_NUMBER:
+            raise RemoteProtocolError("a publisher says since when it has missed a name")
+        if name in self._claims:
+            self._away_since[peer.node, name] = published
+
+    def _take(self, record: DurableRecord, teller: Peer | None) -> bool:
+        """Take a record that was verified; tell whether it need not be looked at again."""
+        if not self.names.is_news(record):
+            return True
+        # Neither is an offence of who tells it: clocks differ, and of a revocation it may have heard later.
+        if record.version > (self._mesh.wall_clock() + CLOCK_TOLERANCE) * 1_000_000:
+            self._mesh.refusals["durable subscriber of a time to come"] += 1
+            return False
+        if not self._is_believed(record.identity):
+            self._mesh.refusals["durable subscriber of a revoked node"] += 1
+            return False
+        if not self.names.take(record):
+            self._mesh.refusals["durable subscriber without room"] += 1
+            return False
+        if teller is not None and record.is_forgotten:
+            for peer in list(self._mesh.peers.values()):
+                if peer.foreign != teller.foreign:
+                    self._tell(peer, [record])
+        self._note_left(record)
+        self._insist(record)
+        self._tell_listeners()
+        return True
+
+    def _insist(self, record: DurableRecord) -> None:
+        """Sign anew for a name that this node holds: its older run had a clock ahead, or it was forgotten meanwhile."""
+        cluster, name = record.id
+        claim = self._claims.get(name) if cluster == self._mesh.identity.cluster else None
+        if claim is not None and claim.insisted < _INSISTED and self._mesh.peer(record.node) is None:
+            claim.insisted += 1
+            own = self._sign(name, claim)
+            if self.names.take(own):
+                self._tell_all(own)
+
+    def _tell_listeners(self) -> None:
+        self._changed()
+        for listener in self._listeners:
+            listener()

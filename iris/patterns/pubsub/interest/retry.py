@@ -1,0 +1,54 @@
+"""Nodes that a change of interest or the end of a pause could not be told, as their links had no room: told again.
+
+Otherwise they would not publish for a subscription, or wait for ever, until their connection breaks for another reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+
+_PAUSE: Final = 0.1
+"""Seconds between two looks for room; a link that is full to the last byte of its reserve takes longer to empty."""
+
+
+@final
+class Untold:
+    """Which nodes have to be told everything anew.
+
+    Args:
+        tell: tells a node everything; calls ``note`` if that is too much again.
+    """
+
+    def __init__(self, mesh: Mesh, tell: Callable[[Peer], None]) -> None:
+        self._mesh = mesh
+        self._tell = tell
+        self._nodes: set[NodeId] = set()
+        self._news = Wakeup()
+
+    def note(self, peer: Peer, reason: str) -> None:
+        """A link had no room for a message; ``reason`` is what it is counted under."""
+        self._mesh.refusals[reason] += 1
+        self._nodes.add(peer.node)
+        self._news.wake()
+
+    async def run(self) -> None:
+        """Tell those whose links have room again; run it in exactly one task."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_PAUSE)
+            nodes, self._nodes = self._nodes, set()
+            for peer in filter(None, map(self._mesh.peer, nodes)):
+                if peer.link.has_room():
+                    self._tell(peer)
+                else:
+                    self._nodes.add(peer.node)
+            if self._nodes:
+                self._news.wake()

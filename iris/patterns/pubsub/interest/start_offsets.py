@@ -1,0 +1,104 @@
+"""From which event on a subscription is owed a topic: what is lost before the first one that comes is missed as well.
+
+The numbers of a topic follow the number of events that its publisher had published in all when the topic began.  A
+publisher forgets topics on which it has not published for long; such a topic begins anew, with higher numbers.
+
+Two numbers of the publisher are compared.  With each confirmation of interest it says how many events it had published
+in all.  With the events of a topic go its *milestones*: how many it had published in all when the topic began, and when
+receivers last came to the topic, with the topic's last number then.  What follows a milestone that lies after the
+confirmation was published for the subscription, whether it has come or not.
+
+Never too much is called missed: where a milestone is gone, counting begins with the first event that arrives.
+
+While a publisher waits for confirmations on the topic, a last milestone says which is the first event that it may still
+send again.  What is missing below it, or anywhere if there is none, does not come any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from typing import Final, cast, final
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import MAX_NUMBER
+
+Milestones = tuple[int, ...]
+"""Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
+then perhaps the number of the first event that is not confirmed yet.  Empty: not told."""
+
+_CONFIRMATIONS: Final = 64
+"""Confirmations remembered of one publisher; when there are more, every other one is forgotten."""
+
+_PUBLISHERS: Final = 32_768
+"""Publishers of which confirmations are remembered, also when they are cut off; the oldest go first."""
+
+
+def milestones_untrusted(field: object, sequence: int) -> Milestones:
+    """Check the milestones that came with the event of number ``sequence``.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    numbers = cast("Milestones", field)
+    if type(field) is not tuple or len(numbers) not in (0, 1, 3, 4):
+        raise RemoteProtocolError("milestones are none, one number, three or four")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= MAX_NUMBER:
+            raise RemoteProtocolError("milestones are numbers")
+    if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
+        raise RemoteProtocolError("a milestone lies before the events that follow it")
+    if len(numbers) > 3 and not numbers[0] < numbers[3] <= sequence:
+        raise RemoteProtocolError("the first event that is not confirmed is none that follows")
+    return numbers
+
+
+def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
+    """Return the number of the first event of a topic that a subscription is owed.
+
+    Args:
+        milestones: of the topic.
+        published: how many events its publisher had published when it knew of the subscription; None: it never said.
+        first: number of the first event that arrived.
+    """
+    if published is not None:
+        if milestones and milestones[0] >= published:
+            return milestones[0] + 1
+        if len(milestones) > 1 and milestones[1] >= published:
+            return milestones[2] + 1
+    return first
+
+
+@final
+class Beginnings:
+    """What publishers have confirmed: up to which version they knew this node's interest, and how far they were."""
+
+    def __init__(self) -> None:
+        self._publishers: OrderedDict[NodeId, tuple[list[int], list[int]]] = OrderedDict()
+
+    def confirmed(self, node: NodeId, version: int, published: int) -> None:
+        """Note that a publisher knows a version of the interest, and how many events it has published."""
+        known = self._publishers.get(node)
+        if known is None:
+            if len(self._publishers) >= _PUBLISHERS:
+                self._publishers.popitem(last=False)
+            known = self._publishers[node] = ([], [])
+        versions, counts = known
+        if versions and version <= versions[-1]:
+            return  # told again, after a reset
+        if counts and counts[-1] == published:
+            versions[-1] = version
+            return
+        if len(versions) >= _CONFIRMATIONS:
+            del versions[::2], counts[::2]
+        versions.append(version)
+        counts.append(published)
+
+    def published(self, node: NodeId, version: int) -> int | None:
+        """Return how many events a publisher had published when it knew of a version, or a little later."""
+        known = self._publishers.get(node)
+        if known is None:
+            return None
+        at = bisect_left(known[0], version)
+        return known[1][at] if at < len(known[1]) else None

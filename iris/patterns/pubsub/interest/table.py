@@ -1,0 +1,403 @@
+"""Who wants which topics: what this node tells the others, and what the others have told it.
+
+Each node numbers the changes of its own interest.  A peer gets all of it when it is linked and each change from then
+on, and answers with the number it has reached; so a subscriber knows when every publisher knows.
+
+What one node may subscribe to is bounded by what it costs those who publish: by the memory that its terms take, by the
+shapes of its patterns, which each match looks at, and by its terms with the same pattern, which all match at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar, cast, final
+
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.names import NodeId, is_name
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import number_untrusted
+from iris.patterns.pubsub.interest.shards import is_share
+from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of
+
+TERMS_IN_ONE_MESSAGE: Final = 256
+"""So that one message stays below 100 KiB."""
+
+MAX_SHAPES: Final = 64
+"""Shapes of patterns with wildcards that one node may subscribe to: all there are of up to 4 tokens, and more.  A match
+looks at each shape that fits the number of tokens, for 1 us.  All nodes together have 62 shapes that fit a topic of 5
+tokens, 510 that fit one of 8."""
+
+MAX_VARIANTS: Final = 16
+"""Terms of one node with the same pattern and a group, or for which publishers wait: an event goes to the node once for
+each of its groups."""
+
+MAX_WIDE: Final = 256
+"""The same for terms with wildcards, whatever their patterns: an event may match all of them."""
+
+_LIMIT: Final = Config().interest_bytes
+
+FOREIGN_SHARE: Final = 8
+"""A node of another realm may hold this part of ``Config.interest_bytes``."""
+
+_TERMS_BYTES: Final = 576
+"""What terms take in memory, besides their texts and shards, with their places in all tables (at most 565 were
+measured)."""
+
+_SHARD_BYTES: Final = 28
+
+
+T = TypeVar("T")
+
+
+class Terms(NamedTuple):
+    """One entry of a node's interest; several subscriptions of a node may share it."""
+
+    pattern: str
+    group: str | None
+    durable: bool
+    patient: bool = False
+    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
+    share: tuple[int, ...] = ()
+    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody waits for this node, and every event goes to it alone."""
+        return self.group is None and not (self.durable or self.patient)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether publishers wait for this node, or for its answers, with every event of its own."""
+        return self.group is None and (self.durable or self.patient)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that they take at a publisher, at most."""
+        texts = sys.getsizeof(self.pattern) + (0 if self.group is None else sys.getsizeof(self.group))
+        return _TERMS_BYTES + texts + _SHARD_BYTES * len(self.share)
+
+
+class Wanted(NamedTuple):
+    """A node's terms, as a publisher finds them under a topic."""
+
+    node: NodeId
+    terms: Terms
+
+
+@final
+class _Extent:
+    """What the terms of one node cost.
+
+    Attributes:
+        bytes: of memory.
+        shapes: how many of its patterns have each shape.
+        variants: for each pattern, how many of its terms are not plain.
+        direct: how many of its terms have publishers wait for the node, or for its answers.
+        wide: how many of its terms are not plain and have wildcards.
+    """
+
+    __slots__ = ("bytes", "direct", "shapes", "variants", "wide")
+
+    def __init__(self) -> None:
+        self.bytes = self.direct = self.wide = 0
+        self.shapes: Counter[Shape] = Counter()
+        self.variants: Counter[str] = Counter()
+
+    def add(self, terms: Terms) -> None:
+        """Count terms in."""
+        self._count(terms, 1)
+
+    def remove(self, terms: Terms) -> None:
+        """Count terms out."""
+        self._count(terms, -1)
+
+    def _count(self, terms: Terms, sign: int) -> None:
+        self.bytes += sign * terms.size
+        self.direct += sign * terms.is_direct
+        shape = shape_of(terms.pattern)
+        if shape is not None:
+            _add(self.shapes, shape, sign)
+            self.wide += sign * (not terms.is_plain)
+        if not terms.is_plain:
+            _add(self.variants, terms.pattern, sign)
+
+    def excess(self, more: Collection[Terms], limit: int, times: int = 1) -> str | None:
+        """Return what would be too much with more terms, which are not among them; None if nothing.
+
+        Args:
+            more: the terms.
+            limit: of the bytes.
+            times: so often each limit.
+        """
+        if self.bytes + sum(terms.size for terms in more) > times * limit:
+            return f"patterns that take more than {times * limit} bytes (Config.interest_bytes)"
+        shapes = [(terms, shape) for terms in more if (shape := shape_of(terms.pattern)) is not None]
+        if len({shape for _, shape in shapes} - self.shapes.keys()) + len(self.shapes) > times * MAX_SHAPES:
+            return f"patterns with their wildcards at more than {times * MAX_SHAPES} different places"
+        if self.wide + sum(not terms.is_plain for terms, _ in shapes) > times * MAX_WIDE:
+            return f"more than {times * MAX_WIDE} patterns with wildcards for groups and the like"
+        variants = Counter(terms.pattern for terms in more if not terms.is_plain)
+        for pattern, count in variants.items():
+            if count + self.variants[pattern] > times * MAX_VARIANTS:
+                return f"{pattern!r} in more than {times * MAX_VARIANTS} ways"
+        return None
+
+
+def _add(counter: Counter[T], key: T, sign: int) -> None:
+    counter[key] += sign
+    if not counter[key]:
+        del counter[key]
+
+
+@final
+class OwnInterest:
+    """What this node subscribes to, with the number of the last change.
+
+    Args:
+        limit: bytes that its terms may take at a publisher.
+    """
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self.version = 0
+        self._limit = limit
+        self._terms: Counter[Terms] = Counter()
+        self._extent = _Extent()
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def check(self, terms: Terms) -> None:
+        """Tell whether publishers that have this node's limits would take further terms.
+
+        Raises:
+            ConfigError: they would not.
+        """
+        excess = None if terms in self._terms else self._extent.excess((terms,), self._limit)
+        if excess is not None:
+            raise ConfigError(
+                f"cannot subscribe to {terms.pattern!r}: publishers would refuse a node that subscribes to {excess}; "
+                "use fewer and wider patterns, and drop what is not wanted of their events"
+            )
+
+    def add(self, terms: Terms) -> Message | None:
+        """Count a subscription; return the message for the peers if it is the first with these terms."""
+        self._terms[terms] += 1
+        if self._terms[terms] > 1:
+            return None
+        self._extent.add(terms)
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (tuple(terms),), ())
+
+    def remove(self, terms: Terms) -> Message | None:
+        """Uncount a subscription; return the message for the peers if it was the last with these terms."""
+        self._terms[terms] -= 1
+        if self._terms[terms] > 0:
+            return None
+        del self._terms[terms]
+        self._extent.remove(terms)
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
+
+    def mark(self) -> Message:
+        """Return a change that changes nothing: who confirms it has taken all that was told before."""
+        self.version += 1
+        return (kinds.INTEREST, self.version, False, (), ())
+
+    def whole(self) -> Iterator[Message]:
+        """Yield the messages that tell a peer everything.  Only the last one carries the version to confirm."""
+        return self._whole([tuple(terms) for terms in self._terms])
+
+    def whole_of(self, realm: str) -> Iterator[Message]:
+        """Yield the messages that tell a node of a realm, by its alias, what of its topics is wanted here."""
+        begin = f"{realm}/"
+        theirs = [terms for terms in self._terms if terms.pattern.startswith(begin)]
+        return self._whole([tuple(terms._replace(pattern=terms.pattern.removeprefix(begin))) for terms in theirs])
+
+    def _whole(self, every: list[tuple[object, ...]]) -> Iterator[Message]:
+        starts = range(0, len(every) or 1, TERMS_IN_ONE_MESSAGE)
+        for start in starts:
+            version = self.version if start == starts[-1] else 0
+            yield (kinds.INTEREST, version, start == 0, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
+
+
+@final
+class _Member:
+    """What one node subscribes to.
+
+    Attributes:
+        terms: each with what is in the matcher for it.
+        extent: what they cost.
+        repeated: while it tells everything anew: what it has told so far.  The rest goes with the last message.
+        repeated_extent: what these cost.
+    """
+
+    __slots__ = ("extent", "has_subscribed", "repeated", "repeated_extent", "terms")
+
+    def __init__(self) -> None:
+        self.terms: dict[Terms, Wanted] = {}
+        self.has_subscribed = False
+        self.extent = _Extent()
+        self.repeated: set[Terms] | None = None
+        self.repeated_extent = _Extent()
+
+
+@final
+class InterestTable:
+    """What every node subscribes to.
+
+    Args:
+        limit: bytes that the terms of one node may take.
+    """
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
+        self.version = 0
+        """Grows with each change, so that what was derived from the table can be checked."""
+        self.refused = 0
+        """Terms that the subscriber's certificate does not permit."""
+        self.added: Sequence[Terms] = ()
+        """What the last message has added."""
+        self._matcher: Matcher[Wanted] = Matcher()
+        self._known: dict[NodeId, _Member] = {}
+        self._patient: Counter[tuple[NodeId, str]] = Counter()
+
+    def match(self, topic: str) -> tuple[Wanted, ...]:
+        """Return whoever wants the topic; a node stands once for each of its terms that match."""
+        return self._matcher.match(topic)
+
+    def terms_of(self, node: NodeId) -> Collection[Terms]:
+        """Return what a node subscribes to."""
+        member = self._known.get(node)
+        return () if member is None else member.terms.keys()
+
+    def has_subscribed(self, node: NodeId) -> bool:
+        """Tell whether a node subscribes to anything, or did since it came."""
+        member = self._known.get(node)
+        return member is not None and member.has_subscribed
+
+    def needs_link(self, node: NodeId) -> bool:
+        """Tell whether publishers have to deal with a node directly: they wait for it, or for its answers."""
+        member = self._known.get(node)
+        return member is not None and member.extent.direct > 0
+
+    def is_patient(self, node: NodeId, pattern: str) -> bool:
+        """Tell whether a node subscribes to exactly this pattern and wants publishers to wait for it."""
+        return (node, pattern) in self._patient
+
+    def receive_untrusted(
+        self,
+        node: NodeId,
+        message: Message,
+        permit: Callable[[str], bool] = lambda _: True,
+        *,
+        foreign: bool = False,
+    ) -> int:
+        """Take an INTEREST message; return the version to confirm.
+
+        Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
+        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.
+
+        Raises:
+            RemoteProtocolError: malformed, or more than a node may have; what was known of the node is unchanged.
+        """
+        _, version, whole, added, removed = message
+        version = number_untrusted(version, "the version of an interest")
+        if type(whole) is not bool:
+            raise RemoteProtocolError("interest says whether it is whole")
+        told, less = dict.fromkeys(_terms_untrusted(added)), _terms_untrusted(removed)
+        more = [terms for terms in told if permit(terms.pattern) and (terms.is_plain or not foreign)]
+        member = self._known.get(node) or _Member()
+        repeated = set[Terms]() if whole else member.repeated
+        repeated_extent = _Extent() if whole else member.repeated_extent
+        new = [terms for terms in more if terms not in member.terms]
+        again = [] if repeated is None else [terms for terms in more if terms not in repeated]
+        limit = self._limit // FOREIGN_SHARE if foreign else self._limit
+        # Who begins to tell everything again and again, and never ends, has what was told before beside it.
+        excess = member.extent.excess(new, limit, 1 if repeated is None else 2) or repeated_extent.excess(again, limit)
+        if excess is not None:
+            raise RemoteProtocolError(f"node {node} subscribes to {excess}")
+        self.refused += len(told) - len(more)
+        self._known[node] = member
+        for terms in again:
+            repeated_extent.add(terms)
+        if repeated is not None:
+            repeated.update(more)
+            if version:
+                less = [*less, *(terms for terms in member.terms if terms not in repeated)]
+        member.repeated, member.repeated_extent = repeated, repeated_extent
+        if version:
+            member.repeated, member.repeated_extent = None, _Extent()
+        for terms in less:
+            self._remove(member, terms)
+        self.added = [terms for terms in more if terms not in member.terms]
+        for terms in self.added:
+            self._add(node, member, terms)
+        self.version += 1
+        return version
+
+    def narrow(self, node: NodeId, permit: Callable[[str], bool]) -> bool:
+        """Drop of a node's interest what it may have no more; tell whether there was any."""
+        member = self._known.get(node)
+        if member is None:
+            return False
+        lost = [terms for terms in member.terms if not permit(terms.pattern)]
+        for terms in lost:
+            self._remove(member, terms)
+        self.refused += len(lost)
+        self.version += bool(lost)
+        return bool(lost)
+
+    def forget(self, node: NodeId) -> None:
+        """Drop a node's interest."""
+        member = self._known.pop(node, None)
+        if member is not None:
+            for terms in list(member.terms):
+                self._remove(member, terms)
+        self.version += 1
+
+    def _add(self, node: NodeId, member: _Member, terms: Terms) -> None:
+        member.terms[terms] = wanted = Wanted(node, terms)
+        member.has_subscribed = True
+        member.extent.add(terms)
+        self._matcher.add(terms.pattern, wanted)
+        if terms.patient:
+            self._patient[node, terms.pattern] += 1
+
+    def _remove(self, member: _Member, terms: Terms) -> None:
+        wanted = member.terms.pop(terms, None)
+        if wanted is None:
+            return
+        member.extent.remove(terms)
+        self._matcher.remove(terms.pattern, wanted)
+        if terms.patient:
+            _add(self._patient, (wanted.node, terms.pattern), -1)
+
+
+def _terms_untrusted(field: object) -> list[Terms]:
+    if type(field) is not tuple:
+        raise RemoteProtocolError("interest lists its terms")
+    items = cast("tuple[object, ...]", field)
+    found: list[Terms] = []
+    for item in items:
+        match cast("tuple[object, ...]", item) if isinstance(item, tuple) else ():
+            case (
+                str() as pattern,
+                (None | str()) as group,
+                bool() as durable,
+                bool() as patient,
+                share,
+            ) if (
+                is_pattern(pattern)
+                and (group is None or is_name(group))
+                and (share == () or (group is not None and durable and is_share(share)))
+            ):
+                found.append(Terms(pattern, group, durable, patient, cast("tuple[int, ...]", share)))
+            case _:
+                raise RemoteProtocolError(
+                    "terms are a pattern, a group, whether they are durable and patient, and the group's shards"
+                )
+    return found

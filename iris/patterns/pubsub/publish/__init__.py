@@ -1,0 +1,18 @@
+"""The publisher's side: runs of events, acknowledgements, retained values, loss reports.
+
+Promises: events of one publisher keep their order and their numbers; what is not handed over is counted with a reason.
+"""
+
+from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirmed_events
+from iris.patterns.pubsub.publish.acks import REPEATED, Confirming
+from iris.patterns.pubsub.publish.group_ledger import GroupReports
+from iris.patterns.pubsub.publish.loss_reports import LossReports, Losses, PublishStatistics
+from iris.patterns.pubsub.publish.publisher import Publishing
+from iris.patterns.pubsub.publish.retained import Retention, check_retained_untrusted
+from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
+
+__all__ = (
+    "MAX_ROTATIONS", "REPEATED", "ConfirmedEvents", "Confirming", "GroupReports", "LossReports", "Losses",
+    "PublishStatistics", "Publishing", "Retention", "Rotation", "check_retained_untrusted",
+    "open_confirmed_events",
+)  # fmt: skip

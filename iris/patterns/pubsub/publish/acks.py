@@ -1,0 +1,404 @@
+"""``publish(confirm=True)``: returns once every durable subscriber has the event on disk.
+
+A durable subscriber is a node, or a group of which any one member does.  An event that was not confirmed when a
+member was lost goes to whoever stands in for it, under the same number, so that the subscribers can drop repeats.
+
+One that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber whichever node it runs on: what it has
+confirmed stays confirmed, and while it is away events wait for it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
+from iris.kernel.names import NodeId, check_key
+from iris.kernel.wire import kinds
+from iris.patterns.payloads import encoded
+from iris.patterns.pubsub.interest import DurableRecord
+from iris.patterns.pubsub.interest import DurableSubscribers
+from iris.patterns.pubsub.interest import stable_hash
+from iris.patterns.pubsub.interest import Milestones
+from iris.patterns.pubsub.interest import InterestTable
+from iris.patterns.pubsub.publish.publisher import STALLED, Publishing, Topic, envelope_size, group_id
+from iris.patterns.pubsub.sealed import Audience
+
+REPEATED: Final = ""
+"""In the place of a group: for durable subscriptions only, because the others have had the event already."""
+
+_MAX_RANGE: Final = 1_000_000
+_RETRY: Final = 0.05
+_LOOK_ABROAD: Final = 1.0
+"""Seconds between looks whether a subscriber at another site that is away is listed there again."""
+
+_MAX_REASON: Final = 256
+
+
+_Key = tuple[str, ...]
+"""What a durable subscriber is known by, and by what sort of thing: a node, a name of a cluster, or a group."""
+
+
+class _Subscriber(NamedTuple):
+    """A durable subscriber of one topic."""
+
+    members: list[NodeId]
+    """Nodes of which any one is to store the event; none: it is away."""
+    group: str | None
+    record: DurableRecord | None
+    """What it has signed about itself, if it has a name."""
+
+
+@final
+class Unconfirmed:
+    """Consecutive events of one topic under way: which nodes have them and have not answered, and which have.
+
+    Attributes:
+        first: number of the first event among all that this node wants confirmed.
+        size: bytes on the wire.
+        pending: for each node, the events that it has confirmed, as bits.
+    """
+
+    __slots__ = (
+        "asked",
+        "attempts",
+        "confirmed",
+        "done",
+        "everything",
+        "first",
+        "headers",
+        "key",
+        "milestones",
+        "news",
+        "payloads",
+        "pending",
+        "sequence",
+        "size",
+        "state",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, payloads: Sequence[wire.Payload], key: str | None, headers: wire.Headers, size: int
+    ) -> None:
+        self.topic = topic
+        self.payloads = tuple(payloads)
+        self.key = key
+        self.headers = headers
+        self.size = size + envelope_size(topic, headers, key) + wire.ELEMENT * len(payloads)
+        self.first = self.sequence = 0
+        self.milestones: Milestones = ()
+        self.state: Topic | None = None
+        self.everything = (1 << len(payloads)) - 1
+        self.pending: dict[NodeId, int] = {}
+        self.done: set[NodeId] = set()
+        self.asked: dict[_Key, NodeId] = {}
+        self.attempts: Counter[_Key] = Counter()
+        self.confirmed: set[_Key] = set()
+        self.news = trio.Event()
+
+    def message(self, group: str | None) -> wire.Message:
+        """Return the events as they travel."""
+        since = self.milestones if self.state is None else self.state.tell(self.milestones)
+        return (
+            kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since,
+        )  # fmt: skip
+
+    def confirm(self, node: NodeId, first: int, last: int) -> bool:
+        """Note that a node has the events of these numbers, as far as they are of this run; tell whether it has all."""
+        low, high = max(first - self.first, 0), min(last - self.first, len(self.payloads) - 1)
+        confirmed = self.pending.get(node)
+        if confirmed is None or low > high:
+            return False
+        bits = confirmed | ((1 << (high - low + 1)) - 1) << low
+        if bits != self.everything:
+            self.pending[node] = bits
+            return False
+        del self.pending[node]
+        self.done.add(node)
+        self.news.set()
+        return True
+
+
+@final
+class Confirming:
+    """All confirmed publishes of this node."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        interest: InterestTable,
+        durable: DurableSubscribers,
+        publishing: Publishing,
+        config: Config,
+    ) -> None:
+        self._mesh = mesh
+        self._interest = interest
+        self._durable = durable
+        self._publishing = publishing
+        self._config = config
+        self._number = 0
+        self._waiting: dict[int, Unconfirmed] = {}
+        self._owing: dict[NodeId, list[int]] = {}
+        """For each node the keys, in order, of what it was sent and has not confirmed."""
+        self._for_absent: set[Unconfirmed] = set()
+        """Runs that wait for somebody to come."""
+        self._delays: dict[NodeId, str] = {}
+        """What nodes say of why they do not confirm."""
+        self.look_abroad: Callable[[str], None] = lambda _: None
+        """Called with a topic now and then, while a durable subscriber of it at another site is away."""
+        mesh.on(kinds.CONFIRMED, 1, self._receive_confirmed)
+        mesh.on(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
+
+    async def publish(
+        self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
+    ) -> None:
+        """See ``Node.publish`` with ``confirm=True``."""
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        check_key(key)
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        await self.wait_way(topic, key, deadline, timeout)
+        run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
+        try:
+            self.post(run)
+            await self.wait(run, deadline, timeout)
+        finally:
+            self.forget(run)
+
+    async def wait_way(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
+        """Wait until nobody whom an event with this key is for asks for a pause, and the links that move have room.
+
+        Raises:
+            NotSent: there is no durable subscriber.
+            RequestTimeout: the pause goes on beyond the deadline.
+            ConfigError, NotAllowed: see ``Publishing.look_up``.
+        """
+        publishing = self._publishing
+        state = publishing.look_up(topic)
+        if not state.had_durable:
+            found = self._subscribers(topic, None)
+            if not found:
+                raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
+            # One that has a name is known for as long as it is to be waited for.
+            state.had_durable = any(one.record is None for one in found.values())
+        if state.waits_for(key):
+            with trio.move_on_at(deadline) as scope:
+                await publishing.wait_released(topic, key)
+            if scope.cancelled_caught:
+                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {timeout:g} s")
+        for link in state.every:
+            while not link.has_room() and not link.is_stalled(STALLED) and trio.current_time() < deadline:
+                with trio.move_on_at(min(deadline, trio.current_time() + STALLED)):
+                    await link.wait_room()
+
+    def post(self, run: Unconfirmed) -> None:
+        """Number events and send them out; they are waited for until ``forget``."""
+        publishing = self._publishing
+        count = len(run.payloads)
+        state = publishing.look_up(run.topic)
+        run.first, run.sequence = self._number + 1, publishing.number(state, count)
+        run.state, run.milestones = state, state.milestones
+        state.hold(run.sequence)
+        self._number += count
+        self._waiting[run.first] = run
+        subscribers = self._subscribers(run.topic, run.key)
+        groups = {name[1:] for name, subscriber in subscribers.items() if subscriber.group is not None}
+        posted: set[NodeId] = set()
+        for link in state.links:
+            if publishing.post(link, run.message(None), run.size, count):
+                posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
+        for name, subscriber in subscribers.items():
+            if subscriber.group is None and not posted.isdisjoint(subscriber.members):
+                run.asked[name] = subscriber.members[0]
+                self._expect(run, subscriber.members[0])
+        for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
+            if group not in groups:
+                publishing.post_to(node, run.message(group[1]), run.size, count)
+        self._ask(run, subscribers)
+
+    def forget(self, run: Unconfirmed) -> None:
+        """Wait for these events no more."""
+        if self._waiting.pop(run.first, None) is not None:
+            for node in run.pending:
+                owing = self._owing[node]
+                del owing[bisect.bisect_left(owing, run.first)]
+                if not owing:
+                    del self._owing[node]
+            if run.state is not None:
+                run.state.release(run.sequence)
+
+    def _expect(self, run: Unconfirmed, node: NodeId) -> None:
+        """Wait for a node to confirm events that it was sent."""
+        if node not in run.pending:
+            bisect.insort(self._owing.setdefault(node, []), run.first)
+        run.pending[node] = 0
+
+    async def wait(self, run: Unconfirmed, deadline: float, timeout: float) -> None:
+        """Wait until every durable subscriber has confirmed events that were posted; send them again where needed.
+
+        Raises:
+            RequestTimeout: not by the deadline.
+        """
+        try:
+            while True:
+                subscribers = self._subscribers(run.topic, run.key)
+                self._ask(run, subscribers)
+                outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
+                if not outstanding and run.confirmed:
+                    return
+                # A subscriber whose link had no room is tried again soon; all else comes with news.
+                stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())
+                absent = [one for one in outstanding.values() if not one.members]
+                if absent or not outstanding:
+                    self._for_absent.add(run)
+                pause = _RETRY if stuck else math.inf
+                if any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent):
+                    self.look_abroad(run.topic)
+                    pause = min(pause, _LOOK_ABROAD)
+                with trio.move_on_at(min(deadline, trio.current_time() + pause)):
+                    await run.news.wait()
+                if trio.current_time() >= deadline:
+                    raise RequestTimeout(self._overdue(run, list(outstanding.values()), timeout))
+                run.news = trio.Event()
+        finally:
+            self._for_absent.discard(run)
+
+    def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
+        """Send events to the durable subscribers that have neither confirmed them nor are about to."""
+        run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
+        for name, (members, group, _) in subscribers.items():
+            if name in run.confirmed:
+                continue
+            member = run.asked.get(name)
+            if members and (member not in run.pending or member not in members):
+                member = _choose(members, run.key, run.first + run.attempts[name])
+                run.attempts[name] += 1
+                message = run.message(REPEATED if group is None else group)
+                if self._publishing.post_to(member, message, run.size, len(run.payloads)):
+                    run.asked[name] = member
+                    self._expect(run, member)
+
+    def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
+        """Return the durable subscribers of a topic, those that are away included.
+
+        In a group that divides events by shard, its members are who has the shard of this key and topic, or nobody.
+        """
+        present: dict[_Key, _Subscriber] = {}
+        named = self._durable.owed(topic)
+        owned = {(record.id[0], record.group) for record in named if record.group is not None}
+        for node, terms in self._interest.match(topic):
+            peer = self._mesh.peer(node)
+            if terms.durable and peer is not None:
+                place: _Key = ("node", node) if terms.group is None else ("group", *group_id(peer, terms.group, owned))
+                one = present.get(place)
+                if one is None:
+                    one = present[place] = _Subscriber([], terms.group, None)
+                if self._has_shard(terms.share, key, topic):
+                    one.members.append(node)
+        found = dict(present)
+        for record in named:
+            found.pop(_place(record), None)
+        for record in named:
+            place = _place(record)
+            one = present.get(place)
+            members = [] if one is None else one.members
+            if record.group is None:
+                found["name", *record.id] = _Subscriber(members, None, record)
+            elif self._has_shard(record.share, key, topic):
+                found[place] = _Subscriber(members, record.group, record)
+        return found
+
+    def _has_shard(self, share: tuple[int, ...], key: str | None, topic: str) -> bool:
+        return not share or self._publishing.shard_of(share[0], key, topic) in share[1:]
+
+    def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:
+        """Return why events were not confirmed in time."""
+        if not outstanding:
+            return f"the durable subscriber of {run.topic!r} is gone and has not come back within {timeout:g} s"
+        away = [one.record for one in outstanding if one.record is not None and not one.members]
+        if away:
+            who = " and ".join(f"{record.name!r} of cluster {record.id[0]!r}" for record in away[:3])
+            more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+            return (
+                f"durable subscriber {who}{more} of {run.topic!r} is away and has not come back within {timeout:g} s: "
+                "what is published meanwhile is not on its disk; if it is not to come back, 'iris bridge forget "
+                f"{away[0].name}' has publishers wait for it no more"
+            )
+        return f"no durable subscriber of {run.topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
+
+    def _reason(self, run: Unconfirmed) -> str:
+        """Return what those who have not confirmed say of it."""
+        found = next((node for node in run.pending if node in self._delays), None)
+        return "" if found is None else f"; node {found} says: {self._delays[found]}"
+
+    def _receive_delayed(self, peer: Peer, message: wire.Message) -> None:
+        reason = message[1]
+        if type(reason) is not str or len(reason) > _MAX_REASON or not reason.isprintable():
+            raise RemoteProtocolError("a reason is text of one line")
+        self._delays[peer.node] = reason
+
+    def _receive_confirmed(self, peer: Peer, message: wire.Message) -> None:
+        self._delays.pop(peer.node, None)
+        ranges = wire.integers_untrusted(message[1])
+        if len(ranges) % 2:
+            raise RemoteProtocolError("confirmations are pairs of numbers")
+        for first, last in zip(ranges[::2], ranges[1::2], strict=True):
+            if not 0 <= last - first < _MAX_RANGE:
+                raise RemoteProtocolError(f"a range of confirmations is ordered and below {_MAX_RANGE}")
+            self._confirm(peer.node, first, last)
+
+    def _confirm(self, node: NodeId, first: int, last: int) -> None:
+        """Note what a node has.  Each run is looked at until it is confirmed, and then no more, however often it is."""
+        owing = self._owing.get(node, [])
+        begin = max(0, bisect.bisect_right(owing, first) - 1)
+        end = bisect.bisect_right(owing, last)
+        # What is left are the first one and the last one, if the range has only a part of them.
+        owing[begin:end] = [
+            number for number in owing[begin:end] if not self._waiting[number].confirm(node, first, last)
+        ]
+        if not owing:
+            self._owing.pop(node, None)
+
+    def lost(self, node: NodeId) -> None:
+        """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
+        self._delays.pop(node, None)
+        lost = [self._waiting[number] for number in self._owing.pop(node, ())]
+        for run in lost:
+            del run.pending[node]
+        self._send_again(lost)
+
+    def interest_changed(self) -> None:
+        """Somebody subscribes who did not before, or a durable subscriber has become known or was forgotten."""
+        if self._for_absent:
+            self._send_again(self._waiting.values())
+
+    def _send_again(self, runs: Iterable[Unconfirmed]) -> None:
+        """Send events to those who should have them, in the order in which they were published."""
+        known: dict[tuple[str, str | None], Mapping[_Key, _Subscriber]] = {}
+        for run in runs:
+            subscribers = known.get((run.topic, run.key))
+            if subscribers is None:
+                subscribers = known[run.topic, run.key] = self._subscribers(run.topic, run.key)
+            self._ask(run, subscribers)
+            run.news.set()
+
+
+def _place(record: DurableRecord) -> _Key:
+    """Return what whoever stores for a durable subscriber is known by: its node, or its group."""
+    return ("node", record.node) if record.group is None else ("group", record.id[0], record.group)
+
+
+def _choose(members: list[NodeId], key: str | None, number: int) -> NodeId:
+    if key is None:
+        return members[number % len(members)]
+    return max(members, key=lambda member: stable_hash(f"{key}\0{member}"))

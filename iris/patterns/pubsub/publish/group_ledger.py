@@ -1,0 +1,208 @@
+"""What became of events that went to one member of a group each: the books of their publisher, and the reports to it.
+
+A subscriber's node counts, for each publisher, how many events for groups have come, and how many are *settled*: taken
+by the consumer, which has come back for the next one since, or dropped and reported as that.  It tells the publisher
+every 100 ms while there is something new.  So the publisher knows what each node has outstanding, and gives more to
+those who have less; and what was lost when a node is gone, at most: what it had taken and not reported yet counts as
+lost as well.
+
+Counts belong to a *ledger*, which a publisher begins, and numbers, when it first sends a node an event for a group.
+When frames may have been lost it says how many events it has sent: links keep the order, so what has not come by then
+is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.errors import NotSent
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+
+_PAUSE: Final = 0.1
+"""Seconds for which what is settled is gathered."""
+
+LOST_WITH_MEMBER: Final = "member of a group lost"
+LOST_ON_THE_WAY: Final = "lost on the way to a group"
+
+
+@final
+class Ledger:
+    """What a publisher has sent one node.
+
+    Attributes:
+        number: of the ledger.
+        sent, settled, missing: events; ``missing`` were lost on the way.
+        begun: whether the node knows of the ledger.
+    """
+
+    __slots__ = ("begun", "missing", "number", "sent", "settled")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sent = self.settled = self.missing = 0
+        self.begun = False
+
+    @property
+    def outstanding(self) -> int:
+        """Events that the node has not settled."""
+        return self.sent - self.settled - self.missing
+
+
+@final
+class GroupBooks:
+    """The publisher's side.
+
+    Args:
+        mesh: whose links it uses.
+        lost: called with a reason and how many events that were sent are lost.
+    """
+
+    def __init__(self, mesh: Mesh, lost: Callable[[str, int], None]) -> None:
+        self._mesh = mesh
+        self._lost = lost
+        self._ledgers: dict[NodeId, Ledger] = {}
+        self._number = 0
+        mesh.on(kinds.GROUP_SETTLED, 3, self._receive)
+
+    def outstanding(self, node: NodeId) -> int:
+        """Return how many events a node was sent and has not settled."""
+        ledger = self._ledgers.get(node)
+        return 0 if ledger is None else ledger.outstanding
+
+    def ledger(self, node: NodeId) -> Ledger:
+        """Return the ledger of a node that is about to be sent an event for a group; who sends it counts it there."""
+        ledger = self._ledgers.get(node)
+        if ledger is None:
+            self._number += 1
+            ledger = self._ledgers[node] = Ledger(self._number)
+        if not ledger.begun:
+            ledger.begun = self._tell(node, ledger)
+        return ledger
+
+    def peer_reset(self, node: NodeId) -> None:
+        """Frames may be lost: the node is told how many events should have come."""
+        ledger = self._ledgers.get(node)
+        if ledger is not None:
+            ledger.begun = self._tell(node, ledger)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """What a node had not settled is lost with it, as far as anybody knows."""
+        ledger = self._ledgers.pop(node, None)
+        if ledger is not None and ledger.outstanding:
+            self._lost(LOST_WITH_MEMBER, ledger.outstanding)
+
+    def _tell(self, node: NodeId, ledger: Ledger) -> bool:
+        try:
+            self._mesh.post(node, (kinds.GROUP_SENT, ledger.number, ledger.sent), 16, CONTROL_RESERVE)
+        except NotSent:
+            return False  # it is told with the next event
+        return True
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        number, missing, settled = (wire.number_untrusted(field, "a count of events") for field in message[1:])
+        ledger = self._ledgers.get(peer.node)
+        if ledger is None or ledger.number != number:
+            return  # of a ledger that was closed
+        ledger.settled = max(ledger.settled, min(settled, ledger.sent - ledger.missing))
+        more = min(missing - ledger.missing, ledger.outstanding)
+        if more > 0:
+            ledger.missing += more
+            self._lost(LOST_ON_THE_WAY, more)
+
+
+@final
+class _Account:
+    """What a node has had from one publisher."""
+
+    __slots__ = ("ledger", "missing", "received", "settled")
+
+    def __init__(self) -> None:
+        self.ledger = 0
+        self.received = self.missing = self.settled = 0
+
+
+@final
+class GroupReports:
+    """The subscriber's side."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._accounts: dict[NodeId, _Account] = {}
+        self._due: set[NodeId] = set()
+        self._news = Wakeup()
+        mesh.on(kinds.GROUP_SENT, 2, self._receive)
+
+    def received(self, publisher: NodeId, count: int) -> None:
+        """Note events for groups that have come."""
+        account = self._accounts.get(publisher)
+        if account is None:
+            account = self._accounts[publisher] = _Account()
+        account.received += count
+
+    def settled(self, publisher: NodeId, count: int) -> None:
+        """Note events for groups that were taken or dropped."""
+        account = self._accounts.get(publisher)
+        if account is not None:  # else the publisher is gone
+            account.settled += count
+            self._due.add(publisher)
+            self._news.wake()
+
+    def forget(self, publisher: NodeId) -> None:
+        """A publisher is gone."""
+        self._accounts.pop(publisher, None)
+        self._due.discard(publisher)
+
+    def peer_reset(self, publisher: NodeId) -> None:
+        """The last report may be lost."""
+        if publisher in self._accounts:
+            self._due.add(publisher)
+            self._news.wake()
+
+    async def run(self) -> None:
+        """Tell the publishers; run it in exactly one task."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_PAUSE)
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell the publishers now."""
+        due, self._due = self._due, set()
+        for publisher in due:
+            self._tell(publisher)
+
+    def _tell(self, publisher: NodeId) -> None:
+        account = self._accounts.get(publisher)
+        if account is None:
+            return
+        message = (kinds.GROUP_SETTLED, account.ledger, account.missing, account.settled)
+        try:
+            self._mesh.post(publisher, message, 24, CONTROL_RESERVE)
+        except NotSent:
+            if self._mesh.peer(publisher) is not None:
+                self._due.add(publisher)
+                self._news.wake()
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        ledger, sent = (wire.number_untrusted(field, "a count of events") for field in message[1:])
+        account = self._accounts.get(peer.node)
+        if account is None:
+            account = self._accounts[peer.node] = _Account()
+        if account.ledger != ledger:
+            if account.ledger:  # what is left of a former one counts no more
+                account.received = account.settled = account.missing = 0
+            account.ledger = ledger
+        missing = max(account.missing, sent - account.received)
+        if missing != account.missing:
+            account.missing = missing
+            self._due.add(peer.node)
+            self._news.wake()

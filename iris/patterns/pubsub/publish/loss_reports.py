@@ -1,0 +1,157 @@
+"""What publishers learn of events that their subscribers did not get.
+
+A publisher sees by itself what its links did not take.  What a subscriber's ``overflow`` throws out or its ``allow``
+turns away is reported by the subscriber's node: for each publisher and topic a sum, at most every ``_PAUSE`` seconds,
+and nothing as long as nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.publish.publisher import Publishing
+
+_PAUSE: Final = 0.1
+"""Seconds for which losses are gathered."""
+
+_TOPICS_IN_ONE_MESSAGE: Final = wire.MAX_ARRAY // 3
+"""An entry is a topic and two numbers."""
+
+_MAX_GATHERED: Final = 65_536
+"""Topics of one publisher that losses are gathered for; those of further ones are only in the subscriber's counters."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishStatistics:
+    """What became of the events that this node has published, as far as a publisher can know.
+
+    ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.
+    Of events for groups it is known later what was lost: they count as handed over until then.
+    """
+
+    published: int
+    """Events."""
+    unheard: int
+    """Events that nobody subscribed to."""
+    sent: int
+    """One for each event and node that it goes to; so are the next two."""
+    handed_over: int
+    """Taken by the link."""
+    lost: Mapping[str, int]
+    """Not taken by the link, and of events for groups what was lost after that, by reason."""
+    dropped: int
+    """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
+    refused: int
+    """Turned away by the ``allow`` of a subscription, or by its node as too large or malformed, in the same way."""
+    retained: int
+    """Last values that this node keeps."""
+    retained_bytes: int
+
+
+@final
+class LossReports:
+    """What the subscriptions of this node have dropped, until its publishers are told."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._gathered: dict[NodeId, dict[str, tuple[int, int]]] = {}
+        self._news = Wakeup()
+
+    def note(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Count events of a publisher that a subscription has dropped for want of room, or refused."""
+        topics = self._gathered.setdefault(node, {})
+        known = topics.get(topic)
+        if known is not None:
+            topics[topic] = (known[0] + dropped, known[1] + refused)
+        elif len(topics) < _MAX_GATHERED:
+            topics[topic] = (dropped, refused)
+        self._news.wake()
+
+    async def run(self) -> None:
+        """Tell the publishers; run it in exactly one task."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_PAUSE)
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell the publishers now."""
+        gathered, self._gathered = self._gathered, {}
+        for node, topics in gathered.items():
+            self._tell(node, list(topics.items()))
+
+    def _tell(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
+        peer = self._mesh.peer(node)
+        if peer is not None and peer.other_realm:
+            return  # its publishers settle nothing with this realm
+        for start in range(0, len(topics), _TOPICS_IN_ONE_MESSAGE):
+            entries = topics[start : start + _TOPICS_IN_ONE_MESSAGE]
+            fields = tuple(field for topic, (dropped, refused) in entries for field in (topic, dropped, refused))
+            try:
+                size = sum(len(topic) + 3 * wire.ELEMENT for topic, _ in entries)
+                self._mesh.post(node, (kinds.EVENTS_LOST, fields), size, CONTROL_RESERVE)
+            except NotSent:
+                if self._mesh.peer(node) is None:
+                    return  # nobody is there to be told
+                for topic, (dropped, refused) in topics[start:]:
+                    self.note(node, topic, dropped, refused)
+                return
+
+
+def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
+    """Read what an EVENTS_LOST message says: topics, and how many events were dropped and refused.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
+    if len(fields) % 3:
+        raise RemoteProtocolError("losses are triples of a topic and two numbers")
+    losses: list[tuple[str, int, int]] = []
+    for topic, dropped, refused in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+        if type(topic) is not str or not (wire.is_number(dropped) and wire.is_number(refused)):
+            raise RemoteProtocolError("a loss is a topic and two numbers")
+        losses.append((topic, cast("int", dropped), cast("int", refused)))
+    return losses
+
+
+@final
+class Losses:
+    """What this node, as a publisher, has been told by subscribers."""
+
+    def __init__(self, mesh: Mesh, publishing: Publishing) -> None:
+        self.dropped = 0
+        """Events that a subscriber's ``overflow`` threw out, one for each subscriber."""
+        self.refused = 0
+        """Events that a subscriber's ``allow`` turned away."""
+        self._publishing = publishing
+        mesh.on(kinds.EVENTS_LOST, 1, self._receive)
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
+        for topic, dropped, refused in read_losses_untrusted(message[1]):
+            if self._publishing.count_lost(topic, dropped + refused):
+                self.dropped = wire.saturated(self.dropped + dropped)
+                self.refused = wire.saturated(self.refused + refused)
+
+    def check(self, topic: str) -> None:
+        """Look for losses on a topic that nobody was told of.
+
+        Raises:
+            EventsLost: there are some.
+        """
+        news = self._publishing.take_losses(topic)
+        if news:
+            raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)

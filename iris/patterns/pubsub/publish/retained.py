@@ -1,0 +1,441 @@
+"""The last values that a node keeps for subscribers who come later: one event for each topic, bounded.
+
+Topics are kept in a tree of their tokens, so that what a pattern matches is found without a look at the rest.
+
+``publish(retain=True)``: the publisher keeps the last value of a topic and gives it to subscribers who come later.
+
+There is no broker that could keep it, so it lives as long as its publisher does; of several publishers on one topic
+each keeps its own.  A value is sent when a node's interest in its topic becomes known, ahead of all that is published
+after that; so it has arrived when ``subscribe`` returns.
+
+Once: with the value goes the number of the last event of its topic.  A subscription that has seen as much already drops
+the value, one that has not takes it and goes on from there; see ``Subscription._deliver_retained``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import MAX_KEY, NodeId, check_key
+from iris.kernel.tasks import Wakeup
+from iris.kernel.token_bucket import Tokens
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Headers, Payload
+from iris.patterns.payloads import encoded
+from iris.patterns.pubsub.interest import Milestones, milestones_untrusted
+from iris.patterns.pubsub.interest import InterestTable, Terms
+from iris.patterns.pubsub.interest import check_topic, is_pattern, is_topic
+from iris.patterns.pubsub.publish.acks import Confirming
+from iris.patterns.pubsub.publish.publisher import Publishing, envelope_size
+
+
+class RetainedEvent(NamedTuple):
+    """The last value of a topic.
+
+    Attributes:
+        sequence: number of the event among those that this node has published on the topic.
+        size: bytes on the wire, about.
+        milestones: when the topic began.
+    """
+
+    topic: str
+    sequence: int
+    headers: Headers
+    key: str | None
+    payload: Payload
+    size: int
+    milestones: Milestones = ()
+
+
+@final
+class _Branch:
+    __slots__ = ("children", "here")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Branch] = {}
+        self.here: RetainedEvent | None = None
+
+
+@final
+class RetainedEvents:
+    """The last value of each topic.
+
+    Args:
+        max_events: topics that have one.
+        max_bytes: of all of them together.
+    """
+
+    __slots__ = ("_bytes", "_count", "_max_bytes", "_max_events", "_root")
+
+    def __init__(self, max_events: int, max_bytes: int) -> None:
+        self._max_events: Final = max_events
+        self._max_bytes: Final = max_bytes
+        self._root = _Branch()
+        self._count = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many topics have a value."""
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return self._bytes
+
+    def get(self, topic: str) -> RetainedEvent | None:
+        """Return the value of a topic."""
+        branch: _Branch | None = self._root
+        for token in topic.split("."):
+            branch = None if branch is None else branch.children.get(token)
+        return None if branch is None else branch.here
+
+    def check(self, topic: str, size: int) -> None:
+        """Tell whether there is room for a value of ``size`` bytes in the place of the present one.
+
+        Raises:
+            NotSent: there is not.
+        """
+        present = self.get(topic)
+        events = self._count + (present is None)
+        held = self._bytes + size - (0 if present is None else present.size)
+        if events > self._max_events or held > self._max_bytes:
+            raise NotSent(
+                f"the last value of {topic!r} cannot be retained: this node retains {self._count} values with "
+                f"{self._bytes} bytes, the limits are {self._max_events} and {self._max_bytes}"
+            )
+
+    def keep(self, event: RetainedEvent) -> None:
+        """Have this value stand in the place of the present one, room or not."""
+        branch = self._root
+        for token in event.topic.split("."):
+            following = branch.children.get(token)
+            if following is None:
+                following = branch.children[token] = _Branch()
+            branch = following
+        if branch.here is None:
+            self._count += 1
+        else:
+            self._bytes -= branch.here.size
+        branch.here = event
+        self._bytes += event.size
+
+    def forget(self, topic: str) -> bool:
+        """Drop the value of a topic; tell whether there was one.
+
+        Raises:
+            ConfigError: it is not a topic.
+        """
+        tokens = check_topic(topic).split(".")
+        way = [self._root]
+        for token in tokens:
+            following = way[-1].children.get(token)
+            if following is None:
+                return False
+            way.append(following)
+        event, way[-1].here = way[-1].here, None
+        if event is None:
+            return False
+        self._count -= 1
+        self._bytes -= event.size
+        for index in range(len(tokens), 0, -1):
+            if way[index].children or way[index].here is not None:
+                break
+            del way[index - 1].children[tokens[index - 1]]
+        return True
+
+    def match(self, pattern: str) -> list[RetainedEvent]:
+        """Return the values of all topics that a valid pattern matches."""
+        return self.search(pattern)[0]
+
+    def search(self, pattern: str) -> tuple[list[RetainedEvent], int]:
+        """Return the values of all topics that a valid pattern matches, and how many places were looked at for them."""
+        tokens = pattern.split(".")
+        rest = tokens[-1] == ">"
+        branches = [self._root]
+        looks = 1
+        for token in tokens[:-1] if rest else tokens:
+            looks += len(branches)
+            if token == "*":  # noqa: S105 -- a token of a pattern
+                branches = [child for branch in branches for child in branch.children.values()]
+            else:
+                branches = [branch.children[token] for branch in branches if token in branch.children]
+        if rest:
+            events = [event for branch in branches for child in branch.children.values() for event in _below(child)]
+        else:
+            events = [branch.here for branch in branches if branch.here is not None]
+        return events, looks + len(branches) + len(events)
+
+
+def _below(branch: _Branch) -> Iterator[RetainedEvent]:
+    """Yield the value here and all further down; a topic has at most 32 tokens, so the way is not long."""
+    if branch.here is not None:
+        yield branch.here
+    for child in branch.children.values():
+        yield from _below(child)
+
+
+_AT_ONCE: Final = 131_072
+_RATE: Final = 65_536.0
+"""Places of the tree of topics that are looked at for one node at once, and each second in the long run: 30 ms of work,
+and 15 ms in a second.  What it asks for beyond that it gets later, all together."""
+
+_VALUE: Final = 16
+"""Places that a value costs which is sent: 5 us here, and as much where it arrives."""
+
+_LATER: Final = 0.1
+"""Seconds between looks whether somebody may have what it has asked for."""
+
+
+@final
+class _Asked:
+    """What one node has asked for.
+
+    Attributes:
+        looks: how many more there may be for it.
+        frame: the last one in which it has asked.
+        patterns: those in that frame.
+        topics: those of which it was sent the values for that frame: it has all its subscriptions of that frame when
+            they come, so once is enough.
+    """
+
+    __slots__ = ("frame", "looks", "patterns", "topics")
+
+    def __init__(self, looks: Tokens) -> None:
+        self.looks: Final = looks
+        self.frame = -1
+        self.patterns: set[str] = set()
+        self.topics: set[str] = set()
+
+
+@final
+class _Late:
+    """What one node gets later: the values of all that it subscribes to.
+
+    Attributes:
+        rest: patterns that are still to be looked for.
+        sent: topics of which the values were sent for the others.
+        again: whether all of them are to be looked for once more, because it has asked since.
+    """
+
+    __slots__ = ("again", "rest", "sent")
+
+    def __init__(self) -> None:
+        self.rest: list[str] = []
+        self.sent: set[str] = set()
+        self.again = True
+
+
+@final
+class Retention:
+    """The last values that this node keeps."""
+
+    def __init__(
+        self, mesh: Mesh, interest: InterestTable, publishing: Publishing, confirming: Confirming, config: Config
+    ) -> None:
+        self.events: Final = RetainedEvents(config.retained_events, config.retained_bytes)
+        self._mesh = mesh
+        self._interest = interest
+        self._publishing = publishing
+        self._confirming = confirming
+        self._config = config
+        self._asked: dict[NodeId, _Asked] = {}
+        self._late: dict[NodeId, _Late] = {}
+        self._someone_late = Wakeup()
+        mesh.on(kinds.RETAINED_WANTED, 1, self._receive_wanted)
+
+    # -- publishing -----------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        within: float | None,
+    ) -> None:
+        """See ``Node.publish`` with ``retain=True``; ``within`` is the timeout of a confirmed event."""
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        check_key(key)
+        publishing = self._publishing
+        deadline = math.inf if within is None else trio.current_time() + within
+        if publishing.look_up(topic).waits_for(key):
+            with trio.move_on_at(deadline) as scope:
+                await publishing.wait_released(topic, key)
+            if scope.cancelled_caught:
+                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
+        size = wire.payload_size(body) + envelope_size(topic, flat, key)
+        self.events.check(topic, size)
+        former, last = self.events.get(topic), publishing.last_number(topic)
+        # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
+        began = publishing.look_up(topic).milestones[:1]
+        self.events.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
+        try:
+            if within is None:
+                await publishing.publish(topic, payload, key=key, headers=headers)
+            else:
+                left = deadline - trio.current_time()
+                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
+        except BaseException:
+            if publishing.last_number(topic) == last:
+                self._put_back(topic, former)
+            raise
+
+    def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
+        """The event was not published, so its value is none."""
+        if former is None:
+            self.events.forget(topic)
+        else:
+            self.events.keep(former)
+
+    # -- those who come later -------------------------------------------------------------------------------
+
+    def interest_added(self, peer: Peer, added: Iterable[Terms]) -> None:
+        """Send a node the values of what it has begun to subscribe to."""
+        if not len(self.events):
+            return
+        for terms in added:
+            if _is_given(terms):
+                self._send(peer, terms.pattern)
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Values that were on their way may be lost: those who have them drop the second."""
+        late = self._late.get(peer.node)
+        if late is not None:
+            late.again = True
+        elif len(self.events):
+            self.interest_added(peer, self._interest.terms_of(peer.node))
+
+    def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
+        pattern = message[1]
+        if not is_pattern(pattern):
+            raise RemoteProtocolError("last values are asked for by a pattern")
+        if peer.may_hear(pattern):
+            self._send(peer, pattern)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """A node is given up."""
+        self._asked.pop(node, None)
+        self._late.pop(node, None)
+
+    async def run(self) -> None:
+        """Send the values of those who have asked for too much at once; run it in exactly one task."""
+        while True:
+            await self._someone_late.wait()
+            while self._late:
+                await trio.sleep(_LATER)
+                for node in list(self._late):
+                    self._send_late(node)
+                    await trio.lowlevel.checkpoint()
+
+    def _send_late(self, node: NodeId) -> None:
+        """Go on sending a node the values of all that it subscribes to, as many as it may have by now."""
+        late, asked, peer = self._late.get(node), self._asked.get(node), self._mesh.peers.get(node)
+        if late is None or asked is None or peer is None:
+            self._late.pop(node, None)
+            return
+        while asked.looks.spend(trio.current_time()):
+            if late.rest:
+                pattern = late.rest.pop()
+                if peer.may_hear(pattern):
+                    self._post(peer, pattern, late.sent, asked.looks)
+            elif late.again:
+                late.again, late.sent = False, set()
+                late.rest = [terms.pattern for terms in self._interest.terms_of(node) if _is_given(terms)]
+            else:
+                del self._late[node]
+                return
+
+    def _sent_to(self, peer: Peer, pattern: str) -> set[str] | None:
+        """Return the topics of which a node was sent the values in answer to the present frame.
+
+        None if it gets none now: it has asked for this pattern already, or for too much of late.
+        """
+        if peer is self._mesh.own:
+            return set()
+        asked, now = self._asked.get(peer.node), trio.current_time()
+        if asked is None:
+            asked = self._asked[peer.node] = _Asked(Tokens(_AT_ONCE + _VALUE * len(self.events), _RATE, now))
+        work = self._mesh.work
+        if asked.frame != work.frame or not work.is_frame:
+            asked.frame, asked.patterns, asked.topics = work.frame, set(), set()
+        if pattern in asked.patterns:
+            return None
+        asked.patterns.add(pattern)
+        late = self._late.get(peer.node)
+        if late is not None:
+            late.again = True
+            return None
+        if not asked.looks.spend(now):
+            self._late[peer.node] = _Late()
+            self._someone_late.wake()
+            return None
+        return asked.topics
+
+    def _send(self, peer: Peer, pattern: str) -> None:
+        sent = self._sent_to(peer, pattern)
+        if sent is not None:
+            self._post(peer, pattern, sent, None if peer is self._mesh.own else self._asked[peer.node].looks)
+
+    def _post(self, peer: Peer, pattern: str, sent: set[str], tokens: Tokens | None) -> None:
+        events, looks = self.events.search(pattern)
+        before = len(sent)
+        for event in events:
+            if event.topic not in sent:
+                sent.add(event.topic)
+                last = max(event.sequence, self._publishing.last_number(event.topic))
+                message = (
+                    kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload,
+                    event.milestones,
+                )  # fmt: skip
+                # The way of the events: the value must neither overtake those before it nor come after later ones.
+                self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
+        if tokens is not None:
+            tokens.owe(looks + _VALUE * (len(sent) - before))
+
+    def ask(self, pattern: str) -> None:
+        """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
+        for peer in (self._mesh.own, *self._mesh.peers.values()):
+            if peer.other_realm:
+                continue
+            try:
+                peer.link.post((kinds.RETAINED_WANTED, pattern), len(pattern), CONTROL_RESERVE)
+            except NotSent:
+                self._mesh.refusals["interest without room on the link"] += 1
+
+
+def _is_given(terms: Terms) -> bool:
+    """Tell whether who subscribes like this gets last values."""
+    return terms.group is None and not terms.durable
+
+
+def check_retained_untrusted(message: wire.Message) -> int:
+    """Check a RETAINED message from a peer; return the bytes of its payload.
+
+    Raises:
+        RemoteProtocolError: a field is not what the protocol says.
+    """
+    _, topic, last, sequence, _, key, payload, milestones = message
+    if (
+        not is_topic(topic)
+        or type(last) is not int
+        or type(sequence) is not int
+        or not 1 <= sequence <= last <= wire.MAX_NUMBER
+        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
+        or not (type(payload) is bytes or wire.is_payload(payload))
+    ):
+        raise RemoteProtocolError("a last value has a topic, two numbers and a payload")
+    milestones_untrusted(milestones, sequence)
+    return wire.payload_size(payload)

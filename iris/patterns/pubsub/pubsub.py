@@ -1,0 +1,667 @@
+"""Publish/subscribe of one node: its subscriptions, what it tells peers about them, and the events that arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from types import MappingProxyType
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.sites import Sites
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import Entropy, NodeId, check_name, qualified
+from iris.kernel.tasks import protected_context
+from iris.kernel.wire import kinds
+from iris.patterns.counters import Tally
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest import DurableSubscribers
+from iris.patterns.pubsub.interest import Untold
+from iris.patterns.pubsub.interest import Share, check_share, stable_hash
+from iris.patterns.pubsub.interest import Beginnings
+from iris.patterns.pubsub.interest import InterestTable, OwnInterest, Terms
+from iris.patterns.pubsub.interest import Matcher, check_pattern
+from iris.patterns.pubsub.publish import REPEATED, Confirming
+from iris.patterns.pubsub.publish import GroupReports
+from iris.patterns.pubsub.publish import Losses, LossReports, PublishStatistics
+from iris.patterns.pubsub.publish import Publishing
+from iris.patterns.pubsub.publish import Retention, check_retained_untrusted
+from iris.patterns.pubsub.publish import MAX_ROTATIONS, Rotation
+from iris.patterns.pubsub.remote import check_foreign, foreign_realm
+from iris.patterns.pubsub.sealed import HeardCopies
+from iris.patterns.pubsub.sealed import Copies
+from iris.patterns.pubsub.subscribe import Run, check_run_untrusted, labels_size, most_sharing
+from iris.patterns.pubsub.subscribe import Overflow, Subscription
+from iris.patterns.pubsub.tree import EventRelays
+from iris.patterns.receive_limits import Arriving, Excess
+from iris.patterns.service import callers
+from iris.security.identity import ForeignRealm
+
+_NO_MEMBERS: Final = "event for a group without members here"
+"""It was on its way when the last one left."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@final
+class PubSub:
+    """All subscriptions and publications of one node.
+
+    Args:
+        mesh: whose links it uses.
+        config: its bounds.
+        avoid: tells which nodes are not to be given work now.
+        relayed: counts what this node takes on for others.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: Config,
+        *,
+        avoid: Callable[[NodeId], bool] = lambda _: False,
+        relayed: Tally | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
+        self._own = OwnInterest(config.interest_bytes)
+        self._table = InterestTable(config.interest_bytes)
+        self.interest_changed: Callable[[], None] = lambda: None
+        """Called when somebody subscribes or no longer does."""
+        self.publishing: Final = Publishing(mesh, self._table, config, avoid)
+        self._untold = Untold(mesh, self._tell_everything)
+        self.durable: Final = DurableSubscribers(
+            mesh,
+            self._table,
+            config,
+            published=lambda: self.publishing.published,
+            untold=self._untold.note,
+            changed=self._durable_changed,
+        )
+        self.publishing.left = self.durable.left
+        self.publishing.owned = self.durable.groups
+        self.confirming: Final = Confirming(mesh, self._table, self.durable, self.publishing, config)
+        self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
+        self.losses: Final = Losses(mesh, self.publishing)
+        self._reports = LossReports(mesh)
+        self._relays = EventRelays(
+            mesh,
+            relayed or Tally(),
+            take=self._take_relayed,
+            hears=self._table.has_subscribed,
+            lost=self._reports.note,
+        )
+        self.publishing.trees.cut_off = self.retention.peer_reset
+        self.unconfirmed_subscriptions = 0
+        """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
+        self._subscriptions: Matcher[Subscription] = Matcher()
+        self._foreign: Matcher[Subscription] = Matcher()
+        """Those to topics of other realms, each with the alias of its realm before it."""
+        self._every: dict[Subscription, Terms] = {}
+        self._holding: Counter[str] = Counter()
+        self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
+        """Of the subscriptions of this node that are in one group and want the same topics."""
+        self._rng = random.Random(mesh.node)  # decides about nothing but turns
+        self._groups = GroupReports(mesh)
+        self._senders: dict[NodeId, Sender] = {}
+        self._known: dict[NodeId, int] = {mesh.node: 0}
+        self._beginnings = Beginnings()
+        self._known_news = trio.lowlevel.ParkingLot()
+        mesh.on(kinds.INTEREST, 4, self._receive_interest)
+        mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
+        mesh.on(kinds.EVENTS, 8, self._receive_events)
+        mesh.on(kinds.RETAINED, 7, self._receive_retained)
+        mesh.on(kinds.COPIES_LOST, 0, self._receive_copies_lost)
+        self.heard: Final = HeardCopies(mesh, self._receive_events)
+        mesh.observe(self)
+
+    def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
+        """Send events to nodes of other sites, and take them from there; to be called before there are any."""
+        self.publishing.abroad = Copies(self._mesh, sites.copies, self._config, entropy)
+        sites.hear = self.heard.take
+        self.durable.border = sites.border
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The subscriptions of this node."""
+        return tuple(self._every)
+
+    async def run(self) -> None:
+        """Look after what needs the time, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for part in (
+                self._reports,
+                self._groups,
+                self._relays,
+                self._untold,
+                self.publishing.trees,
+                self.retention,
+            ):
+                nursery.start_soon(part.run)
+            if self.publishing.abroad is not None:
+                nursery.start_soon(self.heard.run)
+                nursery.start_soon(self.publishing.abroad.run)
+
+    async def wait_copies_sent(self) -> None:
+        """Wait until events for other sites have left."""
+        if self.publishing.abroad is not None:
+            await self.publishing.abroad.wait_sent()
+
+    # -- publishing with one of the options -----------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        within: float | None,
+        retain: bool,
+    ) -> None:
+        """See ``Node.publish``; ``within`` is the timeout of an event that is to be confirmed."""
+        if retain:
+            await self.retention.publish(topic, payload, key=key, headers=headers, within=within)
+        elif within is not None:
+            await self.confirming.publish(topic, payload, key=key, timeout=within, headers=headers)
+        else:
+            await self.publishing.publish(topic, payload, key=key, headers=headers)
+
+    def statistics(self) -> PublishStatistics:
+        """Return a snapshot of what this node's publishers can know."""
+        sent = self.publishing.tally.statistics()
+        return PublishStatistics(
+            published=self.publishing.published,
+            unheard=self.publishing.unheard,
+            sent=sent.sent,
+            handed_over=sent.handed_over,
+            lost=sent.lost,
+            dropped=self.losses.dropped,
+            refused=self.losses.refused,
+            retained=len(self.retention.events),
+            retained_bytes=self.retention.events.bytes,
+        )
+
+    # -- subscribing ----------------------------------------------------------------------------------------
+
+    @protected_context
+    async def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        overflow: Overflow = "drop_oldest",
+        durable: bool = False,
+        name: str | None = None,
+        claimed: str | None = None,
+        allow: Iterable[str] | None = None,
+        share: Share | None = None,
+        max_events: int | None = None,
+        max_bytes: int | None = None,
+    ) -> AsyncIterator[Subscription]:
+        """See ``Node.subscribe``.
+
+        Args:
+            claimed: instead of a name, one that this node holds by ``DurableSubscribers.claim`` for several patterns.
+        """
+        realm = foreign_realm(pattern, self._mesh.identity) if isinstance(pattern, str) else None
+        if realm is None:
+            check_pattern(pattern)
+        else:
+            plain = group is None and not durable and overflow != "wait" and share is None
+            check_foreign(pattern, realm, at_site=self.publishing.abroad is not None, plain=plain)
+        if group is not None:
+            check_name(group, "group")
+        if share is not None:
+            check_share(share)
+            if group is None or not durable:
+                raise ConfigError("only a durable group divides its events by shard: give group and durable=True")
+        if name is not None and not durable:
+            raise ConfigError(f"only a durable subscriber is waited for by its name {name!r}: give durable=True")
+        certificate = self._mesh.identity.certificate
+        if not certificate.rights.may_subscribe(pattern):
+            raise NotAllowed(
+                f"the certificate of cluster {certificate.name!r} does not permit to subscribe to {pattern!r}"
+            )
+        owner = name or claimed
+        subscription = Subscription(
+            pattern,
+            group=group,
+            overflow=overflow,
+            durable=durable,
+            allow=callers(allow),
+            max_events=max_events or self._config.subscription_messages,
+            max_bytes=max_bytes or self._config.subscription_bytes,
+            confirm=self._send_confirmations,
+            delay=self._send_delay,
+            hold=partial(self._send_hold, pattern),
+            report=self._reports.note if group is None else self._count_dropped,
+            published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
+            settled=self._groups.settled,
+            unreadable=self._note_unreadable,
+        )
+        shards = () if share is None else (share.of, *share.shards)
+        terms = Terms(pattern, group, durable, overflow == "wait", shards)
+        self._own.check(terms)
+        claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
+        with claim:
+            self._every[subscription] = terms
+            matcher = self._subscriptions if realm is None else self._foreign
+            matcher.add(pattern, subscription)
+            self._turns.clear()
+            try:
+                change = self._own.add(terms)
+                if change is not None:
+                    self._tell_all(change)
+                    self._tell_realm(realm)
+                elif realm is None and group is None:
+                    if not durable:
+                        self.retention.ask(pattern)
+                    self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
+                subscription.version = self._own.version
+                await self._wait_known(self._own.version)
+                yield subscription
+            finally:
+                subscription._close()
+                matcher.remove(pattern, subscription)
+                del self._every[subscription]
+                self._turns.clear()
+                change = self._own.remove(terms)
+                if change is not None:
+                    self._tell_all(change)
+                    self._tell_realm(realm)
+                subscription._release()
+                if group is not None:
+                    self._leave_group(subscription)
+
+    def _leave_group(self, subscription: Subscription) -> None:
+        """What waits at a subscription that has ended goes to another one of its group here, or is lost, and told."""
+        for run in subscription._abandon():
+            takers = [one for one in self._subscriptions.match(run.topic) if one.group == subscription.group]
+            taker = self._taker(takers, run.publisher, run.topic, run.key, durable=subscription.durable)
+            if taker is None:
+                subscription._count_abandoned(run)
+            else:
+                subscription._count_moved(run)
+                taker._deliver(run)
+        # Now, because the node may be about to leave: publishers would take for lost what is not reported.
+        self._reports.flush()
+        self._groups.flush()
+
+    def end_subscriptions(self) -> None:
+        """Let consumers take what waits, and then end their iterations: nothing comes any more."""
+        for subscription in self._every:
+            subscription._close()
+
+    def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
+        """As ``Beginnings.published``, for a durable subscriber of this node that may have been away."""
+        return self.durable.owed_since(node, name, self._beginnings.published(node, version))
+
+    def _durable_changed(self) -> None:
+        self.publishing.ways_changed()
+        self.confirming.interest_changed()
+
+    async def forget_durable(self, name: str) -> None:
+        """See ``Node.forget_subscriber``."""
+        self.durable.forget(name)
+        self._tell_all(self._own.mark())  # who confirms it has heard of what was told before
+        await self._wait_known(self._own.version)
+
+    def _everybody(self) -> list[Peer]:
+        """Return all that events come from and go to: this node, and its peers of the same realm."""
+        return [self._mesh.own, *(peer for peer in self._mesh.peers.values() if not peer.other_realm)]
+
+    def _tell_all(self, change: wire.Message) -> None:
+        for peer in self._everybody():
+            self._tell(peer, change)
+
+    def _tell_realm(self, realm: ForeignRealm | None) -> None:
+        """Tell the linked nodes of another realm what of its topics is wanted here."""
+        for peer in self._mesh.peers.values():
+            if realm is not None and peer.identity.foreign_id == realm.id:
+                self._tell_everything(peer)
+
+    def _tell(self, peer: Peer, message: wire.Message) -> None:
+        size = sum(len(terms[0]) + wire.ELEMENT * (6 + len(terms[4])) for terms in (*message[3], *message[4]))
+        try:
+            peer.link.post(message, size, CONTROL_RESERVE)
+        except NotSent:
+            self._untold.note(peer, "interest without room on the link")
+
+    async def _wait_known(self, version: int) -> None:
+        """Wait until this node and every peer publish accordingly, for at most ``Config.subscribe_timeout``."""
+        with trio.move_on_after(self._config.subscribe_timeout) as scope:
+            while self._lagging(version):
+                await self._known_news.park()
+        if scope.cancelled_caught:
+            self.unconfirmed_subscriptions += len(self._lagging(version))
+
+    def _lagging(self, version: int) -> list[NodeId]:
+        return [
+            peer.node
+            for peer in self._everybody()
+            if self._known.get(peer.node, -1) < version and (peer.link.is_up or peer is self._mesh.own)
+        ]
+
+    async def wait_interest_exchanged(self) -> None:
+        """Wait until every present peer has told its interest and knows this node's.
+
+        Peers that do not answer are passed over after ``Config.subscribe_timeout``.
+        """
+        with trio.move_on_after(self._config.subscribe_timeout):
+            async with trio.open_nursery() as nursery:
+                for node in list(self._mesh.peers):
+                    nursery.start_soon(self._mesh.barrier, node)
+        await self._wait_known(self._own.version)
+
+    def wanted(self) -> Iterator[tuple[NodeId, str]]:
+        """Yield every node of this site, with each pattern that it subscribes to."""
+        for peer in self._everybody():
+            if not peer.foreign:
+                for terms in self._table.terms_of(peer.node):
+                    yield peer.node, terms.pattern
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
+        work = self._mesh.work
+        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
+        self.publishing.trees.interest_changed(peer.node)
+        self.interest_changed()
+        self.publishing.ways_changed()
+        if message[2]:
+            self.publishing.release_all(peer.node)  # what it still needs follows
+        elif message[4]:
+            work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
+        if peer.other_realm:
+            return  # there is nothing to confirm to it, and no value to send
+        self.durable.interest_changed(peer.node)
+        self.retention.interest_added(peer, self._table.added)
+        if message[4]:  # a subscription that has ended confirms nothing any more
+            work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
+        work.once("interest", self.confirming.interest_changed)
+        known = (kinds.INTEREST_KNOWN, version, self.publishing.published)
+        try:
+            if len(self.retention.events):
+                self.publishing.trees.tell_known(peer, known)
+            else:
+                peer.link.post(known, 0, CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["interest without room on the link"] += 1
+
+    def _receive_known(self, peer: Peer, message: wire.Message) -> None:
+        version = wire.number_untrusted(message[1], "the version of an interest")
+        published = wire.number_untrusted(message[2], "how many events were published")
+        self._beginnings.confirmed(peer.node, version, published)
+        self._known[peer.node] = max(version, self._known.get(peer.node, -1))
+        self._known_news.unpark_all()
+
+    def _receive_events(self, peer: Peer, message: wire.Message) -> None:
+        size, plain = check_run_untrusted(message, self._subscriptions.remembered)
+        if message[4] is None and self._relays.holds(peer, message):
+            return
+        self._take_events(peer, message, size, plain=plain)
+
+    def _take_relayed(self, peer: Peer, message: wire.Message) -> None:
+        """Take a message that came over a tree, or waited for what did."""
+        match message[0]:
+            case kinds.EVENTS:
+                size, plain = check_run_untrusted(message, self._subscriptions.remembered)
+                self._take_events(peer, message, size, plain=plain)
+            case kinds.RETAINED:
+                self._take_retained(peer, message, check_retained_untrusted(message))
+            case _:
+                self._receive_known(peer, message)
+
+    def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
+        _, topic, sequence, confirm, group, headers, key, payloads, since = message
+        if size > self._arriving.max_payload and not self._fits(payloads):
+            self._take_those_that_fit(peer, message, plain=plain)
+            return
+        if group:
+            self._groups.received(peer.node, len(payloads))
+        realm = peer.identity.foreign
+        if realm is None:
+            if "/" in topic:
+                self._check_own_untrusted(topic)
+        elif not realm.may_listen(topic):
+            raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
+        named = topic if realm is None else qualified(realm.alias, topic)
+        wanted = (self._subscriptions if realm is None else self._foreign).match(named)
+        if not wanted:
+            if group:
+                self._count_no_members(peer.node, topic, len(payloads))
+            return
+        rights = peer.identity.certificate.rights
+        if rights.publishes is not None and not rights.may_publish(topic):
+            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
+        if peer.border is not None and not peer.border.may_enter(named):
+            raise RemoteProtocolError(f"events on {named!r} from other sites are not let in")
+        sender = self._senders.get(peer.node)
+        if sender is None:
+            sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
+        excess = None if headers is None else self._arriving.headers_excess(headers)
+        if excess is not None:
+            self._refuse_events(peer, named, group, excess, len(payloads), confirm)
+            return
+        decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        if headers is not None or key is not None:
+            labels = labels_size(headers, key)
+            if len(payloads) > most_sharing(labels):
+                raise RemoteProtocolError(f"{len(payloads)} events share headers and a key of {labels} bytes")
+            size += labels
+        if group is None:
+            takers = [subscription for subscription in wanted if subscription.group is None]
+        elif group == REPEATED:
+            takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
+        else:
+            members = [subscription for subscription in wanted if subscription.group == group]
+            taker = self._taker(members, peer.node, topic, key, durable=confirm > 0)
+            if taker is None:
+                self._count_no_members(peer.node, topic, len(payloads))
+                return
+            takers = [taker]
+        for subscription in takers:
+            subscription._deliver(
+                Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
+            )
+
+    def _taker(
+        self, members: list[Subscription], publisher: NodeId, topic: str, key: str | None, *, durable: bool
+    ) -> Subscription | None:
+        """Return which subscription of a group on this node takes an event; a durable one, if that is wanted."""
+        if len(members) > 1:
+            members = [one for one in members if self._has_shard(one, publisher, topic, key)]
+            if durable:
+                members = [one for one in members if one.durable] or members
+        if len(members) < 2:
+            return members[0] if members else None
+        if key is not None:
+            return members[stable_hash(key) % len(members)]
+        every = tuple(members)
+        turns = self._turns.get(every)
+        if turns is None:
+            if len(self._turns) >= MAX_ROTATIONS:
+                self._turns.clear()
+            turns = self._turns[every] = Rotation(every, self._rng)
+        return turns.take(lambda _: True, lambda one: one._waits())
+
+    def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
+        """Count events that were on their way to a group when its last member left."""
+        self._mesh.refusals[_NO_MEMBERS] += count
+        self._count_dropped(publisher, topic, count, 0)
+
+    def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Count events for groups that nobody gets."""
+        self._reports.note(publisher, topic, dropped, refused)
+        self._groups.settled(publisher, dropped + refused)
+
+    def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
+        """Tell whether none of the payloads is too large for this node."""
+        return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
+
+    def _take_those_that_fit(self, peer: Peer, message: wire.Message, *, plain: bool) -> None:
+        """Take a run of events of which some are too large for this node; these leave gaps in its numbers."""
+        kind, topic, sequence, confirm, group, headers, key, payloads, since = message
+        sizes = [*map(wire.payload_size, payloads)]
+        limit = self._arriving.max_payload
+        begin = 0
+        for fits, several in itertools.groupby(sizes, lambda size: size <= limit):
+            sizes_here = list(several)
+            end = begin + len(sizes_here)
+            if fits:
+                numbers = sequence + begin, confirm and confirm + begin
+                part = (kind, topic, *numbers, group, headers, key, payloads[begin:end], since)
+                self._take_events(peer, part, sum(sizes_here), plain=plain)
+            else:
+                excess = self._arriving.payload_excess(max(sizes_here))
+                if group:
+                    self._groups.received(peer.node, len(sizes_here))
+                self._refuse_events(peer, topic, group, excess, len(sizes_here), confirm)
+            begin = end
+
+    def _refuse_events(
+        self, peer: Peer, topic: str, group: str | None, excess: Excess, count: int, confirm: int
+    ) -> None:
+        """Count events that are too large for this node, and tell their publisher."""
+        self._arriving.refused("event", excess, peer.node, peer.identity.caller, topic, count=count)
+        if group:
+            self._count_dropped(peer.node, topic, 0, count)
+        else:
+            self._reports.note(peer.node, topic, 0, count)
+        if confirm:
+            self._send_delay((peer.node,), excess.text)
+
+    def _note_unreadable(self, run: Run, error: RemoteProtocolError) -> None:
+        self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
+
+    def _check_own_untrusted(self, topic: str) -> None:
+        """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
+        if foreign_realm(topic, self._mesh.identity) is not None:
+            raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
+
+    def _has_shard(self, subscription: Subscription, publisher: NodeId, topic: str, key: str | None) -> bool:
+        """Tell whether an event for its group may go to a subscription: it has the event's shard, or there are none."""
+        share = self._every[subscription].share
+        return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
+
+    def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
+        self._mesh.work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
+
+    def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
+        size = check_retained_untrusted(message)
+        if not self._relays.holds(peer, message):
+            self._take_retained(peer, message, size)
+
+    def _take_retained(self, peer: Peer, message: wire.Message, size: int) -> None:
+        _, topic, last, sequence, headers, key, payload, since = message
+        self._check_own_untrusted(topic)
+        if not peer.identity.certificate.rights.may_publish(topic):
+            raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
+        if peer.border is not None and not peer.border.may_enter(topic):
+            raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
+        excess = self._arriving.excess_of(payload, headers)
+        if excess is not None:
+            self._refuse_events(peer, topic, None, excess, 1, 0)
+            return
+        sender = Sender(peer.identity.cluster, peer.node)
+        decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
+        plain = type(payload) is bytes
+        size += labels_size(headers, key)
+        for subscription in self._subscriptions.match(topic):
+            if subscription.group is None and not subscription.durable:
+                run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since)
+                subscription._deliver_retained(run, last)
+
+    # -- what subscriptions send ----------------------------------------------------------------------------
+
+    def _send_confirmations(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        for node, numbers in ranges.items():
+            for start in range(0, len(numbers), wire.MAX_ARRAY):
+                part = tuple(numbers[start : start + wire.MAX_ARRAY])
+                try:
+                    self._mesh.post(node, (kinds.CONFIRMED, part), wire.ELEMENT * len(part), CONTROL_RESERVE)
+                except NotSent:
+                    break  # this publisher is gone, or will ask again
+
+    def _send_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        for node in publishers:
+            with contextlib.suppress(NotSent):  # this publisher is gone
+                self._mesh.post(node, (kinds.CONFIRM_DELAYED, reason), len(reason), CONTROL_RESERVE)
+
+    def _send_hold(self, pattern: str, held: bool) -> None:
+        """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
+        self._holding[pattern] += 1 if held else -1
+        if self._holding[pattern] == (1 if held else 0):
+            for peer in self._everybody():
+                self._tell_hold(peer, pattern, held=held)
+        if not self._holding[pattern]:
+            del self._holding[pattern]
+
+    def _tell_hold(self, peer: Peer, pattern: str, *, held: bool) -> None:
+        try:
+            peer.link.post((kinds.HOLD, pattern, held), len(pattern), CONTROL_RESERVE)
+        except NotSent:
+            self._untold.note(peer, "hold without room on the link")
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Tell a new peer everything this node subscribes to."""
+        self._tell_everything(peer)
+        self.publishing.ways_changed()
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
+        self._relays.peer_reset(peer.node)
+        if self._table.narrow(peer.node, peer.may_hear):
+            self.interest_changed()
+            self.publishing.ways_changed()
+        self.publishing.peer_reset(peer.node)
+        self._groups.peer_reset(peer.node)
+        if not peer.other_realm:
+            self.retention.peer_reset(peer)
+        self._tell_everything(peer)
+        self.confirming.lost(peer.node)
+
+    def _tell_everything(self, peer: Peer) -> None:
+        realm = peer.identity.foreign
+        self.durable.tell_everything(peer)
+        for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
+            self._tell(peer, message)
+        for pattern in self._holding if realm is None else ():
+            self._tell_hold(peer, pattern, held=True)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nobody waits for a peer that cannot be reached."""
+        self.confirming.lost(node)
+        self._known_news.unpark_all()
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Forget the peer."""
+        node = peer.node
+        self._table.forget(node)
+        self.durable.interest_changed(node)
+        self.interest_changed()
+        self._known.pop(node, None)
+        self._senders.pop(node, None)
+        self._relays.peer_gone(node)
+        self.heard.peer_down(node)
+        self.publishing.peer_gone(node)
+        self._groups.forget(node)
+        self.confirming.lost(node)
+        self.confirming.interest_changed()
+        self.retention.peer_gone(node)
+        self._known_news.unpark_all()

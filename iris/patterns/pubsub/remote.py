@@ -1,0 +1,178 @@
+"""Subscribers at other sites: a publisher links to those that want a topic before its next event on it.
+
+The gateways tell who wants what.  Over the session that is made then, the subscriber tells its interest as it does at
+home, and from there on there is no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.directory import Subscriber
+from iris.cluster.mesh import Mesh
+from iris.cluster.sites import Sites
+from iris.kernel.errors import ConfigError, NotAllowed
+from iris.kernel.names import NodeId, qualified
+from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, is_pattern, shape_of
+from iris.security.identity import NodeIdentity
+from iris.security.identity import ForeignRealm
+
+_TOPICS: Final = 65_536
+"""Topics of which it is remembered that their subscribers are linked."""
+
+
+MAX_SITE_SHAPES: Final = 256
+"""Shapes of patterns with wildcards that the nodes of one site may want: each match looks at all of them."""
+
+
+def foreign_realm(topic: str, identity: NodeIdentity) -> ForeignRealm | None:
+    """Return the realm whose alias and ``/`` are before a topic or pattern; None if it is of the own realm."""
+    alias, slash, _ = topic.partition("/") if "/" in topic else ("", "", "")
+    return identity.alias(alias) if slash else None
+
+
+def check_own_realm(topic: str, identity: NodeIdentity) -> None:
+    """Refuse to publish on a topic of another realm.
+
+    Raises:
+        ConfigError: it begins with the name of a realm that is trusted here, and ``/``.
+    """
+    realm = foreign_realm(topic, identity)
+    if realm is not None:
+        raise ConfigError(
+            f"{topic!r}: {realm.alias!r} is another realm, and each publishes on topics of its own: publish on "
+            f"{topic.partition('/')[2]!r}, and have nodes there subscribe to it"
+        )
+
+
+def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bool) -> None:
+    """See that topics of another realm can be subscribed to as it is wanted.
+
+    Raises:
+        ConfigError: they cannot; the text says why.
+        NotAllowed: the two owners have not agreed on them.
+    """
+    theirs = pattern.partition("/")[2]
+    if not is_pattern(theirs) or theirs[0] in "*>" or not is_pattern(qualified(realm.id, theirs)):
+        raise ConfigError(
+            f"{pattern!r} is no pattern of topics of another realm: use {realm.alias}/TOKEN, perhaps with further "
+            "tokens, '*' and a last '>' behind, at most 223 bytes in all"
+        )
+    if not at_site:
+        raise ConfigError(f"{pattern!r}: a node hears other realms through gateways: open it with site='NAME'")
+    if not plain:
+        raise ConfigError(
+            f"{pattern!r}: a subscription to topics of another realm has no group, is not durable, and overflow='wait' "
+            "is not for it: its publishers wait for nobody here"
+        )
+    if not realm.may_listen(theirs):
+        raise NotAllowed(
+            f"events of all topics that match {theirs!r} are not exported by realm {realm.alias!r}, or not imported "
+            f"here: its owner exports {', '.join(realm.bundle.topics) or 'none'}"
+        )
+
+
+@final
+class ForeignSubscribers:
+    """Who subscribes at other sites.
+
+    Args:
+        unlinked: told of each event how many nodes that are said to want it there was no link to.
+    """
+
+    def __init__(self, sites: Sites, mesh: Mesh, unlinked: Callable[[int], None]) -> None:
+        self._sites = sites
+        self._mesh = mesh
+        self._unlinked = unlinked
+        self._matcher: Matcher[Subscriber] = Matcher()
+        self._known: set[Subscriber] = set()
+        self._refused: set[Subscriber] = set()
+        """Those of the known ones that no event is published for."""
+        self._shapes: dict[str, Counter[Shape]] = {}
+        """For each site how many of its subscribers want each shape."""
+        self._version = -1
+        self._reached: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<ForeignSubscribers: {len(self._known)}>"
+
+    def pending(self, topic: str) -> bool:
+        """Tell whether subscribers have to be looked for before an event; costs a look-up."""
+        try:
+            return self._reached.get(topic) != self._sites.subscribers_version
+        except TypeError:  # a list, say: ``reach`` refuses it
+            return True
+
+    async def reach(self, topic: str, *, within: float | None = None) -> float:
+        """Link to those who want a topic and are not linked yet; return what is left of ``within``.
+
+        Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
+        event.  Cancelling it leaves handshakes under way that end by themselves.
+
+        Args:
+            topic: of the event.
+            within: seconds in which an event is to be confirmed: half of them may be spent here, as long as there is
+                patience with the sites for such events; None: as there is for others.
+
+        Raises:
+            ConfigError: it is not a topic, or one of another realm.
+        """
+        began = trio.current_time()
+        check_own_realm(check_topic(topic), self._mesh.identity)
+        if len(self._reached) >= _TOPICS:
+            self._reached.clear()
+        version = self._sites.subscribers_version
+        nodes = self._nodes(topic)
+        missing = await self._sites.reach_nodes(nodes, within=None if within is None else within / 2)
+        if missing:
+            self._unlinked(missing)
+        else:
+            self._reached[topic] = version
+        return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
+
+    def begin(self, topic: str) -> None:
+        """Begin to link to those who want a topic and are not linked, and wait for nobody."""
+        self._sites.begin_nodes(self._nodes(topic))
+
+    def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:
+        version = self._sites.subscribers_version
+        if version != self._version:
+            self._update(self._sites.directory.subscribers())
+            self._version = version
+        return {(found.site, found.node) for found in self._matcher.match(topic)}
+
+    def _update(self, present: set[Subscriber]) -> None:
+        for gone in self._known - present:
+            self._known.discard(gone)
+            if gone in self._refused:
+                self._refused.discard(gone)
+            else:
+                self._matcher.remove(gone.pattern, gone)
+                self._count(gone, -1)
+        for found in present - self._known:
+            self._known.add(found)
+            if self._may_add(found):
+                self._matcher.add(found.pattern, found)
+                self._count(found, 1)
+            else:
+                self._refused.add(found)
+                self._mesh.refusals["subscriber of another site beyond its patterns"] += 1
+
+    def _may_add(self, found: Subscriber) -> bool:
+        shape, shapes = shape_of(found.pattern), self._shapes.get(found.site)
+        return shape is None or shapes is None or shape in shapes or len(shapes) < MAX_SITE_SHAPES
+
+    def _count(self, found: Subscriber, sign: int) -> None:
+        shape = shape_of(found.pattern)
+        if shape is not None:
+            shapes = self._shapes.setdefault(found.site, Counter())
+            shapes[shape] += sign
+            if not shapes[shape]:
+                del shapes[shape]
+            if not shapes:
+                del self._shapes[found.site]

@@ -1,0 +1,231 @@
+"""Events that come sealed under a publisher's sender key (``iris.patterns.pubsub.sealed.sender``), at the receiving end.
+
+The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
+wait behind them, so nothing is taken out of order.  So do those that are more work than is done for one frame.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import MessageReceiver
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import MIB
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.security.channel import CopyHeader, HeardKey, read_copy_header_untrusted
+
+MAX_KEYS: Final = 1024
+"""Keys of one publisher that are kept: as many as it has audiences.  The oldest goes first, and is asked for again."""
+
+MAX_WAITING: Final = 4 * MIB
+"""Bytes of one publisher's frames that wait for a key."""
+
+PATIENCE: Final = 5.0
+"""Seconds for which a frame waits for its key."""
+
+_ASK_AGAIN: Final = 1.0
+_GATHER: Final = 0.05
+"""Seconds for which losses are gathered before the publisher is told."""
+
+_FIELDS: Final = 9
+
+_LEAST: Final = 12
+"""Bytes of an event at least: a copy holds no more of them."""
+
+
+@final
+class _Publisher:
+    __slots__ = ("asked", "asked_at", "keys", "last", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.keys: OrderedDict[int, HeardKey] = OrderedDict()
+        self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
+        self.size = 0
+        self.last = 0
+        self.asked = 0
+        self.asked_at = 0.0
+
+
+@final
+class HeardCopies:
+    """What publishers of other sites have sealed for this node among others.
+
+    Args:
+        receive: takes each EVENTS message with its publisher.
+    """
+
+    def __init__(self, mesh: Mesh, receive: MessageReceiver) -> None:
+        self._mesh = mesh
+        self._receive = receive
+        self._publishers: dict[NodeId, _Publisher] = {}
+        self._decoder: Final = wire.BatchDecoder()
+        self._lossy: set[NodeId] = set()
+        self._news = Wakeup()
+        self._behind: dict[NodeId, None] = {}
+        """Publishers of whom more has come than could be dealt with at once."""
+        self._more = Wakeup()
+        mesh.on(kinds.SENDER_KEY, 3, self._receive_key)
+
+    def __repr__(self) -> str:
+        return f"<HeardCopies of {len(self._publishers)} publishers>"
+
+    # -- keys -----------------------------------------------------------------------------------------------
+
+    def _receive_key(self, peer: Peer, message: wire.Message) -> None:
+        _, number, suite, key = message
+        if not wire.is_number(number, 1) or type(suite) is not int or type(key) is not bytes:
+            raise RemoteProtocolError("a sender key has a number and a suite")
+        if not peer.foreign:
+            raise RemoteProtocolError("sender keys are for nodes of other sites")
+        known = self._publishers.setdefault(peer.node, _Publisher())
+        if number not in known.keys:
+            try:
+                known.keys[number] = HeardKey(suite, key)
+            except AuthenticationError as error:
+                raise RemoteProtocolError(str(error)) from None
+            if len(known.keys) > MAX_KEYS:
+                known.keys.popitem(last=False)
+        if known.asked == number:
+            known.asked = 0  # answered: should it be thrown out, it is asked for anew at once
+        self._go_on(peer, known)
+
+    def _ask(self, peer: Peer, known: _Publisher, number: int) -> None:
+        now = trio.current_time()
+        if known.asked == number and now - known.asked_at < _ASK_AGAIN:
+            return
+        known.asked, known.asked_at = number, now
+        try:
+            peer.link.post((kinds.SENDER_KEY_WANTED, number), 0, CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["answer without room on the link"] += 1
+
+    # -- frames ---------------------------------------------------------------------------------------------
+
+    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``.
+
+        It may wait, and hold up what follows, before its publisher is verified: so it has to come from that one's site,
+        and gateways of another realm hold up nobody of this one.
+        """
+        peer = self._mesh.peers.get(source)
+        if peer is None or not peer.foreign or peer.site != site:
+            self._mesh.refusals["copy from a node that is not linked"] += 1
+            return
+        try:
+            header = read_copy_header_untrusted(frame)
+        except AuthenticationError:
+            self._mesh.refusals["AuthenticationError"] += 1
+            return
+        known = self._publishers.setdefault(source, _Publisher())
+        if known.waiting or header.key not in known.keys or not self._may_open(frame):
+            if known.size + len(frame) > MAX_WAITING:
+                self._mesh.refusals["copy without its key"] += 1
+            else:
+                known.waiting.append((trio.current_time(), header, frame))
+                known.size += len(frame)
+            self._go_on(peer, known)
+        else:
+            self._open(peer, known, header, frame)
+
+    def _go_on(self, peer: Peer, known: _Publisher) -> None:
+        """Open what waits, as far as the keys are here."""
+        now = trio.current_time()
+        while known.waiting:
+            since, header, frame = known.waiting[0]
+            if header.key not in known.keys and now - since < PATIENCE:
+                self._ask(peer, known, header.key)
+                return
+            if header.key in known.keys and not self._may_open(frame):
+                self._behind[peer.node] = None
+                self._more.wake()
+                return
+            known.waiting.popleft()
+            known.size -= len(frame)
+            if header.key in known.keys:
+                self._open(peer, known, header, frame)
+            else:
+                self._mesh.refusals["copy without its key"] += 1
+
+    def _may_open(self, frame: bytes) -> bool:
+        """Count what a copy may be work for; tell whether it may be opened now."""
+        try:
+            self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
+            self._mesh.work.check()
+        except RemoteProtocolError:
+            return False
+        return True
+
+    async def _catch_up(self) -> None:
+        """Deal with what was too much for one frame, as much as for one frame at a time."""
+        while True:
+            await self._more.wait()
+            while self._behind:
+                node = next(iter(self._behind))
+                del self._behind[node]
+                peer, known = self._mesh.peers.get(node), self._publishers.get(node)
+                if peer is not None and known is not None:
+                    self._mesh.work.begin()
+                    with self._mesh.survive("copies of events"):
+                        self._go_on(peer, known)
+                await trio.lowlevel.checkpoint()
+
+    def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
+        if header.number <= known.last:
+            self._mesh.refusals["copy that repeats or comes late"] += 1
+            return
+        key = known.keys[header.key]
+        lost = key.lost
+        try:
+            body = key.open_untrusted(frame, peer.identity.verify_untrusted)
+        except AuthenticationError:
+            self._mesh.refusals["AuthenticationError"] += 1
+            return
+        known.last = header.number
+        if key.lost != lost:
+            self._lossy.add(peer.node)
+            self._news.wake()
+        try:
+            for message in self._decoder.decode_untrusted(body):
+                if message[0] != kinds.EVENTS or len(message) != _FIELDS or message[4] is not None:
+                    raise RemoteProtocolError("a copy holds events for subscribers of no group")
+                self._receive(peer, message)
+        except RemoteProtocolError:
+            self._mesh.refusals[f"message of kind {kinds.COPY:#x}"] += 1
+
+    # -- losses ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look after what waits, and tell publishers of copies that were lost; run it in one task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._catch_up)
+            await self._tell_lost()
+
+    async def _tell_lost(self) -> None:
+        """Have publishers repeat what is to be confirmed."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(_GATHER)
+            lossy, self._lossy = self._lossy, set()
+            for node in lossy:
+                peer = self._mesh.peers.get(node)
+                if peer is None or peer.other_realm:
+                    continue  # nothing is confirmed between realms
+                try:
+                    self._mesh.post(node, (kinds.COPIES_LOST,), 0, CONTROL_RESERVE)
+                except NotSent:
+                    self._mesh.refusals["answer without room on the link"] += 1
+
+    def peer_down(self, node: NodeId) -> None:
+        """Forget a publisher."""
+        self._publishers.pop(node, None)
+        self._behind.pop(node, None)
+        self._lossy.discard(node)

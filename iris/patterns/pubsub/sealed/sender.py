@@ -1,0 +1,207 @@
+"""Events for nodes of other sites: sealed once for all of them, whatever their number.
+
+The nodes of other sites that want the same events are an *audience*.  Each audience has a sender key, which this node
+hands to each of its nodes over their sessions.  When somebody comes or goes it is another audience, with a key of its
+own; a key is never used again once one of its nodes was given up.  Gateways are handed frames that they cannot open.
+
+All events for other sites go through one queue, whatever their audience: so each node gets them in the order in which
+they were published.  Events for groups, repeats of confirmed events and retained values go over sessions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.cluster.routes import CopyWay, Targets
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.link import Growing
+from iris.kernel.names import Entropy, NodeId
+from iris.kernel.wire import kinds
+from iris.security.channel import KEY_SIZE, SenderKey
+from iris.security.secret import Secret
+
+MAX_AUDIENCE: Final = 512
+"""Nodes of one audience: their 8 KiB fit into a frame beside the largest payload.  More are several audiences."""
+
+MAX_AUDIENCES: Final = 1024
+"""Audiences that are remembered.  When there are more, all get new keys."""
+
+_KEY_FRAMES: Final = 2**20
+"""Frames under one key.  At 64 KiB they are 64 GiB, 2^32 blocks of AES: far below where the bounds of GCM matter."""
+
+
+@final
+class Audience:
+    """Nodes of other sites that get the same events.  Publishers use it as they use a ``Link``."""
+
+    __slots__ = ("_of", "copies", "key", "nodes", "secret", "targets")
+
+    node: Final = NodeId("")
+    """It leads to no node in particular."""
+
+    def __init__(self, of: Copies, nodes: tuple[NodeId, ...], targets: Targets, key: SenderKey, secret: Secret) -> None:
+        self._of = of
+        self.nodes: Final = nodes
+        self.copies: Final = len(nodes)
+        """Nodes that it leads to."""
+        self.targets: Final = targets
+        self.key = key
+        self.secret = secret
+
+    def __repr__(self) -> str:
+        return f"<Audience of {len(self.nodes)} nodes at {len(self.targets)} sites>"
+
+    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:
+        """Have a message travel in the next frame for this audience; see ``Link.post``."""
+        self._of.address(self)
+        self._of.link.post(message, size, reserve, growing)
+
+    def has_room(self) -> bool:
+        """See ``Link.has_room``; all audiences share a queue."""
+        return self._of.link.has_room()
+
+    def is_stalled(self, after: float) -> bool:
+        """See ``Link.is_stalled``."""
+        return self._of.link.is_stalled(after)
+
+    async def wait_room(self) -> None:
+        """See ``Link.wait_room``."""
+        await self._of.link.wait_room()
+
+
+@final
+class Copies:
+    """What this node publishes for other sites.
+
+    Args:
+        way: where frames leave.
+        entropy: makes keys.
+    """
+
+    def __init__(self, mesh: Mesh, way: CopyWay, config: Config, entropy: Entropy) -> None:
+        self.link: Final = Link(mesh.node, config)
+        """The queue.  What is posted goes to the audience that was addressed last."""
+        self._mesh = mesh
+        self._way = way
+        self._entropy = entropy
+        self._audiences: dict[tuple[NodeId, ...], Audience] = {}
+        self._keys = 0
+        self._sealed = 0
+        self._addressed: Audience | None = None
+        self._turns: deque[tuple[int, Audience, SenderKey]] = deque()
+        """For each audience in the queue, how many frames come before its first one."""
+        self.link.failed = partial(mesh.note_unexpected, "copies of events")
+        self.link.use(self)
+        self.link.attach(way)
+        way.excuse = self.link.excuse
+        mesh.on(kinds.SENDER_KEY_WANTED, 1, self._receive_wanted)
+
+    def __repr__(self) -> str:
+        return f"<Copies for {len(self._audiences)} audiences, {self._sealed} frames>"
+
+    @property
+    def frames(self) -> int:
+        """Frames sealed, each once for all of its audience."""
+        return self._sealed
+
+    @property
+    def keys(self) -> int:
+        """Keys made."""
+        return self._keys
+
+    def audiences(self, peers: Collection[Peer]) -> tuple[Audience, ...]:
+        """Return the audience that consists of these nodes, or the several."""
+        ordered = sorted(peers, key=lambda peer: (peer.site, peer.node))
+        parts = [ordered[at : at + MAX_AUDIENCE] for at in range(0, len(ordered), MAX_AUDIENCE)]
+        return tuple(self._audience(part) for part in parts)
+
+    def _audience(self, peers: list[Peer]) -> Audience:
+        nodes = tuple(peer.node for peer in peers)
+        known = self._audiences.get(nodes)
+        if known is not None:
+            return known
+        if len(self._audiences) >= MAX_AUDIENCES:
+            self._audiences.clear()
+        targets: dict[str, bytes] = {}
+        for peer in peers:
+            targets[peer.site] = targets.get(peer.site, b"") + bytes.fromhex(peer.node)
+        audience = self._audiences[nodes] = Audience(self, nodes, targets, *self._new_key())
+        self._hand_out(audience)
+        return audience
+
+    def _new_key(self) -> tuple[SenderKey, Secret]:
+        self._keys += 1
+        secret = Secret(self._entropy(KEY_SIZE))
+        return SenderKey(self._keys, secret), secret
+
+    def _hand_out(self, audience: Audience) -> None:
+        for node in audience.nodes:
+            self._tell(node, audience)
+
+    def _tell(self, node: NodeId, audience: Audience) -> None:
+        key = audience.key
+        message = (kinds.SENDER_KEY, key.number, int(key.suite), bytes(audience.secret))
+        try:
+            self._mesh.post(node, message, KEY_SIZE, CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["sender key without room on the link"] += 1  # it will be asked for
+
+    def address(self, audience: Audience) -> None:
+        """Have what is posted to ``link`` from now on go to an audience."""
+        if audience is self._addressed and audience.key.frames < _KEY_FRAMES:
+            return
+        if audience.key.frames >= _KEY_FRAMES:
+            audience.key, audience.secret = self._new_key()
+            self._hand_out(audience)
+        self._addressed = audience
+        self._turns.append((self.link.cut(), audience, audience.key))
+
+    # -- FrameSession ---------------------------------------------------------------------------------------
+
+    def seal(self, body: bytes | bytearray | memoryview) -> bytes:
+        """Return the next frame in the queue, and have the way know to whom it goes."""
+        turns = self._turns
+        while len(turns) > 1 and turns[1][0] <= self._sealed:
+            turns.popleft()
+        _, audience, key = turns[0]
+        self._sealed += 1
+        self._way.targets = audience.targets
+        return key.seal(body, self._sealed, self._mesh.identity.sign)
+
+    # -- who has the key ------------------------------------------------------------------------------------
+
+    def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
+        number = wire.number_untrusted(message[1], "the number of a sender key")
+        for audience in self._audiences.values():
+            if audience.key.number == number and peer.node in audience.nodes:
+                self._tell(peer.node, audience)
+
+    def peer_reset(self, node: NodeId) -> None:
+        """Keys on their way to a node may be lost."""
+        for audience in self._audiences.values():
+            if node in audience.nodes:
+                self._tell(node, audience)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """A node is given up: its keys are not used again, not even for the same nodes."""
+        for nodes in [nodes for nodes in self._audiences if node in nodes]:
+            del self._audiences[nodes]
+
+    async def wait_sent(self) -> None:
+        """Wait until everything has left."""
+        await self.link.wait_drained(0)
+        await trio.lowlevel.checkpoint()
+
+    async def run(self) -> None:
+        """Send what is posted; run it in exactly one task."""
+        await self.link.run()

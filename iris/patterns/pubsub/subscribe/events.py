@@ -1,0 +1,215 @@
+"""Events as subscribers see them, and the runs in which they travel."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, cast, final
+
+from iris.kernel import wire
+from iris.kernel.config import KIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import MAX_KEY, NodeId
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest import Milestones, milestones_untrusted
+from iris.patterns.pubsub.interest import is_topic
+
+MAX_SHARED: Final = 32 * KIB
+"""What the headers and the key that the events of a run share may take when each event has its own, as in a bridge's
+log: one frame of 1 MiB would be a gigabyte there."""
+
+_BYTES: Final = {bytes}
+
+
+@final
+class Run:
+    """Consecutive events of one topic from one publisher, as they came over the wire.
+
+    Attributes:
+        first: number of the first event on its topic.
+        confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
+        size: bytes of the payloads, and of the headers and the key, which the whole run shares.
+        plain: whether all payloads are bytes.
+        next: how many of the events were thrown out.
+        missed: how many events were lost just before the first one.
+        retained: whether it is the last value of its topic, for one who came later.
+        milestones: from where on events of the topic are owed to whom; see ``iris.patterns.pubsub.interest.start_offsets``.
+        owed: of the first run of a numbering, the number from which on its events are owed to the subscription; else 0.
+    """
+
+    __slots__ = (
+        "confirm",
+        "first",
+        "headers",
+        "key",
+        "milestones",
+        "missed",
+        "next",
+        "owed",
+        "payloads",
+        "plain",
+        "retained",
+        "sender",
+        "size",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        topic: str,
+        first: int,
+        confirm: int,
+        headers: Mapping[str, str],
+        key: str | None,
+        payloads: Sequence[wire.Payload],
+        size: int,
+        *,
+        plain: bool,
+        milestones: Milestones = (),
+    ) -> None:
+        self.sender = sender
+        self.topic = topic
+        self.first = first
+        self.confirm = confirm
+        self.headers = headers
+        self.key = key
+        self.payloads = payloads
+        self.size = size
+        self.plain = plain
+        self.next = 0
+        self.missed = 0
+        self.retained = False
+        self.milestones = milestones
+        self.owed = 0
+
+    @property
+    def publisher(self) -> NodeId:
+        """The publishing node."""
+        return self.sender.node
+
+    def cut(self) -> None:
+        """Forget the events that were thrown out or taken."""
+        if self.next:
+            self.payloads = self.payloads[self.next :]
+            self.first, self.confirm = self.first + self.next, self.confirm and self.confirm + self.next
+            self.next = 0
+
+    @property
+    def left(self) -> int:
+        """How many events were not thrown out."""
+        return len(self.payloads) - self.next
+
+
+@final
+class Event(tuple[Any, int, Run, int]):
+    """One published event.  Its payload was decoded before it was delivered.
+
+    Attributes:
+        payload: the value that was published.
+        raw_payload: as it travelled: bytes, or the packed form of another value.
+        missed: how many events of this publisher and topic were lost just before this one.
+    """
+
+    # A tuple, because those are made without a line of Python: 0.1 us, an object with an __init__ takes 0.3.
+    __slots__ = ()
+
+    payload = cast("Any", property(operator.itemgetter(0), doc="The value that was published."))
+
+    def __repr__(self) -> str:
+        return f"Event(topic={self.topic!r}, payload={self.payload!r}, missed={self.missed})"
+
+    @property
+    def raw_payload(self) -> wire.Payload:
+        """The payload as it travelled: bytes, or the packed form of another value."""
+        return self[2].payloads[self[3]]
+
+    @property
+    def missed(self) -> int:
+        """How many events of this publisher and topic were lost just before this one."""
+        return self[1]
+
+    @property
+    def topic(self) -> str:
+        """The topic it was published on."""
+        return self[2].topic
+
+    @property
+    def sender(self) -> Sender:
+        """Who published it."""
+        return self[2].sender
+
+    @property
+    def retained(self) -> bool:
+        """Whether it was published before the subscription and kept for it (``publish(retain=True)``)."""
+        return self[2].retained
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the publisher sent along."""
+        return self[2].headers
+
+    @property
+    def key(self) -> str | None:
+        """The publisher's key, which keeps related events together."""
+        return self[2].key
+
+    @property
+    def publisher(self) -> NodeId:
+        """The publishing node."""
+        return self[2].sender.node
+
+    @property
+    def sequence(self) -> int:
+        """A number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
+        first = self[2].confirm
+        return first + self[3] if first else 0
+
+
+def labels_size(headers: wire.Headers, key: str | None) -> int:
+    """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
+    return wire.headers_size(headers) + (0 if key is None else len(key))
+
+
+def most_sharing(labels: int) -> int:
+    """Return how many events of a run may share headers and a key of so many bytes; one has them for itself."""
+    return min(wire.MAX_ARRAY, max(1, MAX_SHARED // max(1, labels)))
+
+
+def payload_bytes(payload: wire.Payload) -> int:
+    """Return the bytes of a payload."""
+    return len(payload) if type(payload) is bytes else wire.payload_size(payload)
+
+
+def check_run_untrusted(message: wire.Message, known: Collection[str] = ()) -> tuple[int, bool]:
+    """Check an EVENTS message from a peer; return the bytes of its payloads, and whether all of them are bytes.
+
+    Args:
+        message: an EVENTS message.
+        known: topics that were checked before: that takes 2 us.
+
+    Raises:
+        RemoteProtocolError: a field is not what the protocol says.
+    """
+    _, topic, sequence, confirm, group, _, key, payloads, milestones = message
+    if (
+        type(topic) is not str
+        or (topic not in known and not is_topic(topic))
+        or type(sequence) is not int
+        or type(confirm) is not int
+        or (group is not None and type(group) is not str)
+        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
+        or type(payloads) is not tuple
+        or not payloads
+    ):
+        raise RemoteProtocolError("a run of events has a topic, a number and payloads")
+    fields = cast("tuple[wire.Payload, ...]", payloads)
+    last = wire.MAX_NUMBER + 1 - len(fields)
+    if not (1 <= sequence <= last and 0 <= confirm <= last):
+        raise RemoteProtocolError("the numbers of a run of events are from 1 to 2**62, that of the last one as well")
+    milestones_untrusted(milestones, sequence)
+    if set(map(type, fields)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
+        return sum(map(len, cast("tuple[bytes, ...]", fields))), True
+    if not all(map(wire.is_payload, fields)):
+        raise RemoteProtocolError("an event carries a payload")
+    return sum(map(wire.payload_size, fields)), False

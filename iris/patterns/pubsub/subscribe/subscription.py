@@ -1,0 +1,635 @@
+"""One subscriber's end: events that arrived and wait, what was lost before each, and what to do when too many wait.
+
+Fast path, plain calls: a run of events of one topic is one entry here from the wire to the consumer.  It becomes
+``Event`` objects one by one as they are taken, by iterators that are written in C: 0.25 us for each turn of the
+consumer's loop, where a method that makes an object and counts it took 1.2 us.  What is counted is counted by runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, cast, final
+
+import trio
+
+from iris.kernel import wire
+from iris.kernel.config import MIB
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.patterns.pubsub.interest import owed_from
+from iris.patterns.pubsub.subscribe.events import Event, Run, payload_bytes
+
+Overflow = Literal["drop_oldest", "drop_newest", "wait"]
+
+IN_FLIGHT_EVENTS: Final = 1_000_000
+IN_FLIGHT_BYTES: Final = 64 * MIB
+"""What may come after publishers were asked to wait: it was on its way.  Beyond the limits and this, events are
+dropped even with overflow="wait", so that a publisher which does not listen cannot fill the memory."""
+
+_MAX_NUMBERINGS: Final = 262_144
+"""Publishers and topics whose numbering one subscription follows.  When there are more, those publishers lose the older
+half of theirs that have no less than all would have of equal shares: who has less loses nothing to them."""
+
+_MAX_TOPICS: Final = 65_536
+"""Topics of one publisher among them; the older half goes when there are more.  As many as it remembers itself
+(``Config.published_topics``): with topics of 200 bytes some 30 MiB."""
+
+_MAX_PUBLISHERS: Final = 4096
+"""Publishers of which it is remembered up to which number their topics may be forgotten."""
+
+_TURN: Final = 0.0005
+"""Seconds for which a subscriber that always finds events may go on without a checkpoint."""
+
+_TURN_EVENTS: Final = 32
+"""Events, in whole runs, between two looks at the clock."""
+
+
+_new_event: Final = cast("Callable[[type[Event], tuple[Any, int, Run, int]], Event]", tuple.__new__)
+_NOTHING: Final[tuple[wire.Payload, ...]] = ()
+_NO_RUNS: Final[deque[Run]] = deque(maxlen=0)
+"""Of all subscriptions to which nothing has come yet: an empty deque takes 0.6 KiB."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionLimits:
+    """How much may wait for one subscriber.  None means the node's ``Config``."""
+
+    events: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("events", "bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStatistics:
+    """Counters of one subscription, in events.  received = delivered + dropped + malformed + waiting."""
+
+    received: int
+    delivered: int
+    dropped: int
+    """Turned away or thrown out because too many waited, or still there when this member of a group left."""
+    malformed: int
+    """Not delivered because their payloads cannot be decoded; ``missed`` of the next event counts them, too."""
+    missed: int
+    """Lost before they arrived: a publisher's numbering showed a gap."""
+    refused: int
+    """From publishers that ``allow`` does not name; not counted in ``received``."""
+    waiting: int
+    waiting_bytes: int
+    """Of their payloads, headers and keys."""
+
+
+@final
+class _Numberings:
+    """The numberings of one publisher, by topic.
+
+    Attributes:
+        arrived: the number after the last event that has arrived; the topic that came first is the first.
+        expected: the number of the next event that is to be taken.
+    """
+
+    __slots__ = ("arrived", "expected")
+
+    def __init__(self) -> None:
+        self.arrived: dict[str, int] = {}
+        self.expected: dict[str, int] = {}
+
+
+@final
+class Subscription:
+    """Events that match a pattern, in the order of each publisher.  Made by ``node.subscribe``.
+
+    Iterate over it in one task.  Cancelling a wait loses no event.
+    """
+
+    __slots__ = (
+        "_allow",
+        "_closed",
+        "_confirm",
+        "_current",
+        "_delay",
+        "_delivered",
+        "_dropped",
+        "_events",
+        "_followed",
+        "_forgotten",
+        "_gaps",
+        "_hold",
+        "_holding",
+        "_malformed",
+        "_max_bytes",
+        "_max_events",
+        "_missed",
+        "_news",
+        "_numberings",
+        "_payloads",
+        "_published",
+        "_received",
+        "_refused",
+        "_report",
+        "_run_left",
+        "_runs",
+        "_settled",
+        "_settling",
+        "_skipped",
+        "_turn_began",
+        "_turn_events",
+        "_unreadable",
+        "_untaken",
+        "_waiting",
+        "_waiting_bytes",
+        "durable",
+        "group",
+        "overflow",
+        "pattern",
+        "version",
+    )
+
+    def __init__(
+        self,
+        pattern: str,
+        *,
+        group: str | None,
+        overflow: Overflow,
+        durable: bool,
+        allow: frozenset[str] | None,
+        max_events: int,
+        max_bytes: int,
+        confirm: Callable[[Mapping[NodeId, Sequence[int]]], None],
+        delay: Callable[[Iterable[NodeId], str], None],
+        hold: Callable[[bool], None],
+        report: Callable[[NodeId, str, int, int], None],
+        published: Callable[[NodeId, int], int | None],
+        settled: Callable[[NodeId, int], None],
+        unreadable: Callable[[Run, RemoteProtocolError], None],
+    ) -> None:
+        if overflow not in ("drop_oldest", "drop_newest", "wait"):
+            raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
+        self.pattern: Final = pattern
+        self.group: Final = group
+        self.durable: Final = durable
+        self.overflow: Final = overflow
+        self._allow = allow
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._confirm = confirm
+        self._delay = delay
+        self._hold = hold
+        self._report = report
+        self._published = published
+        self._settled = settled
+        self._settling: dict[NodeId, int] = {}
+        """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
+        self._unreadable = unreadable
+        self.version: int | None = None
+        """Of the node's interest, from which on publishers know of this subscription."""
+        self._holding = False
+        self._runs: deque[Run] = _NO_RUNS
+        self._current: Run | None = None
+        self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
+        """Those of the current run that have not been taken."""
+        self._events: Iterator[Event] = iter(())
+        """The same, as events."""
+        self._gaps: Iterator[int] = itertools.repeat(0)
+        """For each of them, how many events are missing before it."""
+        self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
+        self._run_left = 0  # how many there were when the run began
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._refused = self._received = self._delivered = self._dropped = self._missed = self._malformed = 0
+        self._skipped = 0
+        """Malformed events that were passed over since ``_note_taken`` last looked."""
+        self._numberings: dict[NodeId, _Numberings] = {}
+        self._followed = 0
+        """How many numberings there are."""
+        self._forgotten: dict[NodeId, int] = {}
+        """The highest number of each publisher in the numberings that are followed no more."""
+        self._turn_began = 0.0
+        self._turn_events = 0
+        self._news = Wakeup()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Subscription to {self.pattern!r}, {self.statistics().waiting} events waiting>"
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Return a snapshot of the counters."""
+        self._note_taken()
+        return SubscriptionStatistics(
+            received=self._received,
+            delivered=self._delivered,
+            dropped=self._dropped,
+            malformed=self._malformed,
+            missed=self._missed,
+            refused=self._refused,
+            waiting=self._waiting,
+            waiting_bytes=self._waiting_bytes,
+        )
+
+    # -- arriving -------------------------------------------------------------------------------------------
+
+    def _deliver(self, run: Run) -> None:
+        """Take a run of events that arrived; it is this subscription's own."""
+        sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
+        if self._allow is not None and sender.cluster not in self._allow:
+            self._refused += count
+            self._report(sender.node, topic, 0, count)
+            return
+        if self._runs is _NO_RUNS:
+            self._runs = deque()
+        self._received += count
+        self._note_taken()
+        if self.group is None:  # members of a group get parts of the numbering by design
+            numberings = self._numberings.get(sender.node)
+            arrived = None if numberings is None else numberings.arrived.get(topic)
+            if numberings is None or arrived is None:
+                arrived = run.owed = self._owed_from(run)
+                numberings = self._follow(sender.node, topic, arrived)
+            elif run.milestones and arrived <= run.milestones[0]:  # its publisher had forgotten the topic
+                arrived = run.milestones[0] + 1
+            if first > arrived:
+                self._missed = wire.saturated(self._missed + first - arrived)
+            if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
+                numberings.arrived[topic] = first + count
+        if self.overflow == "wait":
+            # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
+            self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
+            if not self._holding and (
+                self._waiting * 2 > self._max_events or self._waiting_bytes * 2 > self._max_bytes
+            ):
+                self._holding = True
+                self._hold(True)
+        elif self._waiting + count <= self._max_events and self._waiting_bytes + size <= self._max_bytes:
+            self._runs.append(run)
+            self._waiting += count
+            self._waiting_bytes += size
+        elif self.overflow == "drop_newest":
+            self._keep_first(run, self._max_events, self._max_bytes)
+        else:
+            self._keep_last(run)
+        self._news.wake()
+
+    def _deliver_retained(self, run: Run, last: int) -> None:
+        """Take the last value of a topic, unless this subscription has come as far already.
+
+        Args:
+            run: the event whose value it is, and nothing else.
+            last: number of the last event of the publisher on this topic.
+        """
+        numberings = self._numberings.get(run.sender.node)
+        arrived = None if numberings is None else numberings.arrived.get(run.topic)
+        if arrived is None:
+            # What lies between was published before this subscription came, and so is not missed.
+            run.first, run.milestones = last, ()
+        elif arrived > run.first:
+            return
+        run.retained = True
+        self._deliver(run)
+
+    def _owed_from(self, run: Run) -> int:
+        """Return the number of the first event of a numbering that was published for this subscription."""
+        if self.version is None:
+            return run.first
+        node, milestones = run.sender.node, run.milestones
+        published = self._published(node, self.version)
+        if published is not None and node in self._forgotten:
+            # It may be a numbering of which events have come, unless the topic began after all that are forgotten.
+            published, milestones = max(published, self._forgotten[node]), milestones[:1]
+        return owed_from(milestones, published, run.first)
+
+    def _follow(self, node: NodeId, topic: str, first: int) -> _Numberings:
+        """Begin to follow a numbering: what came before is not missed.  Return those of its publisher."""
+        known = self._numberings.get(node)
+        if known is not None and len(known.arrived) >= _MAX_TOPICS:
+            self._forget_older(node, known)
+        elif self._followed >= _MAX_NUMBERINGS:
+            share = _MAX_NUMBERINGS // len(self._numberings)
+            for other, numberings in list(self._numberings.items()):
+                if len(numberings.arrived) >= share:
+                    self._forget_older(other, numberings)
+        numberings = self._numberings.setdefault(node, _Numberings())
+        numberings.arrived[topic] = numberings.expected[topic] = first
+        self._followed += 1
+        return numberings
+
+    def _forget_older(self, node: NodeId, numberings: _Numberings) -> None:
+        """Follow the older half of the numberings of a publisher no more."""
+        arrived, expected = numberings.arrived, numberings.expected
+        older = list(itertools.islice(arrived, (len(arrived) + 1) // 2))
+        self._followed -= len(older)
+        self._forgotten[node] = max(self._forgotten.get(node, 0), *(arrived.pop(topic) - 1 for topic in older))
+        if len(self._forgotten) > _MAX_PUBLISHERS:
+            self.version = None  # from here on every topic that is not known counts from its first event
+            self._forgotten.clear()
+        if not arrived:
+            del self._numberings[node]
+        # Also the room goes of what is gone, and topics that were forgotten before, but of which events still waited.
+        numberings.expected = {topic: expected.get(topic, at) for topic, at in arrived.items()}
+        numberings.arrived = arrived.copy()
+
+    def _keep_first(self, run: Run, max_events: int, max_bytes: int) -> None:
+        """Take as much of a run as there is room for."""
+        count = len(run.payloads)
+        if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
+            labels = run.size - sum(map(payload_bytes, run.payloads))
+            room = max_bytes - self._waiting_bytes - labels
+            size = kept = 0
+            for payload in run.payloads[: max(0, max_events - self._waiting)]:
+                more = payload_bytes(payload)
+                if size + more > room:
+                    break
+                size += more
+                kept += 1
+            self._dropped += count - kept
+            self._report(run.sender.node, run.topic, count - kept, 0)
+            if not kept:
+                return
+            run.payloads, run.size, count = run.payloads[:kept], size + labels, kept
+        self._runs.append(run)
+        self._waiting += count
+        self._waiting_bytes += run.size
+
+    def _keep_last(self, run: Run) -> None:
+        """Take a run, and throw out as much of what waits longest as is too much."""
+        self._runs.append(run)
+        self._waiting += len(run.payloads)
+        self._waiting_bytes += run.size
+        thrown_out = 0
+        while self._runs and (self._waiting > self._max_events or self._waiting_bytes > self._max_bytes):
+            oldest = self._runs[0]
+            left = oldest.left
+            whole = self._waiting - left >= self._max_events or self._waiting_bytes - oldest.size >= self._max_bytes
+            if whole or left == 1:  # with the last one go headers and key
+                count, size = left, oldest.size
+            else:
+                count, size = 1, payload_bytes(oldest.payloads[oldest.next])
+            oldest.next += count
+            oldest.size -= size
+            self._waiting -= count
+            self._waiting_bytes -= size
+            self._dropped += count
+            thrown_out += count
+            if count == left:
+                self._runs.popleft()
+                self._report(oldest.sender.node, oldest.topic, thrown_out, 0)
+                thrown_out = 0
+        if thrown_out:
+            self._report(self._runs[0].sender.node, self._runs[0].topic, thrown_out, 0)
+
+    # -- taking ---------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:  # a run may hold nothing that can be delivered
+            try:
+                for event in self._events:
+                    return event
+            except RemoteProtocolError as error:
+                self._skip_malformed(error)
+                continue
+            self._note_taken()
+            if self._settling:
+                self._settle()
+            if self._turn_events >= _TURN_EVENTS:
+                await self._pass_turn()
+            while not self._runs:
+                if self._closed:
+                    raise StopAsyncIteration
+                await self._news.wait()
+                self._turn_began = trio.current_time()
+                self._turn_events = 0
+            self._begin_run()
+
+    async def _pass_turn(self) -> None:
+        """Let other tasks run, and cancellation through, if this one has gone on for long."""
+        self._turn_events = 0
+        if trio.current_time() - self._turn_began > _TURN:
+            await trio.lowlevel.checkpoint()
+            self._turn_began = trio.current_time()
+
+    def _note_taken(self) -> None:
+        """Count the events that have been taken since this was last called: nothing does while they are."""
+        untaken = operator.length_hint(self._payloads)
+        taken = self._untaken - untaken
+        self._untaken = untaken
+        self._waiting -= taken
+        self._delivered += taken - self._skipped
+        self._malformed += self._skipped
+        self._skipped = 0
+        if not untaken and self._current is not None:
+            self._waiting_bytes -= self._current.size
+            if self.group is not None:
+                self._count_taken(self._current.publisher, self._run_left)
+            self._current = None
+            self._go_on()
+
+    def _count_taken(self, publisher: NodeId, count: int) -> None:
+        self._settling[publisher] = self._settling.get(publisher, 0) + count
+
+    def _settle(self) -> None:
+        """The consumer has come back: it is done with what it had taken."""
+        settling, self._settling = self._settling, {}
+        for publisher, count in settling.items():
+            self._settled(publisher, count)
+
+    def _next_run(self) -> Run:
+        run = self._runs.popleft()
+        if self.group is None:
+            run.missed = self._gap(run)
+        return run
+
+    def _begin_run(self) -> None:
+        run = self._current = self._next_run()
+        self._untaken = self._run_left = run.left
+        self._turn_events += run.left
+        self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
+        self._make_events(run, run.missed, run.next)
+
+    def _make_events(self, run: Run, missed: int, place: int) -> None:
+        """Have ``_events`` make an event of each of ``_payloads``, the first of which is at ``place`` in the run."""
+        values = self._payloads if run.plain else map(wire.decode_payload_untrusted, self._payloads)
+        self._gaps = itertools.chain((missed,), itertools.repeat(0))
+        made = zip(values, self._gaps, itertools.repeat(run), itertools.count(place))
+        self._events = map(_new_event, itertools.repeat(Event), made)
+
+    def _skip_malformed(self, error: RemoteProtocolError) -> None:
+        """Leave out an event whose payload could not be decoded: count it, and tell its publisher."""
+        run = self._current
+        assert run is not None
+        self._skipped += 1
+        self._run_left -= 1  # what is reported is settled with that
+        missed = next(self._gaps) + (self.group is None)  # where decoding failed, it has not been asked yet
+        left = operator.length_hint(self._payloads)
+        self._make_events(run, missed, len(run.payloads) - left)
+        numberings = self._numberings.get(run.sender.node)
+        if missed and not left and numberings is not None and run.topic in numberings.expected:
+            numberings.expected[run.topic] -= missed  # the next event of the numbering is to tell of them
+        self._unreadable(run, error)
+        self._report(run.sender.node, run.topic, 0, 1)
+        if run.confirm:
+            self._delay((run.sender.node,), f"the payload cannot be read: {error}"[:256])
+
+    def _go_on(self) -> None:
+        """Let publishers go on when little waits any more."""
+        if self._holding and self._waiting * 4 <= self._max_events and self._waiting_bytes * 4 <= self._max_bytes:
+            self._holding = False
+            self._hold(False)
+
+    def _gap(self, run: Run) -> int:
+        """Return how many events are missing before the run, and expect what follows it."""
+        numberings = self._numberings.get(run.sender.node)
+        if numberings is None:  # forgotten, while the run waited
+            return 0
+        first, end = run.first + run.next, run.first + len(run.payloads)
+        expected = numberings.expected.get(run.topic, first)
+        if run.milestones and expected <= run.milestones[0]:
+            expected = run.milestones[0] + 1
+        if end > expected:
+            numberings.expected[run.topic] = end
+        return max(0, first - expected)
+
+    async def receive_batch(self, max_events: int = 1024) -> list[Event]:
+        """Wait for at least one event and return what waits, up to ``max_events``.  Cancelling it loses none.
+
+        Raises:
+            trio.EndOfChannel: the subscription was closed.
+        """
+        await self._pass_turn()
+        try:
+            batch = [await self.__anext__()]
+        except StopAsyncIteration:
+            raise trio.EndOfChannel from None
+        while True:
+            try:
+                batch += itertools.islice(self._events, max_events - len(batch))
+            except RemoteProtocolError as error:  # those before it are in the batch
+                self._skip_malformed(error)
+                continue
+            if len(batch) >= max_events:
+                return batch
+            self._note_taken()
+            if not self._runs:
+                return batch
+            self._begin_run()
+
+    async def _receive_runs(self, max_events: int = 1024) -> list[Run]:
+        """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
+
+        For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
+        Cancelling it loses none.
+
+        Raises:
+            trio.EndOfChannel: the subscription was closed.
+        """
+        if self._settling:
+            self._settle()
+        await self._pass_turn()
+        while not self._runs:
+            if self._closed:
+                raise trio.EndOfChannel
+            await self._news.wait()
+            self._turn_began = trio.current_time()
+        runs: list[Run] = []
+        count = 0
+        while self._runs and (not runs or count + self._runs[0].left <= max_events):
+            run = self._next_run()
+            run.cut()
+            runs.append(run)
+            count += len(run.payloads)
+            self._waiting_bytes -= run.size
+            if self.group is not None:
+                self._count_taken(run.publisher, len(run.payloads))
+        self._waiting -= count
+        self._delivered += count
+        self._go_on()
+        return runs
+
+    async def confirm(self, batch: Sequence[Event]) -> None:
+        """Tell the publishers that asked for it that these events are durable.
+
+        Events published without ``confirm=True`` are passed over.  If it is cancelled, they were told all the same.
+        """
+        ranges: dict[NodeId, list[int]] = {}
+        for event in batch:
+            number = event.sequence
+            if number:
+                known = ranges.setdefault(event.publisher, [])
+                if known and known[-1] == number - 1:
+                    known[-1] = number
+                else:
+                    known += (number, number)
+        await self._confirm_ranges(ranges)
+
+    def _explain_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        """Tell publishers why their events are not confirmed for now: ``publish`` says so when its time is over.
+
+        Args:
+            publishers: nodes.
+            reason: what follows "node X says: ", up to 256 characters.
+        """
+        self._delay(publishers, reason)
+
+    async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
+        self._confirm(ranges)
+        await trio.lowlevel.checkpoint()
+
+    def _waits(self) -> int:
+        """Return how many events wait here."""
+        self._note_taken()
+        return self._waiting
+
+    def _abandon(self) -> list[Run]:
+        """Give up what waits, as the subscription of a group has ended; the caller counts it, each run by itself."""
+        self._note_taken()
+        runs = list(self._runs)
+        if self._current is not None:
+            rest = copy.copy(self._current)  # not the run itself: the events that were taken have their numbers from it
+            rest.next = len(rest.payloads) - self._untaken
+            runs.insert(0, rest)
+            self._count_taken(self._current.publisher, self._run_left - self._untaken)
+        self._settle()
+        for run in runs:
+            run.cut()
+        self._runs = _NO_RUNS
+        self._current = None
+        self._payloads, self._events = iter(_NOTHING), iter(())
+        self._untaken = self._waiting = self._waiting_bytes = 0
+        return runs
+
+    def _count_abandoned(self, run: Run) -> None:
+        """Count a run that nobody takes any more.  What is to be confirmed its publisher sends to somebody else."""
+        self._dropped += len(run.payloads)
+        if run.confirm:
+            self._settled(run.publisher, len(run.payloads))
+        else:
+            self._report(run.publisher, run.topic, len(run.payloads), 0)
+
+    def _count_moved(self, run: Run) -> None:
+        """Count a run that another subscription of the group has taken over."""
+        self._received -= len(run.payloads)
+
+    def _release(self) -> None:
+        """Ask publishers to pause no longer."""
+        if self._holding:
+            self._holding = False
+            self._hold(False)
+
+    def _close(self) -> None:
+        """Let the consumer take what waits and then end its iteration."""
+        self._closed = True
+        self._news.wake()

@@ -1,0 +1,207 @@
+"""What a publisher sends over its tree: events gather into bodies, a body is signed once, and goes to the first nodes.
+
+A signature costs 40 us and its check 100, so that one for each event would be most of the work.  As on a link there is
+no timer: what has gathered when the scheduler comes round to the flusher is one body, up to 60 KiB of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.kernel import wire
+from iris.kernel.config import KIB
+from iris.kernel.errors import NotSent
+from iris.kernel.link import Link
+from iris.kernel.link import Growing
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.sealed import Audience
+from iris.patterns.pubsub.tree.topology import END, Place, Relayed, Shape, claim
+
+_BODY: Final = 60 * KIB
+"""A body of this size and its envelope make one frame."""
+
+_OVERHEAD: Final = 32
+"""What a message weighs besides its payload."""
+
+
+@final
+class TreeWay:
+    """The way to some nodes of a tree.  Publishers use it as they use a ``Link``."""
+
+    __slots__ = ("_feed", "copies", "mask")
+
+    node: Final = NodeId("")
+    """It leads to no node in particular."""
+
+    def __init__(self, feed: Feed, mask: int) -> None:
+        self._feed = feed
+        self.mask: Final = mask
+        self.copies: Final = mask.bit_count()
+        """Nodes that it leads to."""
+
+    def __repr__(self) -> str:
+        return f"<TreeWay to {self.copies} nodes>"
+
+    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:  # noqa: ARG002 -- as that of a link
+        """Have a message travel with the next body; see ``Link.post``."""
+        self._feed.post(self.mask, message, size, growing)
+
+    def has_room(self) -> bool:
+        """Tell whether the first nodes of the tree have room, and none further down asks for a pause."""
+        return self._feed.has_room()
+
+    def is_stalled(self, after: float) -> bool:  # noqa: ARG002 -- as that of a link
+        """Never: who holds up a tree is taken out of it."""
+        return False
+
+    async def wait_room(self) -> None:
+        """Wait until it has room, or the tree was left.  Cancelling leaves nothing behind."""
+        await self._feed.wait_room()
+
+
+Outlet = Link | TreeWay | Audience
+"""What takes the events of a publisher."""
+
+
+@final
+class Feed:
+    """One tree of this node as a publisher, and what goes over it next.
+
+    Args:
+        mesh: whose links it uses.
+        tree: its number.
+        shape: who hands on to whom.
+        lost: called with a topic and how many copies of its events the first nodes could not be given.
+        news: woken when there is something to flush.
+    """
+
+    def __init__(self, mesh: Mesh, tree: int, shape: Shape, *, lost: Callable[[str, int], None], news: Wakeup) -> None:
+        self.tree: Final = tree
+        self.shape: Final = shape
+        self.places: Final[dict[NodeId, Place]] = dict(shape.places)
+        """Of the nodes that are still there."""
+        self.rights: Final = {node: mesh.peers[node].identity.certificate.rights.subscribes for node in shape.places}
+        """What each was allowed to hear when the tree was made."""
+        self.held: Final[dict[NodeId, float]] = {}
+        """Nodes that ask for a pause, and since when."""
+        self.told: Final[dict[NodeId, wire.Message]] = {}
+        """Confirmations of interest that went over the tree."""
+        self._mesh = mesh
+        self._lost = lost
+        self._news = news
+        self._ways: dict[int, TreeWay] = {}
+        self._number = 0
+        self._mask = 0
+        self._messages: list[wire.Message] = []
+        self._bytes = 0
+        self._growing: Growing | None = None
+        self._left = False
+        self._room = trio.lowlevel.ParkingLot()
+
+    def way(self, mask: int) -> TreeWay:
+        """Return the way to some of its nodes."""
+        way = self._ways.get(mask)
+        if way is None:
+            if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst
+                self._ways.clear()
+            way = self._ways[mask] = TreeWay(self, mask)
+        return way
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    def post(self, mask: int, message: wire.Message, size: int, growing: Growing | None) -> None:
+        """Add a message to the body, which is for these places only."""
+        size += _OVERHEAD
+        self._grow_no_more()
+        full = self._bytes + size > _BODY or len(self._messages) == wire.MAX_MESSAGES
+        if self._messages and (mask != self._mask or full):
+            self.flush()
+        self._mask = mask
+        self._messages.append(message)
+        self._bytes += size
+        if growing is not None:
+            self._growing = growing
+            growing.room = min(growing.room, _BODY - self._bytes)
+        self._news.wake()
+
+    def _grow_no_more(self) -> None:
+        if self._growing is not None:
+            self._growing.end()
+            self._bytes += self._growing.grown
+            self._growing = None
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        self._grow_no_more()
+        messages, self._messages = self._messages, []
+        self._bytes = 0
+        if not messages:
+            return
+        for missed in self._send(self._mask, wire.pack(messages)):
+            for message in messages:
+                if message[0] == kinds.EVENTS:
+                    self._lost(message[1], missed * len(message[7]))
+                elif message[0] == kinds.RETAINED:
+                    self._lost(message[1], missed)
+
+    def end(self) -> None:
+        """Send what has gathered, and that nothing follows."""
+        self.flush()
+        for _ in self._send((1 << len(self.shape.places)) - 1, END):
+            pass  # who misses it goes on after ``PATIENCE`` seconds
+        self._left = True
+        self._room.unpark_all()
+
+    def _send(self, mask: int, body: bytes) -> Iterator[int]:
+        """Send a body; yield how many nodes cannot get it, for each of the first nodes that could not be given it."""
+        mesh = self._mesh
+        self._number += 1
+        signature = mesh.identity.sign(claim(mesh.node, self.tree, self._number, mask, body))
+        relayed = Relayed(mesh.node, self.tree, self._number, mask, body, signature)
+        message, size = relayed.message()
+        for child in self.shape.top:
+            if mask & child.mask:
+                peer = mesh.peer(child.node)
+                try:
+                    if peer is None:
+                        raise NotSent(f"no link to node {child.node}")
+                    peer.link.post_carrying(message, size, relayed.work)
+                except NotSent:
+                    yield (mask & child.mask).bit_count()
+
+    # -- room -----------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """See ``TreeWay.has_room``."""
+        return self._left or (not self.held and self._crowded() is None)
+
+    def _crowded(self) -> Link | None:
+        for child in self.shape.top:
+            peer = self._mesh.peer(child.node)
+            if peer is not None and not peer.link.has_room():
+                return peer.link
+        return None
+
+    async def wait_room(self) -> None:
+        """See ``TreeWay.wait_room``."""
+        while not self.has_room():
+            link = self._crowded()
+            if link is None:
+                await self._room.park()
+            else:
+                await link.wait_room()
+
+    def hold(self, node: NodeId, now: float) -> None:
+        """A node of the tree asks for a pause."""
+        self.held.setdefault(node, now)
+
+    def release(self, node: NodeId) -> None:
+        """It can go on."""
+        if self.held.pop(node, None) is not None:
+            self._room.unpark_all()

@@ -1,0 +1,252 @@
+"""The receiving side of events that come over trees: put in order, taken, and handed on to those behind this node.
+
+What is handed on is not looked into, and goes on before it is taken here.  A link to a node behind that has no room has
+the publisher wait; one that does not move, or is not there, has it leave the tree.  Copies that a link did not take are
+counted here and told to the publisher, as what a subscription drops is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import cast, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.counters import Tally
+from iris.patterns.pubsub.tree.reorder import Incoming, way_untrusted
+from iris.patterns.pubsub.tree.topology import Child, Relayed, carried_untrusted, relayed_untrusted, role_untrusted
+from iris.patterns.pubsub.tree.trees import CUT_OFF, ENDED, GOES_ON, HELD, READY, STALLED
+
+_Branch = tuple[NodeId, int]
+"""A publisher and its tree."""
+
+
+@final
+class EventRelays:
+    """What comes to this node over the trees of others.
+
+    Args:
+        mesh: whose links it uses.
+        tally: counts one for each body that this node took on for others, and node behind it.
+        take: called with each message in its turn, and the publisher's peer.
+        hears: tells whether a node subscribes, or did: nothing is handed on to others.
+        lost: called with a publisher, a topic and how many copies of its events could not be handed on.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        tally: Tally,
+        *,
+        take: Callable[[Peer, wire.Message], None],
+        hears: Callable[[NodeId], bool],
+        lost: Callable[[NodeId, str, int, int], None],
+    ) -> None:
+        self._mesh = mesh
+        self._tally = tally
+        self._take = take
+        self._hears = hears
+        self._lost = lost
+        self._incoming: dict[NodeId, Incoming] = {}
+        self._crowded: dict[_Branch, set[Link]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._expires = math.inf
+        self._news = Wakeup()
+        mesh.on(kinds.EVENT_TREE, 3, self._receive_tree)
+        mesh.on(kinds.EVENT_WAY, 3, self._receive_way)
+        mesh.on(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
+
+    def holds(self, peer: Peer, message: wire.Message) -> bool:
+        """Have a message that came directly wait if it must; return whether it does."""
+        incoming = self._incoming.get(peer.node)
+        if incoming is None or not incoming.is_waiting:
+            return False
+        incoming.receive_direct(message, trio.current_time())
+        return True
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _from(self, peer: Peer) -> Incoming:
+        known = self._incoming.get(peer.node)
+        if known is None:
+            known = self._incoming[peer.node] = Incoming(
+                take=partial(self._take_one, peer),
+                open_body=partial(self._open_body, peer),
+                hand_on=self._hand_on,
+                refuse=self._refuse,
+                ended=partial(self._report, peer.node, state=ENDED),
+            )
+        return known
+
+    def _refuse(self, reason: str) -> None:
+        self._mesh.refusals[reason] += 1
+
+    def _receive_tree(self, peer: Peer, message: wire.Message) -> None:
+        role = role_untrusted(message)
+        self._from(peer).receive_role(role)
+        for child in role.children:
+            below = self._mesh.peers.get(child.node)
+            if below is None or not below.link.is_up:
+                self._report(peer.node, role.tree, CUT_OFF, child.node)
+                return
+        self._report(peer.node, role.tree, READY)
+
+    def _receive_way(self, peer: Peer, message: wire.Message) -> None:
+        way = way_untrusted(message)
+        incoming = self._from(peer)
+        incoming.receive_way(way, trio.current_time())
+        self._watch(incoming)
+
+    def _receive_relayed(self, _: Peer, message: wire.Message) -> None:
+        relayed = relayed_untrusted(message)
+        publisher = self._mesh.peers.get(relayed.publisher)
+        if publisher is None:
+            self._refuse("relayed events of a node that is not linked")
+            return
+        self._mesh.work.check()
+        try:
+            publisher.identity.verify_untrusted(relayed.claim, relayed.signature)
+        except AuthenticationError:
+            # Not raised: the rest of the batch is genuine.
+            self._refuse("relayed events with a wrong signature")
+            return
+        incoming = self._from(publisher)
+        incoming.receive_relayed(relayed, trio.current_time())
+        self._watch(incoming)
+
+    def _open_body(self, peer: Peer, body: bytes) -> None:
+        work = self._mesh.work
+        try:
+            messages = carried_untrusted(body, work.elements)
+        except RemoteProtocolError:
+            self._refuse("relayed events that are malformed")
+            return
+        try:
+            work.take(len(messages))
+        except RemoteProtocolError:
+            self._refuse("relayed events beyond what one frame may bring")
+            return
+        for message in messages:
+            self._take_one(peer, message)
+
+    def _take_one(self, peer: Peer, message: wire.Message) -> None:
+        try:
+            self._take(peer, message)
+        except RemoteProtocolError:
+            self._refuse(f"message of kind {message[0]:#x}")
+        except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
+            self._mesh.suffer(peer, f"message of kind {message[0]:#x}", error)
+
+    # -- handing on -----------------------------------------------------------------------------------------
+
+    def _hand_on(self, relayed: Relayed, children: tuple[Child, ...]) -> None:
+        message, size = relayed.message()
+        reserve = self._mesh.config.link_bytes // 2  # for what was on its way when the publisher was asked to wait
+        for node, mask in children:
+            copies = (relayed.mask & mask).bit_count()
+            if not copies:
+                continue
+            self._tally.sent += copies
+            peer = self._mesh.peers.get(node)
+            why = "no link"
+            if peer is not None and (peer.foreign or not self._hears(node)):
+                why = "a node that subscribes to nothing"
+            elif peer is not None:
+                why = "no room on the link"
+                try:
+                    peer.link.post_carrying(message, size, relayed.work, reserve)
+                except NotSent:
+                    pass
+                else:
+                    self._tally.handed_over += copies
+                    if not peer.link.has_room():
+                        self._hold_up((relayed.publisher, relayed.tree), peer.link)
+                    continue
+            self._tally.lost[why] += copies
+            self._report(relayed.publisher, relayed.tree, CUT_OFF, node)
+            self._tell_lost(relayed, copies)
+
+    def _tell_lost(self, relayed: Relayed, copies: int) -> None:
+        if not relayed.body:
+            return
+        try:
+            messages = carried_untrusted(relayed.body)
+        except RemoteProtocolError:
+            return  # its receivers would have refused it
+        for message in messages:
+            if message[0] == kinds.EVENTS and type(message[1]) is str and type(message[7]) is tuple:
+                self._lost(relayed.publisher, message[1], copies * len(cast("tuple[object, ...]", message[7])), 0)
+
+    def _hold_up(self, branch: _Branch, link: Link) -> None:
+        """Have a publisher wait until a link has room again."""
+        if self._nursery is None:
+            return
+        links = self._crowded.get(branch)
+        if links is None:
+            links = self._crowded[branch] = set()
+            self._report(*branch, HELD)
+        if link not in links:
+            links.add(link)
+            self._nursery.start_soon(self._wait_room, branch, link)
+
+    async def _wait_room(self, branch: _Branch, link: Link) -> None:
+        while not link.has_room():
+            if link.is_stalled(STALLED):
+                self._report(*branch, CUT_OFF, link.node)
+                break
+            with trio.move_on_after(STALLED):
+                await link.wait_room()
+        links = self._crowded[branch]
+        links.discard(link)
+        if not links:
+            del self._crowded[branch]
+            self._report(*branch, GOES_ON)
+
+    def _report(self, publisher: NodeId, tree: int, state: int, node: str = "") -> None:
+        try:
+            self._mesh.post(publisher, (kinds.EVENT_RELAY, tree, state, bytes.fromhex(node)), 16, CONTROL_RESERVE)
+        except NotSent:
+            return  # a publisher that hears nothing looks after its tree by itself
+
+    # -- upkeep ---------------------------------------------------------------------------------------------
+
+    def _watch(self, incoming: Incoming) -> None:
+        if incoming.deadline < self._expires:
+            self._news.wake()
+
+    async def run(self) -> None:
+        """Give up what does not come; run it in exactly one task."""
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                self._expires = min((one.deadline for one in self._incoming.values()), default=math.inf)
+                with trio.move_on_at(self._expires):
+                    await self._news.wait()
+                now = trio.current_time()
+                for incoming in list(self._incoming.values()):
+                    if incoming.deadline <= now:
+                        self._mesh.work.begin()
+                        with self._mesh.survive("relayed events"):
+                            incoming.expire(now)
+
+    def peer_reset(self, node: NodeId) -> None:
+        """The publisher says anew how its events come; what was handed on to this node may be lost."""
+        incoming = self._incoming.get(node)
+        if incoming is not None:
+            incoming.reset(trio.current_time())
+        for publisher, other in self._incoming.items():
+            for tree in other.trees_over(node):
+                self._report(publisher, tree, CUT_OFF, node)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """Nothing comes from it any more."""
+        self._incoming.pop(node, None)

@@ -1,0 +1,253 @@
+"""The events of one publisher in the order in which it published them, whichever way they come.
+
+Sans-IO; plain calls, as on every path that each event takes.  A publisher reaches a node directly or over a tree, and
+changes from one to the other.  It says so on the direct link, behind everything that it has sent there, and sends END
+over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
+
+- What comes over a tree before the publisher's word that it has turned to that tree waits for it.
+- What comes directly after its word that it has left a tree waits for the tree's END, for ``PATIENCE`` seconds.
+- What comes over a tree that was left is dropped.  It is not silent: the numbers of the events show the gap.
+
+So nothing is ever out of order.  What is lost is what was on its way through a node that died, or came too late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast, final
+
+from iris.kernel import wire
+from iris.kernel.config import MIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.tree.topology import END, Child, Relayed, Role, number_untrusted
+
+PATIENCE: Final = 1.0
+"""Seconds for which the end of a tree is waited for: its nodes may be slow, or gone before the publisher notices."""
+
+_HELD_BYTES: Final = 16 * MIB
+"""What may wait here of one publisher, in each of the two queues; as much as may wait on a link."""
+
+_PIECE: Final = 256
+"""What each part of a message weighs that waits, besides the bytes in it.  What waits is taken in one go: 5,000 small
+messages are as much work as five frames."""
+
+_MAX_ROLES: Final = 32
+"""Trees of one publisher that this node knows of besides the one in use: the next one, what was never used, and what
+waits behind an end that does not come.  A publisher makes one a second at most, and waits for an end as long.  Each
+takes up to 48 KiB."""
+
+LATE: Final = "relayed events of a tree that was left"
+STRAY: Final = "relayed events of a tree that was not announced"
+
+
+@final
+class Way(NamedTuple):
+    """The word of a publisher how its events come from here on."""
+
+    turn: int
+    """Grows with each turn."""
+    tree: int
+    """0: directly."""
+    wait: bool
+    """Whether the END of the tree that it leaves will come."""
+
+    def message(self) -> wire.Message:
+        """Return the wire form."""
+        return (kinds.EVENT_WAY, self.turn, self.tree, self.wait)
+
+
+def way_untrusted(message: wire.Message) -> Way:
+    """Read an EVENT_WAY message.
+
+    Raises:
+        RemoteProtocolError: malformed.
+    """
+    _, turn, tree, wait = message
+    if type(wait) is not bool:
+        raise RemoteProtocolError("a way says whether the end of the former one is to be waited for")
+    return Way(number_untrusted(turn), number_untrusted(tree, least=0), wait)
+
+
+def _weight(message: object) -> int:
+    """Return what a message takes of the memory.  Its publisher chose how deep it is, so nothing here calls itself."""
+    weight = 0
+    parts: list[object] = [message]
+    while parts:
+        part = parts.pop()
+        weight += _PIECE
+        if isinstance(part, tuple):  # a packed payload is one, too
+            parts.extend(cast("tuple[object, ...]", part))
+        elif isinstance(part, (bytes, str)):
+            weight += len(part)
+    return weight
+
+
+@final
+class Incoming:
+    """What comes from one publisher, put in order.
+
+    Args:
+        take: called with each message that came directly, in its turn.
+        open_body: called with each body that came over a tree and is for this node, in its turn.
+        hand_on: called with what is for nodes behind this one, as it comes, and with its children in that tree.
+        refuse: called with the reason for each message that is dropped.
+        ended: called with a tree over which everything has come.
+    """
+
+    def __init__(
+        self,
+        *,
+        take: Callable[[wire.Message], None],
+        open_body: Callable[[bytes], None],
+        hand_on: Callable[[Relayed, tuple[Child, ...]], None],
+        refuse: Callable[[str], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        self._take = take
+        self._open_body = open_body
+        self._hand_on = hand_on
+        self._refuse = refuse
+        self._tell_ended = ended
+        self._roles: dict[int, Role] = {}
+        self._turn = 0  # the last one that was heard of
+        self._tree = 0  # the last one that was turned to
+        self._ended = True
+        """Whether nothing more comes over that tree."""
+        self._number = 0
+        self._behind: deque[Way | wire.Message] = deque()
+        """What came directly, behind a way that is not taken yet."""
+        self._behind_bytes = 0
+        self._behind_until = math.inf
+        self._early: list[Relayed] = []
+        """What came over a tree that was not turned to yet."""
+        self._early_bytes = 0
+        self._early_until = math.inf
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what comes directly has to wait."""
+        return bool(self._behind)
+
+    @property
+    def deadline(self) -> float:
+        """When to call ``expire``; infinity: never."""
+        return min(self._behind_until, self._early_until)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def receive_role(self, role: Role) -> None:
+        """Learn of a tree, which is not in use yet."""
+        if role.tree > self._tree:
+            self._roles[role.tree] = role
+            for tree in sorted(tree for tree in self._roles if tree > self._tree)[:-_MAX_ROLES]:
+                del self._roles[tree]
+
+    def receive_way(self, way: Way, now: float) -> None:
+        """Take the publisher's word, which came directly."""
+        if way.turn <= self._turn:
+            return  # said again after a reset
+        self._turn = way.turn
+        if self._behind or (way.wait and not self._ended):
+            if not self._behind:
+                self._behind_until = now + PATIENCE
+            self._hold(way, now)
+        else:
+            self._go(way, now)
+
+    def receive_direct(self, message: wire.Message, now: float) -> None:
+        """Take events that came directly; for use while ``is_waiting``."""
+        self._hold(message, now)
+
+    def _hold(self, message: Way | wire.Message, now: float) -> None:
+        self._behind.append(message)
+        self._behind_bytes += _weight(message)
+        if self._behind_bytes > _HELD_BYTES:
+            self._wait_no_longer(now)
+
+    def receive_relayed(self, relayed: Relayed, now: float) -> None:
+        """Take what came over a tree and is signed by the publisher."""
+        if relayed.tree > self._tree:
+            weight = _weight(relayed)
+            self._early_bytes += weight
+            if self._early_bytes > _HELD_BYTES:
+                self._early_bytes -= weight
+                self._refuse(STRAY)
+                return
+            if not self._early:
+                self._early_until = now + PATIENCE
+            self._early.append(relayed)
+        elif relayed.tree < self._tree or self._ended or relayed.number <= self._number:
+            self._refuse(LATE)
+        else:
+            role = self._roles[self._tree]
+            self._number = relayed.number
+            if role.children:
+                self._hand_on(relayed, role.children)
+            if relayed.mask & role.bit:
+                if relayed.body == END:
+                    self._ended = True
+                    self._tell_ended(self._tree)
+                    self._go_on(now)
+                else:
+                    self._open_body(relayed.body)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _go(self, way: Way, now: float) -> None:
+        """Turn to another way."""
+        self._ended = True
+        if way.tree <= self._tree:
+            return  # directly; a tree is used once
+        if way.tree not in self._roles:
+            self._refuse(STRAY)
+            self._turn = way.turn - 1  # it was told of in frames that are lost: the publisher says both again
+            return
+        self._tree, self._number, self._ended = way.tree, 0, False
+        self._roles = {tree: role for tree, role in self._roles.items() if tree >= way.tree}
+        early, self._early = self._early, []
+        self._early_bytes, self._early_until = 0, math.inf
+        for relayed in early:
+            self.receive_relayed(relayed, now)
+
+    def _go_on(self, now: float) -> None:
+        """Take what waits, as far as nothing holds it up any more."""
+        while self._behind:
+            first = self._behind[0]
+            if type(first) is Way:
+                if first.wait and not self._ended:
+                    self._behind_until = now + PATIENCE
+                    return
+                self._behind.popleft()
+                self._go(first, now)
+            else:
+                self._behind.popleft()
+                self._take(first)
+        self._behind_bytes = 0
+        self._behind_until = math.inf
+
+    def _wait_no_longer(self, now: float) -> None:
+        self._ended = True
+        self._go_on(now)
+
+    def expire(self, now: float) -> None:
+        """Give up what does not come."""
+        if now >= self._behind_until:
+            self._wait_no_longer(now)
+        if now >= self._early_until:
+            for _ in self._early:
+                self._refuse(STRAY)
+            self._early.clear()
+            self._early_bytes, self._early_until = 0, math.inf
+
+    def trees_over(self, node: NodeId) -> list[int]:
+        """Return the trees in which this node hands events on to another one."""
+        return [tree for tree, role in self._roles.items() if any(child.node == node for child in role.children)]
+
+    def reset(self, now: float) -> None:
+        """Frames of the direct link may be lost: the publisher says anew how its events come."""
+        if self._behind:
+            self._wait_no_longer(now)

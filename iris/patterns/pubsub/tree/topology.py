@@ -1,0 +1,248 @@
+"""The tree over which a publisher's events reach many subscribers: its shape, and the messages that carry it.
+
+Sans-IO.  A broadcast divides its receivers anew with each message; events have to stay in order, so their tree is made
+once and stays: each node is told whom it hands events on to, and every event for a node takes the same way through it.
+Rules of this file:
+
+- The nodes of a tree have places 0, 1, 2, ...; a set of them is one integer, bit by bit.  A message names those it is
+  for in this way, 13 bytes for 100 nodes, so that topics with different subscribers share one tree.
+- A node and those behind it have consecutive places.
+- A node hands on what it may subscribe to itself: above each node stand only nodes with the same rights.
+- The publisher signs what it sends, those it is for included, and every receiver checks that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, cast, final
+
+from iris.cluster.swim import statement_bytes
+from iris.kernel import wire
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.multicast import arranged, divided
+
+MAX_PLACES: Final = 4096
+"""Nodes of one tree; a set of them has 512 bytes."""
+
+MAX_CHILDREN: Final = 64
+"""Nodes that one node hands events on to: what it takes for others costs it at most so many copies."""
+
+_MASK_BYTES: Final = MAX_PLACES // 8
+_NODE: Final = 16
+_SIGNATURE: Final = 64
+_PURPOSE: Final = b"iris events 1"
+
+END: Final = b""
+"""The body of the last message of a tree."""
+
+
+class Child(NamedTuple):
+    """A node to hand events on to."""
+
+    node: NodeId
+    mask: int
+    """It and those behind it."""
+
+
+class Place(NamedTuple):
+    """Where a node stands in a tree."""
+
+    bit: int
+    mask: int
+    """It and those behind it."""
+    children: tuple[Child, ...]
+
+
+@final
+class Shape(NamedTuple):
+    """A tree as its publisher has it."""
+
+    top: tuple[Child, ...]
+    places: Mapping[NodeId, Place]
+
+
+def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int) -> Shape:
+    """Return the tree of a publisher.
+
+    Args:
+        publisher: decides who stands at the top, so that the work falls to others for each publisher.
+        classes: the nodes, by their rights; each class has branches of its own.
+        fan_out: nodes to which each one hands an event, 64 at most.  At the top there may be more: one for each class
+            at least.
+    """
+    rings = [arranged(publisher, nodes) for nodes in classes]
+    count = sum(map(len, rings))
+    places: dict[NodeId, Place] = {}
+
+    def grow(part: Sequence[NodeId]) -> Child:
+        bit = 1 << len(places)
+        mask = bit * ((1 << len(part)) - 1)
+        places[part[0]] = Place(bit, mask, ())  # its number comes before those of the nodes behind it
+        children = tuple(grow(behind) for behind in divided(part[1:], min(fan_out, MAX_CHILDREN)))
+        places[part[0]] = Place(bit, mask, children)
+        return Child(part[0], mask)
+
+    top = tuple(
+        itertools.chain.from_iterable(
+            map(grow, divided(ring, max(1, fan_out * len(ring) // count))) for ring in rings if ring
+        )
+    )
+    return Shape(top, places)
+
+
+# -- the tree, as its nodes are told of it -------------------------------------------------------------------
+
+
+def packed_mask(mask: int) -> bytes:
+    """Return a set of places as it travels."""
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "big")
+
+
+def mask_untrusted(field: object) -> int:
+    """Read a set of places.
+
+    Raises:
+        RemoteProtocolError: it is none, or of more than 4,096 places.
+    """
+    if type(field) is not bytes or len(field) > _MASK_BYTES:
+        raise RemoteProtocolError(f"a set of places is at most {_MASK_BYTES} bytes")
+    return int.from_bytes(field, "big")
+
+
+class Role(NamedTuple):
+    """What a node is told of a tree: its own place, and whom it hands events on to."""
+
+    tree: int
+    bit: int
+    children: tuple[Child, ...]
+
+    def message(self) -> tuple[wire.Message, int]:
+        """Return the wire form, and its size."""
+        fields = tuple(
+            field for child in self.children for field in (bytes.fromhex(child.node), packed_mask(child.mask))
+        )
+        size = 16 + sum(map(len, fields)) + wire.ELEMENT * len(fields)
+        return (kinds.EVENT_TREE, self.tree, packed_mask(self.bit), fields), size
+
+
+def number_untrusted(field: object, least: int = 1) -> int:
+    """Read the number of a tree, a way or a message.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return wire.number_untrusted(field, "the number of a tree, a way or a message", least)
+
+
+def role_untrusted(message: wire.Message) -> Role:
+    """Read an EVENT_TREE message.
+
+    Raises:
+        RemoteProtocolError: malformed.
+    """
+    _, tree, bit, field = message
+    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
+    place = mask_untrusted(bit)
+    if len(fields) % 2 or place.bit_count() != 1:
+        raise RemoteProtocolError("a node of a tree has one place, and pairs of a child and the places behind it")
+    if len(fields) > 2 * MAX_CHILDREN:
+        raise RemoteProtocolError(f"a node of a tree has at most {MAX_CHILDREN} children")
+    children: list[Child] = []
+    taken = place
+    for node, mask in zip(fields[::2], fields[1::2], strict=True):
+        if type(node) is not bytes or len(node) != _NODE:
+            raise RemoteProtocolError("a node id is 16 bytes")
+        behind = mask_untrusted(mask)
+        if not behind or behind & taken:
+            raise RemoteProtocolError("each place of a tree is behind one child")
+        taken |= behind
+        children.append(Child(NodeId(node.hex()), behind))
+    if len({child.node for child in children}) < len(children):
+        raise RemoteProtocolError("a node of a tree is one child and not several")
+    return Role(number_untrusted(tree), place, tuple(children))
+
+
+# -- what travels over it --------------------------------------------------------------------------------------
+
+
+@final
+class Relayed(NamedTuple):
+    """Events of one publisher on their way through its tree.
+
+    Attributes:
+        tree: which of its trees.
+        number: grows with each message of the tree.
+        mask: the places it is for; those on the way hand it on and have nothing else to do with it.
+        body: messages, packed; empty in the last one.
+    """
+
+    publisher: NodeId
+    tree: int
+    number: int
+    mask: int
+    body: bytes
+    signature: bytes
+
+    @property
+    def claim(self) -> bytes:
+        """What the signature is over."""
+        return claim(self.publisher, self.tree, self.number, self.mask, self.body)
+
+    @property
+    def work(self) -> int:
+        """What it is for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
+        return wire.RELAYED_CHECK + wire.array_length(self.body)
+
+    def message(self) -> tuple[wire.Message, int]:
+        """Return the wire form, and its size."""
+        mask = packed_mask(self.mask)
+        fields = (bytes.fromhex(self.publisher), self.tree, self.number, mask, self.body, self.signature)
+        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE
+
+
+def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> bytes:
+    """Return what the publisher signs."""
+    numbers = tree.to_bytes(8, "big") + number.to_bytes(8, "big")
+    digest = hashlib.sha256(body).digest()
+    return statement_bytes(_PURPOSE, [bytes.fromhex(publisher), numbers, packed_mask(mask), digest])
+
+
+def relayed_untrusted(message: wire.Message) -> Relayed:
+    """Read an EVENTS_RELAYED message.  Its signature is not checked here.
+
+    Raises:
+        RemoteProtocolError: malformed.
+    """
+    _, publisher, tree, number, mask, body, signature = message
+    if type(publisher) is not bytes or len(publisher) != _NODE:
+        raise RemoteProtocolError("a node id is 16 bytes")
+    if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
+        raise RemoteProtocolError("relayed events have a body and a signature of 64 bytes")
+    tree, number = number_untrusted(tree), number_untrusted(number)
+    return Relayed(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
+
+
+_CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}
+
+
+def carried_untrusted(body: bytes, elements: wire.Elements | None = None) -> tuple[wire.Message, ...]:
+    """Read the messages in a body.  What is in them is for their receivers to check.
+
+    Args:
+        body: the messages, packed.
+        elements: counts what is decoded.
+
+    Raises:
+        RemoteProtocolError: it is not an array of messages of kinds that trees carry.
+    """
+    inner = wire.unpack_untrusted(body, elements=elements)
+    messages = cast("tuple[object, ...]", inner) if type(inner) is tuple else (None,)
+    for message in messages:
+        fields = cast("tuple[object, ...]", message) if type(message) is tuple else ()
+        if not fields or type(fields[0]) is not int or _CARRIED.get(fields[0]) != len(fields):
+            raise RemoteProtocolError("relayed events hold a message of unknown kind or length")
+    return cast("tuple[wire.Message, ...]", messages)

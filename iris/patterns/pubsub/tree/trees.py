@@ -1,0 +1,404 @@
+"""When a publisher uses a tree, and for whom: it is proposed, used when those who hand events on are ready, and left.
+
+Above ``Config.relay_above`` nodes that want a topic, those who can be in a tree get one.  Who comes later gets events
+directly, until there are as many of them again; so a publisher never tells more than that itself, and a tree changes
+seldom.  It is left when one of those who hand events on dies, stalls, no longer subscribes or may no longer do so, and
+proposed again without it.  Until then everybody gets events directly, so none waits for a tree.
+
+Directly always: nodes with a subscription that publishers wait for (``overflow="wait"``) or that answers them
+(``durable``), groups, nodes at other sites, and this node itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.interest import Terms
+from iris.patterns.pubsub.tree.feed import Feed, Outlet
+from iris.patterns.pubsub.tree.reorder import Way
+from iris.patterns.pubsub.tree.topology import MAX_PLACES, Role, Shape, shaped
+
+READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
+"""What a node of a tree says about it."""
+
+STALLED: Final = 0.25
+"""Seconds without progress after which a link holds up a tree."""
+
+_TICK: Final = 0.1
+"""Seconds between two looks at a tree in use."""
+
+_PROPOSAL: Final = 1.0
+"""Seconds that the nodes of a tree have to get ready."""
+
+_PAUSE: Final = 1.0
+"""Seconds between leaving a tree and proposing another one, so that troubles do not make trees by the dozen."""
+
+_REST: Final = 10.0
+"""Seconds for which a node that held up a tree, or could not be reached there, is in none."""
+
+_MAX_HOLD: Final = 1.0
+"""Seconds for which a node of a tree may have everybody wait: links that move find room sooner."""
+
+
+@final
+class EventTrees:
+    """The tree of this node as a publisher, if it has one.
+
+    Args:
+        mesh: whose nodes it reaches.
+        config: from how many on, and how wide.
+        terms_of: what a node subscribes to.
+        needs_link: tells whether publishers have to deal with a node directly.
+        avoid: tells which nodes are not to be given work now.
+        changed: called when ways have changed.
+        lost: called with a topic and how many copies of its events could not be sent.
+
+    Attributes:
+        cut_off: called with each node that events may not have reached because another one died.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: Config,
+        *,
+        terms_of: Callable[[NodeId], Collection[Terms]],
+        needs_link: Callable[[NodeId], bool],
+        avoid: Callable[[NodeId], bool],
+        changed: Callable[[], None],
+        lost: Callable[[str, int], None],
+    ) -> None:
+        self.cut_off: Callable[[Peer], None] = lambda _: None
+        self._mesh = mesh
+        self._config = config
+        self._terms_of = terms_of
+        self._needs_link = needs_link
+        self._avoid = avoid
+        self._changed = changed
+        self._lost = lost
+        self._feed: Feed | None = None
+        self._next: tuple[int, Shape, set[NodeId], float] | None = None
+        """A proposal: its number and shape, who is not ready yet, and until when they may be."""
+        self._tree = 0
+        self._turn = 0
+        self._last = 0
+        """The tree that was left last, and the nodes that have not said so far that all of it has come."""
+        self._not_ended: set[NodeId] = set()
+        self._ended = trio.lowlevel.ParkingLot()
+        self._closing = False
+        self._resting: dict[NodeId, float] = {}
+        self._not_before = -math.inf
+        self._wanted = False
+        """Whether there was no tree although one was wanted."""
+        self._news = Wakeup()
+        self._upkeep = Wakeup()
+        mesh.on(kinds.EVENT_RELAY, 3, self._receive_report)
+
+    @property
+    def size(self) -> int:
+        """Nodes in the tree in use; 0 without one."""
+        return 0 if self._feed is None else len(self._feed.places)
+
+    # -- ways -----------------------------------------------------------------------------------------------
+
+    def ways(self, links: Mapping[NodeId, Link]) -> tuple[Outlet, ...]:
+        """Return the ways to nodes that want the same events, which may be over the tree."""
+        feed, above = self._feed, self._config.relay_above
+        if feed is None:
+            if len(links) > above:
+                self._propose(links)
+            return tuple(links.values())
+        mask = 0
+        direct: list[Outlet] = []
+        for node, link in links.items():
+            place = feed.places.get(node)
+            if place is None:
+                direct.append(link)
+            else:
+                mask |= place.bit
+        if len(direct) > above:
+            self._propose(links)
+        return (*direct, feed.way(mask)) if mask else tuple(direct)
+
+    def way_to(self, peer: Peer) -> Outlet:
+        """Return the way on which a node gets its events."""
+        place = None if self._feed is None else self._feed.places.get(peer.node)
+        return peer.link if self._feed is None or place is None else self._feed.way(place.bit)
+
+    def tell_known(self, peer: Peer, message: wire.Message) -> None:
+        """Confirm a node's interest behind the last values that were sent to it.
+
+        Raises:
+            NotSent: see ``Link.post``.
+        """
+        way = self.way_to(peer)
+        if self._feed is not None and way is not peer.link:
+            self._feed.told[peer.node] = message
+        way.post(message, 0, CONTROL_RESERVE)
+
+    def flush(self) -> None:
+        """Send what has gathered for the tree."""
+        if self._feed is not None:
+            self._feed.flush()
+
+    # -- another tree ---------------------------------------------------------------------------------------
+
+    def _propose(self, nodes: Iterable[NodeId]) -> None:
+        now = trio.current_time()
+        if self._next is not None or self._closing:
+            return
+        if now < self._not_before:
+            self._want()
+            return
+        former: Mapping[NodeId, object] = {} if self._feed is None else self._feed.places
+        eligible = [node for node in dict.fromkeys((*former, *nodes)) if self._is_eligible(node)]
+        well = [node for node in eligible if self._is_well(node, now)]
+        fit = well[:MAX_PLACES]
+        if len(fit) <= self._config.relay_above or all(node in former for node in fit):
+            if len(well) < len(eligible):  # some may be well again soon
+                self._not_before = now + _PAUSE
+                self._want()
+            return
+        classes: dict[object, list[NodeId]] = {}
+        for node in fit:
+            classes.setdefault(self._mesh.peers[node].identity.certificate.rights.subscribes, []).append(node)
+        shape = shaped(self._mesh.node, classes.values(), self._config.relay_fan_out)
+        awaited = {node for node, place in shape.places.items() if place.children}
+        if not awaited:
+            return  # so many that nobody has anybody behind
+        self._tree += 1
+        self._next = (self._tree, shape, awaited, now + _PROPOSAL)
+        for node, place in shape.places.items():
+            self._post(node, *Role(self._tree, place.bit, place.children).message())
+        self._upkeep.wake()
+
+    def _is_eligible(self, node: NodeId) -> bool:
+        """Tell whether a node can be in a tree at all."""
+        peer = self._mesh.peers.get(node)
+        terms = self._terms_of(node)
+        return peer is not None and bool(terms) and not peer.foreign and not self._needs_link(node)
+
+    def _is_well(self, node: NodeId, now: float) -> bool:
+        """Tell whether nothing keeps such a node from being in a tree now."""
+        link = self._mesh.peers[node].link
+        return link.is_up and link.has_room() and not self._avoid(node) and self._resting.get(node, now) <= now
+
+    def _want(self) -> None:
+        self._wanted = True
+        self._upkeep.wake()
+
+    def _use(self) -> None:
+        """Turn to the tree that was proposed."""
+        assert self._next is not None
+        tree, shape, _, _ = self._next
+        self._next = None
+        now = trio.current_time()
+        if not all(self._is_eligible(node) and self._is_well(node, now) for node in shape.places):
+            self._want()  # without those that are no longer fit
+            return
+        self._go(Feed(self._mesh, tree, shape, lost=self._lost, news=self._news))
+
+    def _leave(self, *broken: NodeId) -> None:
+        """Turn to direct ways; ``broken`` hand nothing on any more."""
+        self._not_before = trio.current_time() + _PAUSE
+        self._want()
+        self._go(None, broken)
+
+    def _go(self, feed: Feed | None, broken: Collection[NodeId] = ()) -> None:
+        former, self._feed = self._feed, feed
+        self._changed()  # no run grows any more, so that none gets longer behind the word that is given now
+        self._turn += 1
+        before: Mapping[NodeId, object] = {}
+        cut = 0
+        if former is not None:
+            former.end()
+            before = former.places
+            for node in broken:
+                place = former.shape.places[node]
+                cut |= place.mask ^ place.bit
+            self._last = former.tree
+            self._not_ended = {node for node in before if not former.shape.places[node].bit & cut}
+        after: Mapping[NodeId, object] = {} if feed is None else feed.places
+        for node in dict.fromkeys((*before, *after)):
+            wait = node in before and former is not None and not former.shape.places[node].bit & cut
+            tree = feed.tree if feed is not None and node in after else 0
+            self._post(node, Way(self._turn, tree, wait).message(), 16)
+        if former is not None:
+            self._tell_again(former, cut)
+
+    def _tell_again(self, feed: Feed, mask: int) -> None:
+        """Tell nodes that may have missed something what they would wait for."""
+        for node, place in feed.places.items():
+            peer = self._mesh.peers.get(node)
+            if place.bit & mask and peer is not None:
+                self.cut_off(peer)
+                if node in feed.told:
+                    self._post(node, feed.told[node], 0)
+
+    def _post(self, node: NodeId, message: wire.Message, size: int) -> None:
+        try:
+            self._mesh.post(node, message, size, CONTROL_RESERVE)
+        except NotSent:
+            self._mesh.refusals["word of a tree without room on the link"] += 1
+
+    # -- what nodes say, and what becomes of them -----------------------------------------------------------
+
+    def _receive_report(self, peer: Peer, message: wire.Message) -> None:
+        _, tree, state, node = message
+        if not wire.is_number(tree) or type(state) is not int or state not in range(5) or type(node) is not bytes:
+            raise RemoteProtocolError("a node of a tree says which tree, how it goes, and of whom")
+        if state == ENDED:
+            if tree == self._last:
+                self._not_ended.discard(peer.node)
+                if not self._not_ended:
+                    self._ended.unpark_all()
+            return
+        shape = self._shape(tree)
+        place = None if shape is None else shape.places.get(peer.node)
+        if place is None or not place.children:
+            return  # of a tree that was left, or nothing that it would know
+        child = NodeId(node.hex())
+        if state == CUT_OFF:
+            if child in {one.node for one in place.children}:
+                self._cannot_reach(tree, child)
+        elif self._next is not None and tree == self._next[0]:
+            if state == READY:
+                self._next[2].discard(peer.node)
+                if not self._next[2]:
+                    self._use()
+        elif self._feed is not None:
+            if state == HELD:
+                self._feed.hold(peer.node, trio.current_time())
+            elif state == GOES_ON:
+                self._feed.release(peer.node)
+
+    def _shape(self, tree: int) -> Shape | None:
+        if self._next is not None and tree == self._next[0]:
+            return self._next[1]
+        return self._feed.shape if self._feed is not None and tree == self._feed.tree else None
+
+    def _cannot_reach(self, tree: int, child: NodeId) -> None:
+        self._resting[child] = trio.current_time() + _REST
+        if self._next is not None and tree == self._next[0]:
+            self._next = None
+            self._not_before = trio.current_time() + _PAUSE
+            self._want()
+        else:
+            self._leave(child)
+
+    def interest_changed(self, node: NodeId) -> None:
+        """A node subscribes to something else than before."""
+        feed = self._feed
+        place = None if feed is None else feed.places.get(node)
+        if feed is None or place is None:
+            return
+        terms = self._terms_of(node)
+        if self._needs_link(node) or (not terms and (place.children or self._is_deserted(feed))):
+            self._leave()
+
+    def _is_deserted(self, feed: Feed) -> bool:
+        """Tell whether so few of a tree's nodes subscribe to anything that it is of no use."""
+        return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
+
+    def peer_reset(self, node: NodeId) -> None:
+        """What the node was told may be lost, and what it has said."""
+        if self._next is not None and node in self._next[1].places:
+            coming = self._next[1].places[node]
+            self._post(node, *Role(self._next[0], coming.bit, coming.children).message())
+        if not self._turn:
+            return
+        feed = self._feed
+        place = None if feed is None else feed.places.get(node)
+        if feed is None or place is None:
+            self._post(node, Way(self._turn, 0, wait=False).message(), 16)
+        else:
+            feed.release(node)
+            self._post(node, *Role(feed.tree, place.bit, place.children).message())
+            self._post(node, Way(self._turn, feed.tree, wait=False).message(), 16)
+            self._tell_again(feed, place.mask ^ place.bit)
+
+    def peer_gone(self, node: NodeId) -> None:
+        """The node is given up; what it had in hand is lost, and shows as a gap at those behind it."""
+        if self._next is not None and node in self._next[1].places:
+            self._next = None
+            self._want()
+        feed = self._feed
+        if feed is not None and node in feed.places:
+            feed.release(node)
+            if feed.places.pop(node).children:
+                self._leave(node)
+        self._not_ended.discard(node)
+        self._ended.unpark_all()
+
+    # -- upkeep ---------------------------------------------------------------------------------------------
+
+    async def close(self, timeout: float) -> None:
+        """Leave the tree for good, and wait until all that went over it has come, for at most ``timeout`` seconds."""
+        self._closing = True
+        if self._feed is not None:
+            self._go(None)
+            with trio.move_on_after(timeout):
+                while self._not_ended:
+                    await self._ended.park()
+
+    async def run(self) -> None:
+        """Send what gathers, and look after the tree; run it in exactly one task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_after)
+            while True:
+                await self._news.wait()
+                self.flush()
+
+    async def _look_after(self) -> None:
+        while True:
+            await self._upkeep.wait()
+            while self._feed is not None or self._next is not None or self._wanted:
+                await trio.sleep(_TICK)
+                self._check(trio.current_time())
+
+    def _check(self, now: float) -> None:
+        if self._next is not None and now >= self._next[3]:
+            self._resting.update(dict.fromkeys(self._next[2], now + _REST))
+            self._next = None
+            self._want()
+        if self._feed is not None:
+            trouble = self._trouble(self._feed, now)
+            if trouble:
+                self._resting.update(dict.fromkeys(trouble, now + _REST))
+                self._leave(*trouble)
+            elif self._rights_changed(self._feed):
+                self._leave()
+        self._resting = {node: until for node, until in self._resting.items() if until > now}
+        if self._wanted and now >= self._not_before and self._next is None:
+            self._wanted = False
+            self._changed()
+
+    def _trouble(self, feed: Feed, now: float) -> list[NodeId]:
+        """Return the nodes that hold up the tree."""
+        found = [node for node, since in feed.held.items() if now - since > _MAX_HOLD]
+        for child in feed.shape.top:
+            peer = self._mesh.peers.get(child.node)
+            # A link that merely waits for its peer harms those behind that one; one without room harms everybody.
+            harmful = feed.shape.places[child.node].children or (peer is not None and not peer.link.has_room())
+            if harmful and peer is not None and peer.link.is_stalled(STALLED):
+                found.append(child.node)
+        found += [node for node, place in feed.places.items() if place.children and self._avoid(node)]
+        return list(dict.fromkeys(found))
+
+    def _rights_changed(self, feed: Feed) -> bool:
+        """Tell whether a node has another certificate since, so that it may not be permitted what it hands on."""
+        peers = self._mesh.peers
+        return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)

@@ -1,0 +1,126 @@
+"""What arrives, held against this node's own limits: what exceeds them, or cannot be read, is refused and counted.
+
+A peer may have another ``Config``, or be another program: so it keeps its link, and learns of it where a pattern has an
+answer.  Every refusal is counted in ``Mesh.refusals``, and the first one of each peer, kind of message and reason is
+logged as a warning.  Nothing of a payload is written there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from typing import Final, Literal, final
+
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+
+_log: Final = logging.getLogger("iris")
+
+_MAX_LOGGED: Final = 4096
+"""Peers, kinds and reasons that are remembered as logged; the oldest one is logged again when it has been forgotten."""
+
+Arrival = Literal["request", "reply", "broadcast", "event", "tunnel"]
+
+MALFORMED: Final = "with a malformed payload"
+TOO_LARGE: Final = "above max_payload"
+TOO_MANY_HEADERS: Final = "above max_headers"
+
+
+@final
+class Excess:
+    """Why something is too large for this node.
+
+    Attributes:
+        reason: as it is counted.
+        text: for people: sizes and the limit.
+    """
+
+    __slots__ = ("reason", "text")
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason: Final = reason
+        self.text: Final = text
+
+
+@final
+class Arriving:
+    """Holds what arrives against the limits of a node.
+
+    Args:
+        refusals: where they are counted.
+        node: whose limits they are.
+        config: ``max_payload`` and ``max_headers``.
+    """
+
+    def __init__(self, refusals: Counter[str], node: NodeId, config: Config) -> None:
+        self.max_payload: Final = config.max_payload
+        self.max_headers: Final = config.max_headers
+        self._refusals = refusals
+        self._node = node
+        self._logged: OrderedDict[tuple[NodeId, str], None] = OrderedDict()
+
+    def excess_of(self, payload: wire.Payload, headers: object) -> Excess | None:
+        """Return why a message of a peer is too large to be taken here; None if it is not.
+
+        Headers that are none are not looked at: whoever decodes them refuses them.
+        """
+        size = len(payload) if isinstance(payload, bytes) else len(payload.data)
+        if size > self.max_payload:
+            return self.payload_excess(size)
+        return None if headers is None else self.headers_excess(headers)
+
+    def payload_excess(self, size: int) -> Excess:
+        """Return why a payload of so many bytes is refused."""
+        text = f"a payload of {size} bytes: node {self._node} takes at most {self.max_payload} (its Config.max_payload)"
+        return Excess(TOO_LARGE, text)
+
+    def headers_excess(self, headers: object) -> Excess | None:
+        """Return why headers are too large to be taken here; None if they are not, or are no headers."""
+        size = wire.headers_bytes(headers)
+        if size <= self.max_headers:
+            return None
+        text = f"headers of {size} bytes: node {self._node} takes at most {self.max_headers} (its Config.max_headers)"
+        return Excess(TOO_MANY_HEADERS, text)
+
+    def refused(
+        self, kind: Arrival, excess: Excess, node: NodeId, cluster: str, where: str | None, *, count: int = 1
+    ) -> None:
+        """Count and log messages that are too large.
+
+        Args:
+            kind: of message.
+            excess: why.
+            node: who sent it.
+            cluster: for which that node speaks.
+            where: the topic, or the cluster that was meant.
+            count: of messages.
+        """
+        self._note(kind, excess.reason, excess.text, node, cluster, where, count)
+
+    def malformed(
+        self, kind: Arrival, error: RemoteProtocolError, node: NodeId, cluster: str, where: str | None
+    ) -> None:
+        """Count and log a message whose payload cannot be decoded; the arguments are those of ``refused``."""
+        self._note(kind, MALFORMED, str(error), node, cluster, where, 1)
+
+    def _note(
+        self, kind: Arrival, reason: str, text: str, node: NodeId, cluster: str, where: str | None, count: int
+    ) -> None:
+        what = f"{kind} {reason}"
+        self._refusals[what] += count
+        if (node, what) in self._logged:
+            return
+        self._logged[node, what] = None
+        if len(self._logged) > _MAX_LOGGED:
+            self._logged.popitem(last=False)
+        _log.warning(
+            "refused: %s%s, from cluster %r (node %s): %s; further ones of this node are only counted",
+            what,
+            "" if where is None else f", on {where!r}",
+            cluster,
+            node,
+            text,
+            extra={"cluster": cluster, "peer": node, "where": where},
+        )

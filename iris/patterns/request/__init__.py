@@ -1,0 +1,16 @@
+"""The caller's side of request/reply: attempts, deadlines, hedging, retries.
+
+Promises: at most once; with ``idempotent=True`` retried within the deadline and the retry budget; cancelling the caller
+cancels the handler.  Not here: the answering side (iris.patterns.service).
+"""
+
+from iris.patterns.request.attempt import budget_of
+from iris.patterns.request.requests import (
+    DRAINING, EXPIRED, IDEMPOTENT, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, OF_HANDLER, OVERLOADED,
+    PRIORITY_SHIFT, TOO_LARGE, Requests, failure_of, too_large,
+)  # fmt: skip
+
+__all__ = (
+    "DRAINING", "EXPIRED", "IDEMPOTENT", "MEMBER_LEFT", "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "OF_HANDLER",
+    "OVERLOADED", "PRIORITY_SHIFT", "TOO_LARGE", "Requests", "budget_of", "failure_of", "too_large",
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""One attempt of a request, until its outcome is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Follower
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.patterns.picker import Picker
+
+_MAX_BUDGET_MS: Final = 2**32 - 1
+
+
+@final
+class Waiter:
+    """One attempt that waits for its outcome.
+
+    Args:
+        member: who was asked.
+        message: the request.
+        size: its bytes, as the link counts them.
+        deadline: when its caller stops waiting, in trio's time.
+        idempotent: whether it may run twice.
+        picker: chooses another member; None if only this one may be asked.
+        tried: members that were asked already.
+
+    Attributes:
+        outcome: what came back; None as long as nothing has, and if the time is over.
+    """
+
+    __slots__ = (
+        "_follower",
+        "_is_over",
+        "_task",
+        "deadline",
+        "idempotent",
+        "member",
+        "message",
+        "outcome",
+        "picker",
+        "size",
+        "tried",
+    )
+
+    def __init__(
+        self,
+        member: NodeId,
+        message: wire.Message,
+        size: int,
+        deadline: float,
+        *,
+        idempotent: bool,
+        picker: Picker | None,
+        tried: Collection[NodeId],
+    ) -> None:
+        self.member = member
+        self.deadline = deadline
+        self.picker = picker
+        self.tried = tried
+        self.message = message
+        self.size = size
+        self.idempotent = idempotent
+        self.outcome: wire.Message | None = None
+        self._is_over = False
+        self._task: trio.lowlevel.Task | None = None
+        self._follower: Follower | None = None
+
+    async def wait(self, follower: Follower | None) -> None:
+        """Wait for ``end``; cancelling leaves nothing behind.
+
+        Args:
+            follower: reads what comes while this waits; it is nobody else's then.
+        """
+        if self._is_over:  # a node that asks itself
+            return
+        if follower is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            return
+        self._follower = follower
+        try:
+            while not self._is_over:
+                await follower.wait()
+        finally:
+            self._follower = None
+            follower.give_back()
+
+    def end(self, outcome: wire.Message | None) -> None:
+        """Wake the task with an outcome, or without one because the time is over."""
+        self.outcome = outcome
+        self._is_over = True
+        if self._follower is not None:
+            self._follower.wake()
+        elif self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    def moves(self) -> bool:
+        """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
+        if not self.idempotent or self.outcome is not None:
+            return False
+        return self.picker is None or self.picker.has_other(self.tried)
+
+    def again(self, now: float) -> wire.Message:
+        """Return what is sent once more: the same request, with the time that is left."""
+        return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        """Called by trio when the wait is cancelled: nobody may wake the task any more."""
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def budget_of(seconds: float) -> int:
+    """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
+    return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

@@ -1,0 +1,160 @@
+"""The broadcasts that wait at a member: taken on by credit, handled in turns, reported to their senders."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.patterns.messages import Message
+from iris.patterns.multicast import ReceiveWindow, ReceiveWindows
+
+_PAUSE: Final = 0.05
+"""Seconds for which refusals are gathered: who floods a member gets a report now and then, not one for each message."""
+
+
+@final
+class BroadcastQueue:
+    """See the file.
+
+    Args:
+        cluster: of the member.
+        window: what one sender may have waiting here, in cost.
+        limit: what all senders together may.
+        report: posts a message to a sender; False if its link has no room, or it is gone.
+
+    Attributes:
+        received, refused, cancelled: counters.
+    """
+
+    def __init__(self, cluster: str, window: int, limit: int, report: Callable[[NodeId, wire.Message], bool]) -> None:
+        self._cluster = cluster
+        self._post = report
+        self._windows = ReceiveWindows(window, limit)
+        self._turns: deque[ReceiveWindow] = deque()
+        """Senders that have something waiting; the first one is the next."""
+        self._news = Wakeup()
+        self._unreported: set[NodeId] = set()
+        self._report_news = Wakeup()
+        self.received = self.refused = self.cancelled = 0
+
+    def __len__(self) -> int:
+        """How many wait, with the one that the handlers are at."""
+        return sum(len(window.waiting) for window in self._turns)
+
+    def __bool__(self) -> bool:
+        """Tell whether any wait."""
+        return bool(self._turns)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def accept(self, message: Message, position: int, cost: int) -> None:
+        """Take a broadcast on; one without room is refused, counted, and its sender told.
+
+        Args:
+            message: its payload as it travelled.  What waits is bounded by that, and may be 20 times as much decoded.
+            position: where it begins.
+            cost: of it.
+        """
+        self.received += 1
+        window = self._windows.of(message.sender.node)
+        if self._windows.accept(window, position, cost):
+            if not window.waiting:
+                self._turns.append(window)
+            window.waiting.append((message, cost))
+            self._news.wake()
+        else:
+            self.refused += 1
+            self._report_soon(window.sender)
+
+    def refuse(self, sender: NodeId, end: int) -> None:
+        """Refuse a broadcast for another reason than room, and have its sender told."""
+        self.received += 1
+        self.refused += 1
+        window = self._windows.of(sender)
+        window.refused += 1
+        self._windows.see(window, end)
+        self._report_soon(sender)
+
+    def ask(self, sender: NodeId, end: int) -> None:
+        """A sender that has no credit, and has sent so much, asks for it."""
+        window = self._windows.of(sender)
+        if self._windows.ask(window, end):
+            self._report(window)
+
+    # -- taking ---------------------------------------------------------------------------------------------
+
+    async def wait(self) -> Message:
+        """Wait until there is a broadcast, and return the next one, whose payload is not decoded yet.
+
+        It is in the queue until ``take`` or ``take_malformed``.
+        """
+        while not self._turns:
+            await self._news.wait()
+        return self._turns[0].waiting[0][0]
+
+    def take(self) -> None:
+        """The handlers are done with it: its sender may send another one, and the next sender has its turn."""
+        window = self._turns.popleft()
+        _, cost = window.waiting.popleft()
+        if window.waiting:
+            self._turns.append(window)
+        if self._windows.take(window, cost):
+            self._report(window)
+
+    def take_malformed(self) -> None:
+        """The broadcast whose turn it is cannot be read: it is refused, counted, and its sender told."""
+        window = self._turns[0]
+        self.refused += 1
+        window.refused += 1
+        self._report_soon(window.sender)
+        self.take()
+
+    def cancel(self) -> None:
+        """Nobody takes any more what waits: it is counted, and its senders are told."""
+        self.cancelled += len(self)
+        while self._turns:
+            window = self._turns.popleft()
+            window.refused += len(window.waiting)
+            while window.waiting:
+                self._windows.take(window, window.waiting.popleft()[1])
+            self._report(window)
+
+    # -- reports --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Report what is not urgent, and what found no room on a link; run it in exactly one task."""
+        while True:
+            await self._report_news.wait()
+            await trio.sleep(_PAUSE)
+            unreported, self._unreported = self._unreported, set()
+            for sender in unreported:
+                self.report_again(sender)
+
+    def report_again(self, sender: NodeId) -> None:
+        """Report what may have been reported already: frames were lost, or the link was full."""
+        window = self._windows.find(sender)
+        if window is not None:
+            self._report(window)
+
+    def forget(self, sender: NodeId) -> None:
+        """A sender is gone: nobody waits for credit."""
+        self._windows.forget(sender)
+        self._unreported.discard(sender)
+
+    def _report(self, window: ReceiveWindow) -> None:
+        if window is not self._windows.find(window.sender):
+            return  # of a sender that was gone in the meantime
+        wanted = window.wanted
+        if not self._post(window.sender, self._windows.report(window).message(self._cluster)):
+            window.wanted = wanted
+            self._report_soon(window.sender)
+
+    def _report_soon(self, sender: NodeId) -> None:
+        self._unreported.add(sender)
+        self._report_news.wake()

@@ -1,0 +1,154 @@
+"""The log of what handlers raise: with the traceback, and for whom the handler ran.
+
+Callers get an error's type and text, and broadcasts have no caller that waits, so this is where a failure can be seen.
+Nothing of a payload is written here but what the handler's own error says.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import Final, Literal, final
+
+import trio
+
+from iris.kernel.errors import RemoteError
+from iris.patterns.messages import Sender
+
+_log: Final = logging.getLogger("iris.handlers")
+
+_PAUSE: Final = 1.0
+"""Seconds between two entries of one cause: a handler that fails at every request would fill a disk."""
+
+_MAX_CAUSES: Final = 256
+"""Causes that are remembered at a time: more lines of one service do not raise at once."""
+
+HandlerKind = Literal["request", "broadcast", "tunnel"]
+_Cause = tuple[HandlerKind, str | None, type[BaseException], str, int]
+
+
+@final
+class FailureLog:
+    """Writes down what the handlers of one membership raise: each cause once a second, with how many came between.
+
+    One cause is one type of error raised at one line for one operation.
+
+    Args:
+        cluster: that is served.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._causes: dict[_Cause, tuple[float, int]] = {}
+        """When each was logged last, and how often it has come since then; the one logged last at the end."""
+
+    def failed(
+        self,
+        kind: HandlerKind,
+        error: BaseException,
+        operation: str | None,
+        caller: Sender,
+        number: int | None = None,
+        *,
+        late: bool = False,
+    ) -> None:
+        """Log what a handler has raised.
+
+        A ``RemoteError`` is an answer and no failure: its code is logged at DEBUG.
+
+        Args:
+            kind: of handler.
+            error: what it raised.
+            operation: name of the handler within the service.
+            caller: for whom it ran.
+            number: of the request, as its caller counts.
+            late: nobody waited for it any more.
+        """
+        if isinstance(error, RemoteError):
+            self.ended(kind, f"answered with the code {error.code!r:.80}", operation, caller, number)
+            return
+        cause = (kind, operation, type(error), *_place(error))
+        now = trio.current_time()
+        logged_at, more = self._causes.pop(cause, (None, 0))
+        if logged_at is not None and logged_at <= now < logged_at + _PAUSE:
+            self._causes[cause] = (logged_at, more + 1)
+            return
+        if len(self._causes) >= _MAX_CAUSES:
+            self._write_off(next(iter(self._causes)))
+        self._causes[cause] = (now, 0)
+        note = " when nobody waits for it any more" if late else ""
+        note += f" ({more} more of this cause since it was logged last)" if more else ""
+        self._write(logging.ERROR, kind, f"failed{note}", operation, caller, number, error)
+
+    def ended(
+        self, kind: HandlerKind, how: str, operation: str | None, caller: Sender, number: int | None = None
+    ) -> None:
+        """Log at DEBUG that a handler has ended in a way that is no failure of its own."""
+        if _log.isEnabledFor(logging.DEBUG):
+            self._write(logging.DEBUG, kind, how, operation, caller, number, None)
+
+    def write_off(self) -> None:
+        """Log how many failures were left out so far: nothing new is served."""
+        for cause in list(self._causes):
+            self._write_off(cause)
+
+    def _write_off(self, cause: _Cause) -> None:
+        _, more = self._causes.pop(cause)
+        if more:
+            kind, operation, error, file, line = cause
+            _log.error(
+                "%s failed with %s at %s:%d: %d more of this cause since it was logged last",
+                self._handler(kind, operation),
+                error.__name__,
+                file,
+                line,
+                more,
+                extra={"cluster": self._cluster, "operation": operation},
+            )
+
+    def _write(
+        self,
+        level: int,
+        kind: HandlerKind,
+        how: str,
+        operation: str | None,
+        caller: Sender,
+        number: int | None,
+        error: BaseException | None,
+    ) -> None:
+        what = "" if number is None else f", request {number}"
+        _log.log(
+            level,
+            "%s %s, called by %r (node %s)%s",
+            self._handler(kind, operation),
+            how,
+            caller.cluster,
+            caller.node,
+            what,
+            exc_info=error,
+            extra={
+                "cluster": self._cluster,
+                "operation": operation,
+                "caller": caller.cluster,
+                "caller_node": caller.node,
+                "number": number,
+            },
+        )
+
+    def _handler(self, kind: HandlerKind, operation: str | None) -> str:
+        which = "" if operation is None else f", operation {operation!r},"
+        return f"{kind} handler of cluster {self._cluster!r}{which}"
+
+
+def _place(error: BaseException) -> tuple[str, int]:
+    """Return the file and the line where an error was raised; of a group, where that was."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return "", 0
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+
+
+serving_log: Final[ContextVar[FailureLog | None]] = ContextVar("serving_log", default=None)
+"""Of the membership whose handler the present task or thread runs."""

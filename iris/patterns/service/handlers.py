@@ -1,0 +1,202 @@
+"""How the handler of an operation is called: with the request or a typed payload, here or in a worker thread.
+
+All of it is decided once, when the handler is registered.  A plain ``async def`` that takes the request is called as
+it is, at no cost.
+
+What becomes of an error that a handler raises: a code and a text for its caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, cast
+
+import trio
+
+from iris.kernel.errors import ConfigError, IrisError, RemoteError
+from iris.kernel.tasks import interruptible
+from iris.patterns.messages import Request
+from iris.patterns.payloads import Converter, Mismatch, converter
+from iris.patterns.service.failure_log import serving_log
+
+BAD_REQUEST: Final = "bad_request"
+"""Code of the error when a payload is not what the handler declares; the handler did not run."""
+
+RequestHandler = Callable[[Request], Any]
+"""What it returns is the reply, or an awaitable of it."""
+
+_THREADS: Final = 40
+"""Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
+
+
+def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHandler:
+    """Return what members call with each request.
+
+    Args:
+        handler: takes the request; or a payload, declared by its annotation, and then the request if it has a second
+            parameter.
+        thread: call it in a worker thread.
+
+    Raises:
+        ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of these.
+    """
+    asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    if thread and asynchronous:
+        raise ConfigError(f"{_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out")
+    convert, both = _parameters(handler)
+    if thread:
+        return partial(_in_thread, handler, convert, both, trio.CapacityLimiter(_THREADS))
+    if convert is None:
+        return handler
+    return partial(_converted, handler, convert, both)
+
+
+@interruptible
+def _converted(handler: Callable[..., Any], convert: Converter, both: bool, request: Request) -> Any:
+    payload = _payload(convert, request)
+    return handler(payload, request) if both else handler(payload)
+
+
+async def _in_thread(
+    handler: Callable[..., Any], convert: Converter | None, both: bool, limiter: trio.CapacityLimiter, request: Request
+) -> Any:
+    """Wait for a thread's result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
+    call = partial(handler, request) if convert is None else partial(_converted, handler, convert, both, request)
+    token, log = trio.lowlevel.current_trio_token(), serving_log.get()
+    errors: list[BaseException] = []
+    abandoned = False
+
+    def note_late(error: BaseException) -> None:
+        if log is not None:
+            log.failed("request", error, request.operation, request.sender, late=True)
+
+    def call_and_tell() -> Any:
+        try:
+            return call()
+        except BaseException as error:
+            errors.append(error)
+            if abandoned:
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(note_late, error)
+            raise
+
+    try:
+        return await trio.to_thread.run_sync(call_and_tell, abandon_on_cancel=True, limiter=limiter)
+    except trio.Cancelled:
+        abandoned = True
+        for error in errors:  # it came with the cancellation
+            note_late(error)
+        raise
+
+
+def _payload(convert: Converter, request: Request) -> Any:
+    try:
+        return convert(request.payload)
+    except Mismatch as error:
+        raise RemoteError(BAD_REQUEST, str(error)) from None
+    except RecursionError:
+        raise RemoteError(BAD_REQUEST, "payload: nested too deeply for this program") from None
+
+
+def _parameters(handler: Callable[..., Any]) -> tuple[Converter | None, bool]:
+    """Return how the payload is made, None if the handler takes the request itself, and whether it takes both."""
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return None, False  # a builtin: it has to take the request
+    needed = [
+        one
+        for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        and (one.default is one.empty or one is parameters[0])
+    ]
+    if not needed:
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            return None, False
+        raise ConfigError(f"{_name(handler)} takes no request: give it a parameter")
+    if len(needed) > 2:
+        raise ConfigError(
+            f"{_name(handler)} has {len(needed)} parameters: use one for the payload, one for the request"
+        )
+    annotation = _resolved(handler, needed[0])
+    if annotation in (inspect.Parameter.empty, Any, object, Request):
+        if len(needed) > 1:
+            raise ConfigError(f"{_name(handler)}: the first of two parameters is the payload and needs a type")
+        return None, False
+    return converter(annotation), len(needed) > 1
+
+
+def _resolved(handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    function: Any = inspect.unwrap(getattr(handler, "func", handler))
+    function = getattr(function, "__func__", function)
+    names = getattr(function, "__globals__", None) or getattr(type(handler).__call__, "__globals__", {})
+    try:
+        while isinstance(annotation, str):
+            annotation = eval(annotation, names)  # noqa: S307 -- the program's own text, as Python evaluates it
+    except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
+        if annotation.rpartition(".")[2] == "Request":
+            return Request  # imported for type checkers only
+        raise ConfigError(
+            f"{_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
+        ) from None
+    return annotation
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    return f"handler {getattr(handler, '__qualname__', repr(handler))}"
+
+
+_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a program, or drops a coroutine, wherever it is raised."""
+
+
+def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
+    """Return what a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
+    if isinstance(error, RemoteError):
+        code, text = _text(error.code)[:64], _text(error.message)[:1024]
+    elif isinstance(error, IrisError):
+        code, text = type(error).__name__, _text(error)[:1024]
+    else:
+        code, text = "error", f"{type(error).__name__}: {_text(error)}"[:1024]
+    if tracebacks:
+        text += "\n" + _text("".join(traceback.format_exception(error))[-8192:])
+    return code, text
+
+
+def _text(value: object) -> str:
+    """What a handler gives as a text, whatever that is, in a form that has one in UTF-8."""
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- it is the handler's own code that makes it
+        return f"a {type(value).__name__} without a text"
+
+
+def is_only(error: BaseException, kind: type[Exception]) -> bool:
+    """Tell whether an error is of a kind, or a group of nothing else."""
+    if not isinstance(error, BaseExceptionGroup):
+        return isinstance(error, kind)
+    return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None
+
+
+def failure_in(error: BaseException) -> BaseException | None:
+    """Return what went wrong in a handler besides its being cancelled.
+
+    It may be a group: what a nursery raises that was cancelled, when a task of it failed at that.  It may be no
+    ``Exception``: ``asyncio.CancelledError`` is none, and means nothing here.  Nor does a ``trio.Cancelled`` that was
+    kept from another task, or an ended scope, while nothing around this task is cancelled.
+
+    Returns:
+        None if nothing did, or the program is to end: that is not for the caller of one handler.
+    """
+    cancelled = trio.current_effective_deadline() == -math.inf
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        rest = group.split(trio.Cancelled)[1] if cancelled else group
+        return None if rest is None or rest.subgroup(_ENDS) is not None else rest
+    return None if isinstance(error, (trio.Cancelled, *_ENDS) if cancelled else _ENDS) else error

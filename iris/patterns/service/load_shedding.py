@@ -1,0 +1,145 @@
+"""Which requests a busy member refuses at once, so that those it takes are answered in time (sans-IO).
+
+A queue is good for bursts and bad for load: under constant overload it only makes everybody wait.  So the measure is
+not how long the queue is but how long it has been there.  A queue that has not been empty for ``interval`` *stands*;
+while it does, and for a second after the last refusal, a request that would wait longer than the target is refused, low
+priority first: the newest one, which has the most time left to go elsewhere.
+
+The target is the configured one or the mean time that handlers take, whichever is longer: who takes a second may let
+others wait as long.  The time a request would wait is the number that wait times the mean time between two beginnings.
+
+Source: Nichols and Jacobson, "Controlling Queue Delay", 2012, in the form of Maurer, "Fail at Scale", 2015.
+
+How long requests wait at a member, as its callers are to hear of it (sans-IO).
+
+It is what those waited that began lately; at least what has waited the one that waits longest now, for handlers may be
+stuck; and it fades while none begins.  A caller gives no work to a member at which it waits a second: without the first
+of these rules nobody would learn that a queue stands still, and without the other one nobody that it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from iris.patterns.priority import Priority
+
+_INTERVALS: Final = 3
+"""A queue stands after so many times the target: 60 ms with the default target."""
+
+_HOLD: Final = 1.0
+"""Seconds after a refusal for which no other queue is given the time of a burst: else one would follow the other."""
+
+_SAMPLES: Final = 64
+"""Beginnings that the mean time between two of them is taken over."""
+
+
+@final
+class Shedding:
+    """Decides for one queue.  Told of nothing while no request waits."""
+
+    __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "shed")
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._gap = 0.0
+        self._samples = 0
+        self._last = 0.0
+        self._since: float | None = None
+        self._refused_at = -float("inf")
+        self._held = False
+        self.busy = False
+        """Whether it has to be asked and told: there is a queue, or a request was refused lately."""
+        self.shed = 0
+        """Requests refused because of the time they would have waited, or had waited."""
+
+    def begun(self, now: float, waiting: int) -> None:
+        """A handler has begun with a request from the queue, in which ``waiting`` are left."""
+        if not waiting:
+            self._empty(now)
+            return
+        if self._since is None:
+            self._since = self._last = now
+            self.busy = True
+            if not self._held:
+                self._samples = 0
+            return
+        self._samples = min(self._samples + 1, _SAMPLES)
+        self._gap += (now - self._last - self._gap) / self._samples
+        self._last = now
+
+    def _empty(self, now: float) -> None:
+        self._since = None
+        self.busy = self._held = self._held and now - self._refused_at <= _HOLD
+
+    def wait(self, now: float, waiting: int) -> float:
+        """Return how long a request that comes now behind ``waiting`` others would wait, in seconds."""
+        return waiting * self._gap if self._since is None else max(waiting * self._gap, now - self._last)
+
+    def target(self, running: int) -> float:
+        """Return the longest time that a request should wait."""
+        return max(self._target, running * self._gap)
+
+    def stands(self, now: float, running: int) -> bool:
+        """Tell whether the queue is one that bursts do not explain."""
+        if self._held and now - self._refused_at <= _HOLD:
+            return True
+        return self._since is not None and now - self._since > _INTERVALS * self.target(running)
+
+    def refuses(self, priority: int, now: float, waiting: int, running: int) -> bool:
+        """Tell whether a request that has just come is to be refused; only while the queue stands."""
+        if priority == Priority.HIGH or not self.stands(now, running):
+            return False
+        if priority != Priority.LOW and self.wait(now, waiting) <= self.target(running):
+            return False
+        self._refused_at = now
+        self.busy = self._held = True
+        self.shed += 1
+        return True
+
+    def gives_up(self, waited: float, now: float, waiting: int, running: int) -> bool:
+        """Tell whether a request that has waited so long is to be refused instead of begun.
+
+        Only while newer ones are refused, too: a burst that nothing follows is served to its end.
+        """
+        target = self.target(running)
+        if waited <= 2 * target or now - self._refused_at > _INTERVALS * target or not self.stands(now, running):
+            return False
+        if not waiting:
+            self._empty(now)
+        self.shed += 1
+        return True
+
+
+_WEIGHT: Final = 0.2
+"""Of the newest wait in the average."""
+
+_HALVED: Final = 0.25
+"""Seconds without a request that begins after which former waits count half."""
+
+_NOTHING: Final = 1e-6
+
+
+@final
+class Waits:
+    """The waits of one member's requests.  All times in seconds."""
+
+    __slots__ = ("_at", "lately")
+
+    def __init__(self) -> None:
+        self.lately = 0.0
+        """What requests waited when the last one began."""
+        self._at = 0.0
+
+    def begun(self, arrived: float, now: float) -> None:
+        """A request begins that arrived then."""
+        waited = self._faded(now)
+        self.lately = waited + _WEIGHT * (now - arrived - waited)
+        self._at = now
+
+    def delay(self, oldest: float | None, now: float) -> float:
+        """Return how long requests wait; ``oldest``: when the first of those arrived that wait now, if any do."""
+        faded = self._faded(now)
+        return faded if oldest is None else max(faded, now - oldest)
+
+    def _faded(self, now: float) -> float:
+        return float(self.lately * 0.5 ** ((now - self._at) / _HALVED)) if self.lately > _NOTHING else 0.0

@@ -1,0 +1,122 @@
+"""What a member has answered to idempotent requests: a repeat gets the same answer, and nothing runs again (sans-IO).
+
+An outcome is kept until the deadline of its request.  Beyond the limits the oldest go first, whatever their deadlines:
+else a caller with no deadline would hold the memory for ever.  They go from a caller that has more than its share, the
+limit divided by the callers that have any: so nobody can have the outcomes of others forgotten.  Outcomes whose time is
+over are found by a hand that goes round: it looks at two of them for each that is added, so at most as many again are
+kept as are still of use, and one with a long deadline keeps none of those behind it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, final
+
+from iris.kernel import wire
+from iris.kernel.config import MIB
+from iris.kernel.names import NodeId
+
+_COUNT: Final = 65536
+"""Outcomes that a node keeps."""
+
+_BYTES: Final = 64 * MIB
+"""Their payloads.  Beyond it a repeated request may run once more."""
+
+_LOOKS: Final = 2
+"""Outcomes that are looked at for each that is added."""
+
+Key = tuple[NodeId, int]
+"""Who asked, and the number of the request."""
+
+
+@final
+class _Caller:
+    """The outcomes of one caller by the numbers of its requests, the oldest first, and their bytes."""
+
+    __slots__ = ("bytes", "outcomes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.outcomes: OrderedDict[int, tuple[wire.Message, int, float]] = OrderedDict()
+
+
+@final
+class Remembered:
+    """Outcomes of idempotent requests.
+
+    Args:
+        count: how many are kept.
+        size: and how many bytes of them.
+    """
+
+    def __init__(self, *, count: int = _COUNT, size: int = _BYTES) -> None:
+        self.bytes = 0
+        self._len = 0
+        self._count = count
+        self._size = size
+        self._callers: OrderedDict[NodeId, _Caller] = OrderedDict()
+        """Those that have outcomes here; the first one is the first that is asked to give some up."""
+        self._round: deque[Key] = deque()
+        """The keys of all outcomes, and some that are gone, in the order in which they are looked at."""
+
+    def __len__(self) -> int:
+        return self._len
+
+    def find(self, key: Key) -> tuple[wire.Message, int] | None:
+        """Return what a request came to and its size, if that is known."""
+        caller = self._callers.get(key[0])
+        known = None if caller is None else caller.outcomes.get(key[1])
+        return None if known is None else known[:2]
+
+    def add(self, key: Key, outcome: wire.Message, size: int, until: float, now: float) -> None:
+        """Keep what a request came to, of so many bytes, until that time."""
+        node, number = key
+        caller = self._callers.get(node)
+        if caller is None:
+            caller = self._callers[node] = _Caller()
+        elif number in caller.outcomes:  # only a caller that uses numbers twice comes to this
+            self._drop(caller, number)
+        caller.outcomes[number] = (outcome, size, until)
+        caller.bytes += size
+        self.bytes += size
+        self._len += 1
+        round_ = self._round
+        for _ in range(min(_LOOKS, len(round_))):
+            seen = round_.popleft()
+            other = self._callers.get(seen[0])
+            known = None if other is None else other.outcomes.get(seen[1])
+            if other is not None and known is not None:
+                if known[2] >= now:
+                    round_.append(seen)
+                else:
+                    self._drop(other, seen[1])
+                    self._leave_out(seen[0], other)
+        round_.append(key)
+        while self._len > self._count or self.bytes > self._size:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the oldest outcome of a caller that has more than its share."""
+        callers = self._callers
+        while True:
+            node = next(iter(callers))
+            caller = callers[node]
+            if self._len > self._count:
+                above = len(caller.outcomes) * len(callers) > self._count
+            else:
+                above = caller.bytes * len(callers) > self._size
+            if above:  # one of them is: together they have more than the limit
+                self._drop(caller, next(iter(caller.outcomes)))
+                self._leave_out(node, caller)
+                return
+            callers.move_to_end(node)
+
+    def _drop(self, caller: _Caller, number: int) -> None:
+        _, size, _ = caller.outcomes.pop(number)
+        caller.bytes -= size
+        self.bytes -= size
+        self._len -= 1
+
+    def _leave_out(self, node: NodeId, caller: _Caller) -> None:
+        if not caller.outcomes:
+            del self._callers[node]

@@ -1,0 +1,309 @@
+"""The answering side: what arrives for the clusters that this node has joined, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import open_background
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Message, Sender
+from iris.patterns.multicast import cost
+from iris.patterns.multicast import Relays
+from iris.patterns.receive_limits import Arriving
+from iris.patterns.request import (
+    DRAINING,
+    EXPIRED,
+    IDEMPOTENT,
+    MEMBER_LEFT,
+    NOT_A_MEMBER,
+    NOT_ALLOWED,
+    NOT_HERE,
+    OF_HANDLER,
+    OVERLOADED,
+    PRIORITY_SHIFT,
+    TOO_LARGE,
+)
+from iris.patterns.service.reply_cache import Remembered
+from iris.patterns.service.service import Limits, Service
+from iris.patterns.service.worker_pool import Job, Membership
+
+_DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
+"""Failures that are no outcome of a handler."""
+
+_ORPHANED: Final = 60.0
+"""Seconds for which an idempotent request runs on when its caller is held for dead: if it lives, it asks again."""
+
+NO_ROOM: Final = "reply_dropped"
+"""Code of the error when a handler's reply found no room on the link to its caller."""
+
+
+def refusal_text(cluster: str, peer: Peer) -> str:
+    """Say who was refused by whom."""
+    realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
+    return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
+
+
+@final
+class Serving:
+    """All memberships of one node."""
+
+    def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
+        self.memberships: dict[str, Membership] = {}
+        self._mesh = mesh
+        self._config = config
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
+        self._jobs: dict[tuple[NodeId, int], Job] = {}
+        self._remembered = Remembered()
+        mesh.on(kinds.REQUEST, 7, self._receive_request)
+        mesh.on(kinds.CANCEL, 1, self._receive_cancel)
+        mesh.on(kinds.AWAITED, 1, self._receive_awaited)
+        mesh.observe(self)
+        mesh.on(kinds.BROADCAST, 4, self._receive_broadcast)
+        mesh.on(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
+        # A broadcast to many, and a survey of many.
+        relays.on(kinds.BROADCAST, 4, self._receive_broadcast)
+        relays.on(kinds.REQUEST, 7, self._receive_request)
+        relays.on(kinds.CANCEL, 1, self._receive_cancel)
+
+    @asynccontextmanager
+    async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[Membership]:
+        """Take requests and broadcasts for a cluster until the block ends.
+
+        Raises:
+            ConfigError: this node serves the cluster already.
+        """
+        if cluster in self.memberships:
+            raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
+        async with open_background() as nursery:
+            membership = Membership(
+                cluster,
+                service,
+                self._config,
+                nursery,
+                limits,
+                reading=self._mesh.reading,
+                answer=self._answer,
+                forget=self._forget,
+                report=self._post_report,
+                arriving=self._arriving,
+            )
+            nursery.start_soon(membership.handle_broadcasts)
+            nursery.start_soon(membership.broadcasts.run)
+            self.memberships[cluster] = membership
+            try:
+                yield membership
+            finally:
+                del self.memberships[cluster]
+                membership.abandon()
+
+    @property
+    def queue_delay(self) -> float:
+        """How long requests wait for a handler here, in seconds: that of the slowest membership."""
+        return max((membership.queue_delay for membership in self.memberships.values()), default=0.0)
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def _receive_request(self, peer: Peer, message: wire.Message) -> None:
+        _, identifier, cluster, operation, budget, flags, headers, payload = message
+        if (
+            type(identifier) is not int
+            or not 0 <= identifier <= wire.MAX_NUMBER
+            or type(cluster) is not str
+            or (operation is not None and type(operation) is not str)
+            or type(budget) is not int
+            or not 0 <= budget <= wire.MAX_NUMBER
+            or type(flags) is not int
+            or not wire.is_payload(payload)
+        ):
+            raise RemoteProtocolError("a request carries an id, names, a time, flags and a payload")
+        membership = self.memberships.get(cluster)
+        idempotent = bool(flags & IDEMPOTENT)
+        if idempotent and self._answer_again(peer, identifier, membership, budget / 1000):
+            return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
+        if membership is None or membership.draining:
+            self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
+            return
+        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
+            self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
+            return
+        excess = self._arriving.excess_of(payload, headers)
+        if excess is not None:
+            self._arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
+            self._fail(peer, identifier, TOO_LARGE, excess.text)
+            return
+        handler = membership.service.requests.get(operation)
+        if handler is None:
+            wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
+            self._fail(peer, identifier, "no_such_operation", f"cluster {cluster!r} does not serve {wanted}")
+            return
+        try:
+            decoded = wire.decode_headers_untrusted(headers)
+        except RemoteProtocolError as error:
+            membership.received += 1
+            self._post(peer, *membership.malformed(peer, identifier, error))
+            return
+        now = trio.current_time()
+        job = Job(
+            peer,
+            identifier,
+            operation,
+            handler,
+            now,
+            now + budget / 1000,
+            decoded,
+            payload,
+            idempotent=idempotent,
+            priority=flags >> PRIORITY_SHIFT & 3,
+        )
+        if membership.accept(job):
+            self._jobs[peer.node, identifier] = job
+        else:
+            retry_after = int(membership.retry_after() * 1000)
+            self._fail(peer, identifier, OVERLOADED, f"{membership.queued} requests wait", retry_after_ms=retry_after)
+
+    def _receive_cancel(self, peer: Peer, message: wire.Message) -> None:
+        job = self._jobs.get((peer.node, message[1]))
+        if job is not None:
+            _cancel(job)
+
+    def _receive_awaited(self, peer: Peer, message: wire.Message) -> None:
+        """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
+        identifier = wire.number_untrusted(message[1], "the id of a request")
+        job = self._jobs.get((peer.node, identifier))
+        if job is None or job.cancelled:
+            self._fail(peer, identifier, NOT_HERE, "")
+        else:
+            job.peer = peer
+
+    def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
+        _, cluster, headers, payload, position = message
+        membership = self.memberships.get(cluster)
+        if not wire.is_payload(payload):
+            raise RemoteProtocolError("a broadcast carries a payload")
+        decoded = wire.decode_headers_untrusted(headers)
+        begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
+        if membership is None:  # its sender has not heard yet that this node has left
+            self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
+            return
+        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
+            self._mesh.refusals["broadcast not allowed"] += 1
+            membership.broadcasts.refuse(peer.node, begin + price)
+            return
+        sender = Sender(peer.identity.caller, peer.node)
+        excess = self._arriving.excess_of(payload, headers)
+        if excess is not None:
+            self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
+            membership.broadcasts.refuse(peer.node, begin + price)
+            return
+        broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
+        membership.broadcasts.accept(broadcast, begin, price)
+
+    def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
+        _, cluster, end = message
+        membership = self.memberships.get(cluster)
+        if membership is not None:  # else the sender hears soon that this node has left
+            membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
+
+    # -- answering ------------------------------------------------------------------------------------------
+
+    def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None, budget: float) -> bool:
+        """Deal with a request that is known already: it runs, or its outcome is sent once more."""
+        key = (peer.node, identifier)
+        known = self._remembered.find(key)
+        if known is not None:
+            self._post(peer, known[0], known[1])
+        elif (job := self._jobs.get(key)) is not None:
+            job.peer = peer
+            _end_at(job, trio.current_time() + budget)
+        else:
+            return False
+        if membership is not None:
+            membership.repeated += 1
+        return True
+
+    def _answer(self, job: Job, reply: wire.Message, size: int) -> None:
+        """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
+        if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
+            key = (job.peer.node, job.identifier)
+            self._remembered.add(key, reply, size, job.deadline, trio.current_time())
+        self._post(job.peer, reply, size)
+
+    def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:
+        self._post(peer, (kinds.FAILURE, identifier, code, text, retry_after_ms), len(text))
+
+    def _post(self, peer: Peer, message: wire.Message, size: int) -> None:
+        try:
+            peer.link.post(message, size, eager=True)
+        except NotSent:
+            self._mesh.refusals["reply without room on the link"] += 1
+            self._post_shortly(peer, message)
+
+    def _post_shortly(self, peer: Peer, message: wire.Message) -> None:
+        """Say at least that there was an outcome: without a deadline its caller would wait for ever."""
+        text = "the link to the caller is full: what the handler returned was dropped"
+        failure = (kinds.FAILURE, message[1], NO_ROOM, text, 0)
+        if message[0] == kinds.FAILURE:
+            failure = (*message[:3], "", *message[4:])
+        with suppress(NotSent):  # nor is there room for that, or the link has ended
+            peer.link.post(failure, len(text), CONTROL_RESERVE, eager=True)
+
+    def _post_report(self, node: NodeId, message: wire.Message) -> bool:
+        try:
+            self._mesh.post(node, message, len(message[1]), CONTROL_RESERVE)
+        except NotSent:
+            return False
+        return True
+
+    def _forget(self, job: Job) -> None:
+        self._jobs.pop((job.peer.node, job.identifier), None)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: the caller is told what it has here, and cancels again what it has cancelled."""
+        for (node, identifier), job in list(self._jobs.items()):
+            if node == peer.node and not job.cancelled:
+                with suppress(NotSent):  # it ends at its deadline
+                    peer.link.post((kinds.RUNNING, identifier), 0, CONTROL_RESERVE)
+        for membership in self.memberships.values():
+            membership.broadcasts.report_again(peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Whether the caller is lost shows later."""
+
+    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """Nobody waits for what this caller has asked; what it may repeat is kept for a while, as it may live."""
+        for (node, _), job in list(self._jobs.items()):
+            if node == peer.node:
+                if job.idempotent:
+                    _end_at(job, min(job.deadline, trio.current_time() + _ORPHANED))
+                else:
+                    _cancel(job)
+        for membership in self.memberships.values():
+            membership.broadcasts.forget(peer.node)
+
+
+def _cancel(job: Job) -> None:
+    job.cancelled = True
+    if job.scope is not None:
+        job.scope.cancel()
+
+
+def _end_at(job: Job, deadline: float) -> None:
+    job.deadline = deadline
+    if job.scope is not None:
+        job.scope.deadline = deadline

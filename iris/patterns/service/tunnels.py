@@ -1,0 +1,252 @@
+"""Tunnels of a node: which member to open one to, and which handler gets one that was opened to this node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, final
+
+import trio
+
+from iris.cluster.balancing import AtSite
+from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Peer
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import (
+    DeliveryError,
+    NotAllowed,
+    NotSent,
+    Overloaded,
+    PayloadTooLarge,
+    RemoteError,
+    RemoteProtocolError,
+    RequestTimeout,
+    TunnelBroken,
+)
+from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Sender
+from iris.patterns.picker import Directory, Picker, nobody_serves
+from iris.patterns.receive_limits import Arriving
+from iris.patterns.request import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, TOO_LARGE, too_large
+from iris.patterns.service.server import Serving, refusal_text
+from iris.patterns.tunnel import TunnelEnd
+from iris.patterns.tunnel import Ending
+from iris.patterns.tunnel import CloseCode, Opening, Refusal
+from iris.patterns.tunnel import State
+from iris.patterns.tunnel import TunnelsStatistics, TunnelTable
+from iris.patterns.tunnel import Tunnel
+
+_FIELDS: Final = {
+    kinds.TUNNEL_OPEN: 6,
+    kinds.TUNNEL_ACCEPT: 3,
+    kinds.TUNNEL_REFUSE: 4,
+    kinds.TUNNEL_CHUNK: 5,
+    kinds.TUNNEL_EOF: 2,
+    kinds.TUNNEL_ACK: 5,
+    kinds.TUNNEL_CLOSE: 4,
+    kinds.TUNNEL_MARKED: 1,
+}
+
+_ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
+"""Refusals after which another member may take the tunnel."""
+
+_LOST: Final = frozenset({CloseCode.LOST, CloseCode.SILENT})
+
+_MAX_ATTEMPTS: Final = 4
+
+
+@final
+class Tunnels:
+    """All tunnels of one node."""
+
+    def __init__(self, mesh: Mesh, directory: Directory, serving: Serving, config: Config) -> None:
+        self._mesh = mesh
+        self._directory = directory
+        self._serving = serving
+        self._config = config
+        self._arriving = Arriving(mesh.refusals, mesh.node, config)
+        self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
+        for kind, fields in _FIELDS.items():
+            mesh.on(kind, fields, self._receive)
+        mesh.observe(self)
+
+    def _is_far(self, node: NodeId) -> bool:
+        peer = self._mesh.peers.get(node)
+        return peer is not None and peer.foreign
+
+    def statistics(self) -> TunnelsStatistics:
+        """Return a snapshot of the counters."""
+        return self._table.statistics()
+
+    async def run(self) -> None:
+        """Let the tunnels look at the time, until cancelled."""
+        begun = Wakeup()
+        self._table.on_begun = begun.wake
+        while True:
+            with self._mesh.survive("tunnels"):
+                self._table.expire()
+            if len(self._table):
+                await trio.sleep(self._config.tunnel_retry / 2)
+            else:  # a node without tunnels is not woken up for them
+                await begun.wait()
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    @protected_context
+    async def open(
+        self,
+        cluster: str,
+        *,
+        timeout: float,
+        operation: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        prefer: NodeId | AtSite | None = None,
+    ) -> AsyncIterator[Tunnel]:
+        """See ``Node.open_tunnel``."""
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        async with await self._open(cluster, timeout, operation, flat, prefer) as tunnel:
+            yield tunnel
+
+    async def _open(
+        self,
+        cluster: str,
+        timeout: float,
+        operation: str | None,
+        headers: wire.Headers,
+        prefer: NodeId | AtSite | None,
+    ) -> Tunnel:
+        picker = self._directory.picker(cluster)
+        if picker is None:
+            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+        deadline = trio.current_time() + timeout
+        tried: set[NodeId] = set()
+        failure: DeliveryError | PayloadTooLarge | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            member = picker.pick(exclude=tried, prefer=prefer)
+            if member is None:
+                break
+            tried.add(member)
+            try:
+                end = self._table.open(member, cluster_of(cluster), operation, headers)
+            except NotSent as error:
+                failure = error
+                continue
+            await self._wait_opened(end, picker, deadline)
+            if end.machine.accepted:  # the handler may have ended it already; the opener then reads how
+                return self._wrap(end, cluster, operation, wire.decode_headers_untrusted(headers))
+            match end.machine.refusal, end.machine.ending:
+                case Refusal() as refusal, _:
+                    failure = _failure(cluster, member, refusal)
+                    if refusal.code not in _ELSEWHERE:
+                        raise failure
+                case _, Ending(code=CloseCode.ABORTED, by_peer=False):
+                    raise RequestTimeout(f"no member of cluster {cluster!r} took the tunnel within {timeout:g} s")
+                case _, ending:
+                    assert ending is not None
+                    if ending.code not in _LOST:
+                        raise TunnelBroken(
+                            f"the tunnel to cluster {cluster!r} with node {member} broke: {ending.reason}"
+                        )
+                    raise TunnelBroken(
+                        f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
+                        f"{ending.reason}"
+                    )
+        raise failure or nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+
+    async def _wait_opened(self, end: TunnelEnd, picker: Picker, deadline: float) -> None:
+        """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""
+        machine = end.machine
+        started = trio.current_time()
+        picker.started(end.node)
+        finished = False
+        try:
+            with trio.move_on_at(deadline):
+                await end.wait(lambda: machine.state is not State.OPENING)
+            finished = True
+        finally:
+            # Cancelled just as the acceptance arrives, the tunnel is open and nobody has it.
+            answered = finished and machine.state is not State.OPENING
+            if not answered and machine.ending is None:
+                machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
+                end.settle()
+            taken = machine.accepted or (machine.ending is not None and machine.ending.code is CloseCode.ABORTED)
+            ok = answered and taken  # of a handler that fails the member is not to blame
+            picker.finished(end.node, trio.current_time() - started, ok=ok)
+
+    # -- being opened to ------------------------------------------------------------------------------------
+
+    def _accept(self, opening: Opening, end: TunnelEnd) -> Refusal | None:
+        membership = self._serving.memberships.get(opening.cluster)
+        if membership is None or membership.draining:
+            return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
+        peer = self._mesh.peer(end.node)
+        if peer is None or not (membership.service.allows(peer.identity) and peer.may_ask(opening.cluster)):
+            text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
+            return Refusal(code=NOT_ALLOWED, text=text)
+        handler = membership.service.tunnels.get(opening.operation)
+        if handler is None:
+            wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
+            return Refusal(code="no_such_operation", text=f"cluster {opening.cluster!r} does not serve {wanted}")
+        excess = self._arriving.headers_excess(opening.headers)
+        if excess is not None:
+            self._arriving.refused("tunnel", excess, peer.node, peer.identity.caller, opening.cluster)
+            return Refusal(code=TOO_LARGE, text=excess.text)
+        try:
+            headers = wire.decode_headers_untrusted(opening.headers)
+        except RemoteProtocolError as error:
+            return Refusal(code="malformed", text=str(error))
+        membership.accept_tunnel(handler, self._wrap(end, opening.cluster, opening.operation, headers))
+        return None
+
+    def _wrap(self, end: TunnelEnd, cluster: str, operation: str | None, headers: Mapping[str, str]) -> Tunnel:
+        peer = self._mesh.peer(end.node)
+        return Tunnel(
+            end,
+            limit=self._config.max_payload,
+            sender=Sender(peer.identity.caller if peer is not None else "", end.node),
+            cluster=cluster,
+            operation=operation,
+            headers=headers,
+        )
+
+    # -- what the mesh says ---------------------------------------------------------------------------------
+
+    def _receive(self, peer: Peer, message: wire.Message) -> None:
+        self._table.receive(peer.node, message)
+
+    def peer_up(self, peer: Peer) -> None:
+        """Nothing waits for a node to appear."""
+
+    def peer_reset(self, peer: Peer) -> None:
+        """Frames may be lost: both ends compare notes."""
+        self._table.link_reset(peer.node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The mesh tries to reach the node again; tunnels wait for the outcome."""
+
+    def member_expelled(self, node: NodeId, cluster: str) -> None:
+        """A node may serve a cluster no more: tunnels that were opened to it as a member of that are broken."""
+        self._table.member_lost(node, cluster, f"node {node} is no member of cluster {cluster!r} any more")
+
+    def peer_down(self, peer: Peer, reason: str) -> None:
+        """Every tunnel with the node is broken."""
+        self._table.node_lost(peer.node, reason)
+
+
+def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError | PayloadTooLarge:
+    match refusal.code:
+        case "overloaded":
+            return Overloaded(
+                f"cluster {cluster!r} is overloaded (node {member}: {refusal.text})", retry_after=refusal.retry_after
+            )
+        case "draining" | "not_a_member":
+            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
+        case "not_allowed":
+            return NotAllowed(refusal.text)
+        case "too_large":
+            return too_large(cluster, refusal.text)
+        case _:
+            return RemoteError(refusal.code, refusal.text)

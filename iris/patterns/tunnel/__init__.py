@@ -1,0 +1,17 @@
+"""An ordered, credit-based channel to one member: state machine, halves, endpoint, streams, files.
+
+Promises: in order, nothing lost or doubled across reconnects while both ends live; otherwise an error, never a silent
+truncation.  Memory is bounded by the window.
+"""
+
+from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.machine import Ending
+from iris.patterns.tunnel.messages import CloseCode, Opening, Refusal
+from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.table import TunnelTable, TunnelsStatistics
+from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
+
+__all__ = (
+    "CloseCode", "Ending", "FileSummary", "Opening", "Refusal", "State", "Tunnel", "TunnelEnd",
+    "TunnelStatistics", "TunnelStream", "TunnelTable", "TunnelsStatistics",
+)  # fmt: skip

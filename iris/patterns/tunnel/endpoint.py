@@ -1,0 +1,187 @@
+"""One end of a tunnel at work: its machine, its place at the link, and the tasks that wait for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+from iris.kernel.errors import NotSent
+from iris.kernel.link import BulkSource
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.patterns.tunnel.flow_control import STEP, Flight
+from iris.patterns.tunnel.machine import TunnelMachine
+
+
+class TunnelMesh(Protocol):
+    """What tunnels need of the links."""
+
+    def post(self, node: NodeId, message: Message, size: int) -> None:
+        """Append a message to the link to ``node``, before all data of tunnels that still waits.
+
+        Raises:
+            NotSent: there is no link, or no room on it.
+        """
+        ...
+
+    def ready(self, node: NodeId, source: BulkSource) -> None:
+        """Have the link to ``node`` ask ``source`` for data, in turn with others, until it has none.
+
+        Calling it for a source that is being asked already has no effect.
+
+        Raises:
+            NotSent: there is no link.
+        """
+        ...
+
+
+@final
+class TunnelEnd:
+    """One end of a tunnel.  It is the source that the link asks for data.
+
+    Args:
+        flight: of all data to that node.
+        node: at the other end.
+        key: the id in messages of the other end.
+        on_ended: called once, when the tunnel has ended for whatever reason.
+    """
+
+    __slots__ = (
+        "_attached",
+        "_clock",
+        "_ended",
+        "_flight",
+        "_mesh",
+        "_on_ended",
+        "_senders",
+        "_waiting",
+        "due",
+        "key",
+        "machine",
+        "node",
+    )
+
+    def __init__(
+        self,
+        machine: TunnelMachine,
+        mesh: TunnelMesh,
+        flight: Flight,
+        node: NodeId,
+        key: int,
+        *,
+        clock: Callable[[], float],
+        on_ended: Callable[[TunnelEnd], None],
+    ) -> None:
+        self.machine: Final = machine
+        self.node: Final = node
+        self.key: Final = key
+        self._mesh = mesh
+        self._flight = flight
+        self._clock = clock
+        self._on_ended = on_ended
+        self.due = 0.0
+        """When to look at the machine's deadline next; never later than that deadline."""
+        self._attached = False
+        self._ended = False
+        self._waiting: dict[Wakeup, Callable[[], bool]] = {}
+        self._senders: deque[object] = deque()
+
+    # -- the link -------------------------------------------------------------------------------------------
+
+    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+        """Give the link its next message; see ``BulkSource``."""
+        flight = self._flight
+        flight.share(shared)
+        room = flight.has_room
+        piece = self.machine.take(limit, data=room)
+        if piece is not None:
+            message, size = piece
+            if message[0] == kinds.TUNNEL_CHUNK and flight.add(size) and not self._goes_on(limit - size):
+                return (*message[:-1], flight.mark(self._clock())), size
+            return piece
+        self._attached = False
+        if room:
+            flight.unblock_one()
+        elif self.machine.has_data:
+            flight.block(self)
+        return None
+
+    def _goes_on(self, room: int) -> bool:
+        """Tell whether a frame with so much room left takes another chunk, which can carry the mark that is due."""
+        return room >= STEP and self.machine.sending.has_chunk and self._flight.has_room
+
+    def offer(self) -> None:
+        """Tell the link if there is something to take and room for it."""
+        self.due = 0.0  # whoever sends may expect an answer sooner than was thought
+        if self._attached:
+            return
+        if self.machine.has_news or (self.machine.has_data and self._flight.has_room):
+            self._attached = True
+            try:
+                self._mesh.ready(self.node, self)
+            except NotSent:
+                self._attached = False
+        elif self.machine.has_data:
+            self._flight.block(self)
+
+    def offer_again(self) -> None:
+        """As ``offer``, by one who has reason to think that the link has forgotten."""
+        self._attached = False
+        self.offer()
+
+    def receive(self, message: Message, now: float) -> None:
+        """Take a message of the other end."""
+        self.machine.receive(message, now)
+        self.settle()
+
+    def settle(self) -> None:
+        """Make everybody see what has become of the machine."""
+        if self.machine.ending is None:
+            self.offer()
+        elif not self._ended:
+            self._ended = True
+            self._flight.forget(self)
+            self._on_ended(self)
+        for wakeup, condition in self._waiting.items():
+            if condition():
+                wakeup.wake()
+
+    # -- tasks ----------------------------------------------------------------------------------------------
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds; it is tried whenever something may have changed.
+
+        When this returns, the condition holds, and no other task has run since it was found to.
+        """
+        while not condition():
+            wakeup = Wakeup()
+            self._waiting[wakeup] = condition
+            try:
+                await wakeup.wait()
+            finally:
+                del self._waiting[wakeup]
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
+        return not self._senders and self.machine.sending.has_room(size)
+
+    @property
+    def has_senders(self) -> bool:
+        """Whether tasks wait to send."""
+        return bool(self._senders)
+
+    async def wait_room(self, size: int, stopped: Callable[[], bool]) -> None:
+        """Wait, in order of arrival, until a message of ``size`` bytes may be queued, or ``stopped`` holds."""
+        machine = self.machine
+        turn = object()
+        self._senders.append(turn)
+        machine.hurry()
+        self.offer()
+        try:
+            await self.wait(lambda: stopped() or (self._senders[0] is turn and machine.sending.has_room(size)))
+        finally:
+            self._senders.remove(turn)
+            self.settle()

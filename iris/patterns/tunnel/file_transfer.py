@@ -1,0 +1,170 @@
+"""Files through a tunnel: any size, in constant memory, checked at the end, and never half there.
+
+On the wire a file is ``["file", size]``, pieces of bytes, and ``["sha256", digest, size]``, all as ordinary messages:
+others may come before and after.  The first size is what the sender expects, for progress; the last one is what it
+sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, final
+
+import trio
+
+from iris.kernel.errors import PayloadTooLarge
+from iris.kernel.frozen import dataclass
+from iris.kernel.tasks import interruptible
+
+if TYPE_CHECKING:
+    from iris.patterns.tunnel.tunnel import Tunnel
+
+_PIECE: Final = 256 * 1024
+"""Bytes read, hashed and written in one visit to a worker thread."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes expected in all."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSummary:
+    """What was transferred."""
+
+    size: int
+    """Bytes."""
+    sha256: str
+    """Of the contents, in hexadecimal; the same at both ends."""
+
+
+async def send_file(tunnel: Tunnel, path: str | PathLike[str], progress: Progress | None = None) -> FileSummary:
+    """Send a file of any size, for ``receive_file`` at the other end.
+
+    Returns when all of it is queued.  What the file holds at the moment of reading is sent: a file that grows
+    meanwhile is sent with what it has grown by.
+
+    Args:
+        tunnel: nobody else may send through it meanwhile.
+        path: of the file.
+        progress: called in this task after each piece, with the bytes done and the bytes expected.
+
+    Raises:
+        OSError: the file cannot be read.
+        TunnelBroken, trio.ClosedResourceError: see ``Tunnel.send``.
+
+    If it fails or is cancelled, the other end may be in the middle of a file: close the tunnel.
+    """
+    digest = hashlib.sha256()
+    done = 0
+
+    def read(file: BinaryIO) -> bytes:
+        data = file.read(size)
+        digest.update(data)
+        return data
+
+    with await trio.to_thread.run_sync(lambda: Path(path).open("rb", buffering=0)) as file:
+        expected = os.fstat(file.fileno()).st_size
+        await tunnel.send(["file", expected])
+        size = min(_PIECE, tunnel.max_message)
+        while data := await trio.to_thread.run_sync(read, file):
+            await tunnel.send(data)
+            done += len(data)
+            if progress is not None:
+                _tell(progress, done, expected)
+        await tunnel.send(["sha256", digest.hexdigest(), done])
+    return FileSummary(size=done, sha256=digest.hexdigest())
+
+
+async def receive_file(
+    tunnel: Tunnel, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
+) -> FileSummary:
+    """Receive what ``send_file`` sends at the other end, into ``path``.
+
+    The file appears under its name at once, whole, checked and on disk; one that was there before is replaced.
+    Until then it grows in the same directory under a hidden name, which is removed if anything fails.
+
+    Args:
+        tunnel: nobody else may receive from it meanwhile.
+        path: of the file to be.
+        progress: called in this task after each piece, with the bytes done and the bytes expected.
+        max_bytes: the largest file to take.
+
+    Raises:
+        OSError: the file cannot be written.
+        PayloadTooLarge: it is larger than ``max_bytes``; the tunnel is closed with an error.
+        TunnelBroken: see ``Tunnel.receive``; also if something else than a file was sent, or the hash is wrong.
+        trio.EndOfChannel: the other end sent no file.
+
+    If it fails or is cancelled, nothing is left at ``path`` or beside it; the tunnel is in the middle of a file.
+    """
+    target = Path(path)
+    expected = _read_size(tunnel, await tunnel.receive())
+    growing = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
+    digest = hashlib.sha256()
+    done = 0
+
+    def write(file: BinaryIO, data: bytes) -> None:
+        digest.update(data)
+        file.write(data)
+
+    def finish(file: BinaryIO) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        growing.replace(target)
+
+    if max_bytes is not None and expected > max_bytes:
+        raise _too_large(tunnel, expected, max_bytes)
+    file: BinaryIO = await trio.to_thread.run_sync(lambda: growing.open("xb"))
+    try:
+        while isinstance(piece := await _next_piece(tunnel), bytes):
+            done += len(piece)
+            if max_bytes is not None and done > max_bytes:
+                raise _too_large(tunnel, done, max_bytes)
+            await trio.to_thread.run_sync(write, file, piece)
+            if progress is not None:
+                _tell(progress, done, expected)
+        if piece != ["sha256", digest.hexdigest(), done]:
+            raise tunnel._fail(
+                f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"
+            )
+        await trio.to_thread.run_sync(finish, file)
+    except BaseException:
+        file.close()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(lambda: growing.unlink(missing_ok=True))
+        raise
+    return FileSummary(size=done, sha256=digest.hexdigest())
+
+
+async def _next_piece(tunnel: Tunnel) -> object:
+    try:
+        piece: object = await tunnel.receive()
+    except trio.EndOfChannel:
+        raise tunnel._fail("the other end finished in the middle of a file") from None
+    return piece
+
+
+def _read_size(tunnel: Tunnel, message: object) -> int:
+    match message:
+        case ["file", int() as size] if size >= 0:
+            return size
+        case _:
+            pass
+    raise tunnel._fail("something else than a file was sent")
+
+
+def _too_large(tunnel: Tunnel, size: int, limit: int) -> PayloadTooLarge:
+    reason = f"a file of at least {size} bytes: the receiver takes {limit}"
+    tunnel.abort(reason)
+    return PayloadTooLarge(reason)
+
+
+@interruptible
+def _tell(progress: Progress, done: int, expected: int) -> None:
+    progress(done, max(done, expected))

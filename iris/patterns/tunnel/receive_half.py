@@ -1,0 +1,283 @@
+"""The receiving half of a tunnel: chunks arrive in order, wait for a reader, and give credit back as they are read.
+
+How memory stays bounded though a message may be larger than the window: credit is the window beyond what was *read*;
+while the first message is still incomplete, nobody can read, and credit is the window beyond what was *received*.
+So at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
+
+The tunnels that one peer opens have a budget together (``Budget``): beyond it, one of them at a time gets credit for
+the rest of a message that is longer than its window, and the others wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final, final
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, Chunk
+
+_PATIENCE: Final = 8
+"""Windows of chunks out of turn that come from a loss or two; more are a peer that does not count."""
+
+
+@final
+class Budget:
+    """What all the tunnels that one peer has opened hold here.
+
+    Attributes:
+        limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
+        held: cost of what waits for readers.
+        finishing: the one that goes on beyond the limit, so that there is always one that does.
+    """
+
+    __slots__ = ("finishing", "held", "limit")
+
+    def __init__(self, limit: float) -> None:
+        self.limit: Final = limit
+        self.held = 0
+        self.finishing: ReceivingHalf | None = None
+
+
+@final
+class ReceivingHalf:
+    """What has arrived for one end.
+
+    Args:
+        window: cost of what may be on the way and unread.
+        limit: largest message, in bytes.
+        budget: of all tunnels that the peer has opened; None: there is none.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_announced_received",
+        "_budget",
+        "_complete",
+        "_consumed",
+        "_cost",
+        "_limit",
+        "_partial",
+        "_partial_flags",
+        "_quarter",
+        "_strays",
+        "_waiting",
+        "_window",
+        "bytes_received",
+        "chunks_repeated",
+        "chunks_stray",
+        "has_eof",
+        "messages_read",
+        "messages_received",
+        "received",
+        "resends",
+        "wants_resend",
+    )
+
+    def __init__(self, *, window: int, limit: int, budget: Budget | None = None) -> None:
+        self.received = 0
+        """Everything numbered below has arrived."""
+        self.has_eof = False
+        self.wants_resend = False
+        """Something was lost, and the other end has to be told."""
+        self.resends = 0
+        """How often it was told since something arrived in order."""
+        self.messages_received = self.messages_read = self.bytes_received = 0
+        self.chunks_repeated = self.chunks_stray = 0
+        self._budget = budget or Budget(math.inf)
+        self._window = window
+        self._quarter = window // 4  # cost after which the other end is told that chunks have arrived
+        self._limit = limit
+        self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
+        self._complete = 0  # messages in _waiting that are whole
+        self._partial = -1  # bytes of the message that is arriving; -1 between messages
+        self._partial_flags = 0
+        self._cost = 0  # of everything received
+        self._consumed = 0  # of everything read
+        self._announced = window  # credit that the other end knows of, or soon will
+        self._announced_received = 0  # cost received when it was last told
+        self._strays = 0  # cost of what came out of turn since something came in order
+
+    def begin(self, window: int) -> None:
+        """Learn the window of the other end, which keeps about as much until it is acknowledged."""
+        self._quarter = min(window, self._window) // 4
+
+    @property
+    def held(self) -> int:
+        """Cost of what waits for a reader."""
+        return self._cost - self._consumed
+
+    @property
+    def has_message(self) -> bool:
+        """Whether ``read`` would give a message."""
+        return self._complete > 0
+
+    @property
+    def has_piece(self) -> bool:
+        """Whether ``read_piece`` would give a chunk."""
+        return bool(self._waiting)
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether something was lost that has not come again."""
+        return self.wants_resend or self.resends > 0
+
+    # -- what arrives ---------------------------------------------------------------------------------------
+
+    def add(self, chunk: Chunk) -> bool:
+        """Take a chunk; False if it was repeated or out of turn, and dropped.
+
+        Raises:
+            RemoteProtocolError: it exceeds the credit or the limit, is malformed, or too many came out of turn.
+        """
+        size = len(chunk.data)
+        if not self._is_next(chunk.sequence, size + CHUNK_COST):
+            return False
+        cost = self._cost + size + CHUNK_COST
+        if cost > self._announced:
+            raise RemoteProtocolError(f"the peer ignores credit: {cost - self._announced} more than was granted")
+        if self._partial >= 0 and chunk.flags & PACKED != self._partial_flags:
+            raise RemoteProtocolError("bytes and packed chunks in one message")
+        whole = max(self._partial, 0) + size
+        if whole > self._limit:
+            raise RemoteProtocolError(f"a message of more than {self._limit} bytes, the limit that was agreed on")
+        if chunk.flags & END:
+            self._partial = -1
+            self._complete += 1
+            if self._budget.finishing is self:
+                self._budget.finishing = None
+            self.messages_received += 1
+        elif size < SMALLEST_PIECE:
+            raise RemoteProtocolError(f"a piece of {size} bytes that is not the last of its message")
+        else:
+            self._partial = whole
+            self._partial_flags = chunk.flags & PACKED
+        self._cost = cost
+        self._budget.held += size + CHUNK_COST
+        self.bytes_received += size
+        self._waiting.append((chunk.flags, chunk.data))
+        return True
+
+    def add_eof(self, sequence: int) -> bool:
+        """Take the end of file; False if it was repeated or out of turn, and dropped.
+
+        Raises:
+            RemoteProtocolError: it comes within a message, or too much came out of turn.
+        """
+        if not self._is_next(sequence, CHUNK_COST):
+            return False
+        if self._partial >= 0:
+            raise RemoteProtocolError("the end of file comes within a message")
+        self.has_eof = True
+        return True
+
+    def is_repeated(self, sequence: int) -> bool:
+        """Tell whether that number has arrived before."""
+        return sequence < self.received
+
+    def _is_next(self, sequence: int, cost: int) -> bool:
+        if sequence == self.received:
+            self.received += 1
+            self.resends = 0
+            self.wants_resend = False
+            self._strays = 0
+            return True
+        if sequence < self.received:
+            self.chunks_repeated += 1
+            return False
+        self.chunks_stray += 1
+        self._strays += cost
+        if self._strays > (_PATIENCE + self.resends) * (self._announced - self._cost + CHUNK_COST):
+            raise RemoteProtocolError(f"out of order: chunk {sequence} came, and again no chunk {self.received}")
+        if not self.resends:
+            self.wants_resend = True
+        return False
+
+    def compare(self, sent: int) -> None:
+        """Learn that the other end has put everything numbered below ``sent`` on the link before this moment."""
+        if sent > self.received and not self.resends:
+            self.wants_resend = True
+
+    def ask_again(self) -> None:
+        """Ask for what is missing once more: the first call may be lost, too."""
+        if self.resends:
+            self.wants_resend = True
+
+    # -- credit ---------------------------------------------------------------------------------------------
+
+    def _grant(self) -> int:
+        if self._complete:
+            return self._consumed + self._window
+        budget = self._budget
+        if budget.held > budget.limit and self._partial >= 0:
+            if budget.finishing is None:
+                budget.finishing = self
+            if budget.finishing is not self:  # the other end asks again, in a while
+                return self._consumed + self._window
+        return self._cost + self._window
+
+    @property
+    def owes_news(self) -> bool:
+        """Whether the other end should hear how far this one is."""
+        return (
+            self.wants_resend
+            or self._cost - self._announced_received >= self._quarter
+            or self._grant() - self._announced >= self._window // 4
+        )
+
+    def announce(self) -> tuple[int, bool]:
+        """Return the credit to announce now, and whether to ask for everything after ``received`` again."""
+        self._announced = max(self._announced, self._grant())
+        self._announced_received = self._cost
+        resend, self.wants_resend = self.wants_resend, False
+        self.resends += resend
+        return self._announced, resend
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self) -> tuple[bytes, bool] | None:
+        """Return the next message and whether it is packed; None if none is whole."""
+        if not self._complete:
+            return None
+        flags, data = self._waiting.popleft()
+        cost = len(data) + CHUNK_COST
+        if not flags & END:
+            parts = [data]
+            while not flags & END:
+                flags, data = self._waiting.popleft()
+                parts.append(data)
+                cost += len(data) + CHUNK_COST
+            data = b"".join(parts)
+        self._consumed += cost
+        self._budget.held -= cost
+        self._complete -= 1
+        self.messages_read += 1
+        return data, bool(flags & PACKED)
+
+    def read_piece(self) -> tuple[bytes, bool] | None:
+        """Return the next chunk, wherever messages end, and whether it is packed; None if there is none."""
+        if not self._waiting:
+            return None
+        flags, data = self._waiting.popleft()
+        self._consumed += len(data) + CHUNK_COST
+        self._budget.held -= len(data) + CHUNK_COST
+        if flags & END:
+            self._complete -= 1
+            self.messages_read += 1
+        return data, bool(flags & PACKED)
+
+    def discard(self) -> int:
+        """Drop everything unread; return how many whole messages that were."""
+        dropped = self._complete
+        self._waiting.clear()
+        self._complete = 0
+        self._budget.held -= self.held
+        self._consumed = self._cost
+        return dropped
+
+    def leave_budget(self) -> None:
+        """The tunnel has ended: what is unread goes with who has the tunnel."""
+        budget, self._budget = self._budget, Budget(math.inf)
+        budget.held -= self.held
+        if budget.finishing is self:
+            budget.finishing = None

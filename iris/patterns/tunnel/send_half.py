@@ -1,0 +1,211 @@
+"""The sending half of a tunnel: messages wait, are cut into chunks, and are kept until the other end has them.
+
+Cutting late means that a chunk fits the frame it leaves in.  A chunk once cut keeps its number and its size; if it is
+lost, it and all after it go again (go-back-n: links are in order, so what follows a loss is nearly always lost, too,
+and the other end need not keep what came out of turn).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, final
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, Chunk
+
+END_OF_FILE: Final = -1
+"""The ``flags`` under which the end of file is kept among the chunks.  It costs no credit."""
+
+_TAIL: Final = 8
+"""A piece gets longer by up to this part of the largest, if its message then ends with it.  Messages of 64 KiB in
+frames that hold four would else be out of step with them after one of another size, for good: five chunks
+instead of four."""
+
+_EOF_CHUNK: Final = (END_OF_FILE, b"")
+
+
+@final
+class SendingHalf:
+    """What one end wants to send.
+
+    Args:
+        bound: bytes that may be held, waiting and unacknowledged together; one message may exceed it alone.
+        piece: largest chunk, in bytes.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_cut",
+        "_eof_waits",
+        "_granted",
+        "_kept",
+        "_kept_cost",
+        "_offset",
+        "_piece",
+        "_spent",
+        "_waiting",
+        "_waiting_cost",
+        "acknowledged",
+        "bytes_sent",
+        "chunks_resent",
+        "chunks_sent",
+        "limit",
+        "messages_delivered",
+        "messages_sent",
+        "sent",
+    )
+
+    def __init__(self, *, bound: int, piece: int) -> None:
+        self.acknowledged = 0
+        """Everything numbered below is at the other end."""
+        self.sent = 0
+        """Number of the chunk to put on the link next; after a loss it is one that has been there before."""
+        self.limit = 0
+        """Largest message that the other end takes, in bytes."""
+        self.messages_sent = self.messages_delivered = self.bytes_sent = 0
+        self.chunks_sent = self.chunks_resent = 0
+        self._bound = bound
+        self._piece = max(piece, SMALLEST_PIECE)
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._waiting_cost = 0
+        self._offset = 0  # how much of the first waiting message has been cut off already
+        self._eof_waits = False
+        self._kept: dict[int, tuple[int, bytes]] = {}  # by number: flags and data, from acknowledged to _cut
+        self._kept_cost = 0
+        self._cut = 0  # number of the next chunk to be cut
+        self._spent = 0  # cost of everything cut so far
+        self._granted = 0
+
+    def begin(self, window: int, limit: int) -> None:
+        """Take note of what the other end allows."""
+        self._granted = max(self._granted, window)
+        self.limit = limit
+        # With four chunks in a window, credit that comes back in quarters always suffices for the next one.
+        self._piece = max(SMALLEST_PIECE, min(self._piece, window // 4 - CHUNK_COST))
+
+    @property
+    def held(self) -> int:
+        """Cost of everything here, waiting or unacknowledged."""
+        return self._waiting_cost + self._kept_cost
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the other end has everything, the end of file included if there was one."""
+        return not self._kept and not self._waiting and not self._eof_waits
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something has not left or is not acknowledged."""
+        return not self.is_flushed
+
+    @property
+    def is_only_unacknowledged(self) -> bool:
+        """Whether all is on the link and something of it is not acknowledged."""
+        return bool(self._kept) and self.sent == self._cut and not self._waiting and not self._eof_waits
+
+    @property
+    def has_next(self) -> bool:
+        """Whether ``take`` would give something."""
+        return self.sent < self._cut or self._can_cut()
+
+    @property
+    def has_chunk(self) -> bool:
+        """Whether ``take`` would give a chunk, and not the end of file."""
+        if self.sent < self._cut:
+            return self._kept[self.sent][0] != END_OF_FILE
+        return bool(self._waiting) and self._can_cut()
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a message of ``size`` bytes can be taken in."""
+        held = self._waiting_cost + self._kept_cost
+        return not held or held + size + CHUNK_COST <= self._bound
+
+    def add(self, data: bytes, *, packed: bool) -> None:
+        """Take a whole message in, whether there is room or not."""
+        self._waiting.append((data, PACKED if packed else 0))
+        self._waiting_cost += len(data) + CHUNK_COST
+        self.messages_sent += 1
+        self.bytes_sent += len(data)
+
+    def add_eof(self) -> None:
+        """Have the end of file follow the last message."""
+        self._eof_waits = True
+
+    def take(self, limit: int) -> Chunk | None:
+        """Return what to put on the link next, of about ``limit`` bytes; None while credit or data are missing."""
+        if self.sent < self._cut:
+            flags, data = self._kept[self.sent]
+            chunk = Chunk(self.sent, flags, data)
+            self.sent += 1
+            self.chunks_resent += 1
+            return chunk
+        if not self._can_cut():
+            return None
+        flags, data = self._cut_next(limit) if self._waiting else self._cut_eof()
+        number = self._cut
+        self._kept[number] = (flags, data)
+        self._cut = self.sent = number + 1
+        self.chunks_sent += 1
+        return Chunk(number, flags, data)
+
+    def _can_cut(self) -> bool:
+        if not self._waiting:
+            return self._eof_waits
+        rest = len(self._waiting[0][0]) - self._offset
+        return self._spent + min(rest, self._piece) + CHUNK_COST <= self._granted
+
+    def _cut_next(self, limit: int) -> tuple[int, bytes]:
+        whole, flags = self._waiting[0]
+        start = self._offset
+        size = min(self._piece, max(limit, SMALLEST_PIECE) + self._piece // _TAIL)
+        if len(whole) - start > size:
+            size = min(self._piece, max(limit, SMALLEST_PIECE))
+            data = whole[start : start + size]
+            self._offset = start + size
+        else:
+            data = whole[start:] if start else whole
+            flags |= END
+            self._offset = 0
+            self._waiting.popleft()
+            self._waiting_cost -= CHUNK_COST
+        self._waiting_cost -= len(data)
+        self._kept_cost += len(data) + CHUNK_COST
+        self._spent += len(data) + CHUNK_COST
+        return flags, data
+
+    def _cut_eof(self) -> tuple[int, bytes]:
+        self._eof_waits = False
+        return _EOF_CHUNK
+
+    def acknowledge(self, received: int, granted: int) -> bool:
+        """Let go of everything numbered below ``received``; tell whether anything was new.
+
+        Raises:
+            RemoteProtocolError: something is acknowledged that was never sent.
+        """
+        if received > self._cut:
+            raise RemoteProtocolError(f"chunk {received - 1} was acknowledged, but only {self._cut} were sent")
+        news = granted > self._granted or received > self.acknowledged
+        self._granted = max(self._granted, granted)
+        for number in range(self.acknowledged, received):
+            flags, data = self._kept.pop(number)
+            if flags != END_OF_FILE:
+                self._kept_cost -= len(data) + CHUNK_COST
+                self.messages_delivered += flags & END
+        self.acknowledged = max(self.acknowledged, received)
+        self.sent = max(self.sent, self.acknowledged)
+        return news
+
+    def go_back(self, received: int) -> None:
+        """Send everything from ``received`` on again; older than what is acknowledged means nothing."""
+        if received >= self.acknowledged:
+            self.sent = min(self.sent, received)
+
+    def abandon(self) -> int:
+        """Drop everything; return how many messages had not arrived whole at the other end."""
+        self._waiting.clear()
+        self._kept.clear()
+        self._waiting_cost = self._kept_cost = self._offset = 0
+        self._eof_waits = False
+        self.sent = self.acknowledged = self._cut
+        return self.messages_sent - self.messages_delivered

@@ -1,0 +1,439 @@
+"""All tunnel ends of one node: who gets which message, how tunnels come to be and what is left of them.
+
+An end that has ended leaves the table at once.  What the peer must know of it, its *farewell*, is kept for a while,
+and is the answer to whatever the peer still says about that tunnel: so a lost goodbye is repeated when it is missed.
+
+Which tunnels a peer has opened, so that an opening that comes twice opens one tunnel.
+
+A peer counts its tunnels, so all numbers up to the highest seen are used, but for those whose opening was lost on the
+way and may still come.  These gaps are few and the only thing to remember, for as long as the peer lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, final
+
+from iris.kernel.config import KIB, Config
+from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.kernel.wire import Message
+from iris.kernel.wire import Headers
+from iris.patterns.counters import PatternStatistics
+from iris.patterns.tunnel.endpoint import TunnelEnd, TunnelMesh
+from iris.patterns.tunnel.flow_control import FAR, Flight
+from iris.patterns.tunnel.machine import TunnelMachine
+from iris.patterns.tunnel.messages import (
+    SMALLEST_WINDOW,
+    CloseCode,
+    Opening,
+    Refusal,
+    close_message,
+    read_id_untrusted,
+    read_marked_untrusted,
+    read_open_untrusted,
+    refuse_message,
+)
+from iris.patterns.tunnel.receive_half import Budget
+
+_MAX_GAPS: Final = 1024
+"""Openings of one peer that may be missing; the oldest are given up, and refused if they come after all."""
+
+_MAX_STEP: Final = 65536
+"""A number so far beyond the highest is not counted but invented."""
+
+
+@final
+class OpenedIds:
+    """The numbers of tunnels that one peer has opened."""
+
+    __slots__ = ("_begins", "_ends", "_highest", "missing")
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        """The gaps, in order: each from a number, and up to but without another one."""
+        self.missing = 0
+        """Numbers in them."""
+
+    def add(self, number: int) -> bool:
+        """Note a number from 1 up; False if it was seen before, or missing for too long.
+
+        Raises:
+            RemoteProtocolError: it leaves out more than 65,536 numbers after one that was seen.
+        """
+        if number <= self._highest:
+            return self._fill(number)
+        if self._highest and number - self._highest > _MAX_STEP:  # the first one follows what this node has forgotten
+            raise RemoteProtocolError(f"tunnel {number} is opened after tunnel {self._highest}")
+        begin = max(self._highest + 1, number - _MAX_GAPS)
+        self._highest = number
+        if begin < number:
+            self._begins.append(begin)
+            self._ends.append(number)
+            self.missing += number - begin
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        """Give up the oldest of too many missing numbers, by whole gaps: a peer can make large ones."""
+        while self.missing > _MAX_GAPS:
+            size = min(self._ends[0] - self._begins[0], self.missing - _MAX_GAPS)
+            self.missing -= size
+            self._begins[0] += size
+            if self._begins[0] == self._ends[0]:
+                del self._begins[0], self._ends[0]
+
+    def _fill(self, number: int) -> bool:
+        """Take a number out of the gap that it is in, if it is in one."""
+        at = bisect_right(self._begins, number) - 1
+        if at < 0 or number >= self._ends[at]:
+            return False
+        begin, end = self._begins[at], self._ends[at]
+        parts = [(begin, number)] * (begin < number) + [(number + 1, end)] * (number + 1 < end)
+        self._begins[at : at + 1] = [first for first, _ in parts]
+        self._ends[at : at + 1] = [last for _, last in parts]
+        self.missing -= 1
+        return True
+
+
+_FAREWELLS: Final = 1024
+"""Farewells kept for one peer; the oldest go first.  Who asks after that learns only that the tunnel is forgotten."""
+
+_FORMER_PEERS: Final = 1024
+"""Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
+
+_FORMER_FAREWELLS: Final = 64
+"""Farewells that are kept of each of these: with all of them some 25 MB."""
+
+_FULL_WINDOWS: Final = 64
+"""Windows that the tunnels which one node opens to this one have together, but for ``_LEAST_WINDOW`` that each gets."""
+
+_PART: Final = 16
+"""A new tunnel gets at most so much of what is left of them: 48 have full windows, and later ones less and less."""
+
+_LEAST_WINDOW: Final = 16 * KIB
+"""Of 4,096 tunnels 64 MiB."""
+
+_SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
+
+_MARK_PATIENCE: Final = 4
+"""Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
+
+Accept = Callable[[Opening, TunnelEnd], Refusal | None]
+"""Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelsStatistics:
+    """Counters of all tunnels of one node."""
+
+    open: int
+    """Ends that exist now, those that are being opened included."""
+    opened: int
+    """Tunnels that this node asked for."""
+    accepted: int
+    """Tunnels of others that this node took."""
+    refused: int
+    """Tunnels of others that it did not take."""
+    ended: Mapping[str, int]
+    """Ends that are no more, by reason."""
+    messages: PatternStatistics
+    """Messages sent from here; answered are those that the other end has."""
+
+
+@final
+class _Peer:
+    """What is known of the tunnels with one node."""
+
+    __slots__ = (
+        "accepted", "budget", "config", "ends", "farewells", "flight", "opened", "opened_here", "window",
+        "windows_left",
+    )  # fmt: skip
+
+    def __init__(self, config: Config, flight: Flight) -> None:
+        self.config = config
+        self.ends: dict[int, TunnelEnd] = {}  # by the id in the peer's messages
+        self.farewells: OrderedDict[int, Message] = OrderedDict()
+        self.flight = flight
+        self.opened = OpenedIds()
+        self.opened_here = 0
+        self.accepted = 0
+        self.window = max(config.tunnel_window, SMALLEST_WINDOW)
+        self.windows_left = _FULL_WINDOWS * self.window
+        self.budget = Budget(self.windows_left)
+
+    def gone(self, machine: TunnelMachine) -> None:
+        """A tunnel that the peer opened has ended."""
+        self.accepted -= 1
+        self.windows_left += machine.window
+        machine.receiving.leave_budget()
+
+    def next_window(self) -> int:
+        """Return the window of the next tunnel that the peer opens."""
+        return max(min(self.window, _LEAST_WINDOW), min(self.window, self.windows_left // _PART))
+
+
+@final
+class TunnelTable:
+    """The tunnels of one node.
+
+    Args:
+        is_far: whether a node is at another site.
+    """
+
+    def __init__(
+        self,
+        mesh: TunnelMesh,
+        config: Config,
+        *,
+        accept: Accept,
+        clock: Callable[[], float],
+        is_far: Callable[[NodeId], bool] = lambda _: False,
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._far_config = dataclasses.replace(config, tunnel_window=config.site_tunnel_window)
+        self._is_far = is_far
+        self._accept = accept
+        self._clock = clock
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called with each end that is made."""
+        self._peers: dict[NodeId, _Peer] = {}
+        self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
+        self._numbered = 0
+        """The highest number of a tunnel to any node that is not remembered: that node may remember."""
+        self._opened = self._accepted = self._refused = 0
+        self._ended: Counter[str] = Counter()
+        self._sent = self._delivered = 0
+        self._lost: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[TunnelEnd]:
+        """Iterate over a snapshot of all ends."""
+        return iter([end for peer in self._peers.values() for end in peer.ends.values()])
+
+    def __len__(self) -> int:
+        """Return the number of ends."""
+        return sum(len(peer.ends) for peer in self._peers.values())
+
+    # -- this side ------------------------------------------------------------------------------------------
+
+    def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEnd:
+        """Ask ``node`` for a tunnel; the end is ``State.OPENING`` until it answers.
+
+        Raises:
+            NotSent: there is no way to that node now.
+        """
+        peer = self._peer(node)
+        number = peer.opened_here + 1
+        window = max(peer.config.tunnel_window, SMALLEST_WINDOW)
+        opening = (kinds.TUNNEL_OPEN, number, cluster, operation, headers, window, self._config.max_payload)
+        machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._clock())
+        end = peer.ends[-number] = self._make_end(machine, peer, node, -number)
+        peer.opened_here = number
+        try:
+            self._mesh.post(node, opening, sum(map(len, headers or ())) + 64)
+        except NotSent:
+            del peer.ends[-number]
+            raise
+        self._opened += 1
+        return end
+
+    def expire(self) -> None:
+        """Let every end look at the time.  To be called about twice in each ``Config.tunnel_retry``."""
+        now = self._clock()
+        for peer in self._peers.values():
+            peer.flight.expire(now, _MARK_PATIENCE * self._config.tunnel_retry)
+        for end in self:
+            if end.due > now:
+                continue
+            machine = end.machine
+            if machine.deadline <= now:
+                machine.expire(now)
+                end.offer_again()
+                end.settle()
+            end.due = machine.deadline
+
+    # -- what the mesh says ---------------------------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: Message) -> None:
+        """Take a message about a tunnel.
+
+        Raises:
+            RemoteProtocolError: it is not about any tunnel that could exist.
+        """
+        peer = self._peers.get(sender)
+        if message[0] == kinds.TUNNEL_MARKED:
+            if peer is not None:
+                peer.flight.arrived(read_marked_untrusted(message), self._clock())
+            return
+        identifier = read_id_untrusted(message)
+        if message[0] == kinds.TUNNEL_CHUNK and message[-1] and type(message[-1]) is int:
+            # Whatever becomes of the chunk: it is here and no longer on the way.
+            self._post(sender, (kinds.TUNNEL_MARKED, message[-1]))
+        end = peer.ends.get(identifier) if peer is not None else None
+        if end is not None:
+            if message[0] == kinds.TUNNEL_OPEN:
+                end.machine.opened_again()
+                end.settle()
+            else:
+                end.receive(message, self._clock())
+        elif message[0] not in _SETTLED:
+            self._receive_other(sender, identifier, message)
+
+    def link_reset(self, node: NodeId) -> None:
+        """Frames to or from ``node`` may be lost: compare notes with it about every tunnel."""
+        peer = self._peers.get(node)
+        if peer is None:
+            return
+        peer.flight.reset()
+        for end in list(peer.ends.values()):
+            end.machine.reset()
+            end.offer_again()
+
+    def node_lost(self, node: NodeId, reason: str) -> None:
+        """``node`` is given up: every tunnel with it is broken."""
+        peer = self._peers.pop(node, None)
+        if peer is None:
+            return
+        peer.flight = self._flight(node)
+        self._former[node] = peer
+        if len(self._former) > _FORMER_PEERS:
+            _, forgotten = self._former.popitem(last=False)
+            self._numbered = max(self._numbered, forgotten.opened_here)
+        for end in list(peer.ends.values()):
+            end.machine.lost(reason)
+            end.settle()
+        while len(peer.farewells) > _FORMER_FAREWELLS:
+            peer.farewells.popitem(last=False)
+
+    def member_lost(self, node: NodeId, cluster: str, reason: str) -> None:
+        """``node`` is no member of ``cluster``: every tunnel that was opened to it as one is broken."""
+        peer = self._peers.get(node)
+        for end in [] if peer is None else list(peer.ends.values()):
+            if end.machine.asked == cluster:
+                end.machine.lost(reason)
+                end.settle()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _peer(self, node: NodeId) -> _Peer:
+        peer = self._peers.get(node)
+        if peer is None:
+            peer = self._former.pop(node, None)
+            if peer is None:
+                config = self._far_config if self._is_far(node) else self._config
+                peer = _Peer(config, self._flight(node))
+                peer.opened_here = self._numbered
+            self._peers[node] = peer
+        return peer
+
+    def _flight(self, node: NodeId) -> Flight:
+        return Flight(FAR if self._is_far(node) else 1)
+
+    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEnd:
+        self.on_begun()
+        return TunnelEnd(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
+
+    def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:
+        """Answer a message about a tunnel that is not here, or not yet."""
+        peer = self._peer(sender)
+        farewell = peer.farewells.get(identifier)
+        if farewell is None and message[0] == kinds.TUNNEL_OPEN:
+            opening = read_open_untrusted(message)
+            if identifier < 0:
+                raise RemoteProtocolError(f"a tunnel is opened under the number {identifier}")
+            if peer.opened.add(identifier):
+                self._open_for(sender, peer, identifier, opening)
+                return
+        if farewell is None:
+            farewell = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
+        self._post(sender, farewell)
+
+    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: Opening) -> None:
+        refusal: Refusal | None = None
+        if peer.accepted >= self._config.tunnels_per_node:
+            refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
+        else:
+            machine = TunnelMachine(
+                identifier=-identifier,
+                opening=None,
+                config=peer.config,
+                now=self._clock(),
+                window=peer.next_window(),
+                budget=peer.budget,
+            )
+            machine.begin(opening.window, opening.limit)
+            end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier)
+            peer.accepted += 1
+            peer.windows_left -= machine.window
+            self._accepted += 1
+            refusal = self._accept(opening, end)
+            if refusal is None:
+                end.settle()
+                return
+            self._accepted -= 1
+            del peer.ends[identifier]
+            peer.gone(machine)
+        self._refused += 1
+        self._part(sender, peer, identifier, refuse_message(-identifier, refusal))
+
+    def _forget(self, end: TunnelEnd) -> None:
+        """Take an end that has ended out of the table and into the counters."""
+        peer = self._peers.get(end.node) or self._former.get(end.node)
+        if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:
+            peer.gone(end.machine)
+        machine = end.machine
+        assert machine.ending is not None
+        reason = machine.ending.code.name.lower()
+        self._ended[reason] += 1
+        self._sent += machine.sending.messages_sent
+        self._delivered += machine.sending.messages_delivered
+        if machine.ending.lost:
+            self._lost[reason] += machine.ending.lost
+        if machine.farewell is not None and peer is not None:
+            self._part(end.node, peer, end.key, machine.farewell)
+
+    def _part(self, node: NodeId, peer: _Peer, key: int, farewell: Message) -> None:
+        peer.farewells[key] = farewell
+        if len(peer.farewells) > _FAREWELLS:
+            peer.farewells.popitem(last=False)
+        self._post(node, farewell)
+
+    def _post(self, node: NodeId, message: Message) -> None:
+        try:
+            self._mesh.post(node, message, 64)
+        except NotSent:
+            return  # the peer asks about a tunnel that has gone quiet, and is answered then
+
+    def statistics(self) -> TunnelsStatistics:
+        """Return a snapshot of the counters."""
+        sent, delivered = self._sent, self._delivered
+        for end in self:
+            sent += end.machine.sending.messages_sent
+            delivered += end.machine.sending.messages_delivered
+        lost = sum(self._lost.values())
+        return TunnelsStatistics(
+            open=len(self),
+            opened=self._opened,
+            accepted=self._accepted,
+            refused=self._refused,
+            ended=dict(self._ended),
+            messages=PatternStatistics(
+                sent=sent,
+                answered=delivered,
+                handed_over=0,
+                expired=0,
+                refused=0,
+                refused_because={},
+                lost=dict(self._lost),
+                waiting=sent - delivered - lost,
+            ),
+        )

@@ -1,0 +1,403 @@
+"""The tunnel as its user holds it: messages both ways, in order, throttled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, Self, cast, final
+
+import trio
+
+from iris.kernel import wire
+from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
+from iris.patterns.messages import Sender
+from iris.patterns.payloads import encoded
+from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.file_transfer import FileSummary as FileSummary
+from iris.patterns.tunnel.file_transfer import Progress, receive_file, send_file
+from iris.patterns.tunnel.machine import TunnelStatistics as TunnelStatistics
+from iris.patterns.tunnel.messages import CloseCode
+from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.stream import TunnelStream as TunnelStream
+
+_TURN: Final = 64
+"""Units of work between two checkpoints, a unit being one message or 4 KiB of it: some 200 us."""
+
+_HALF_CLOSED: Final = frozenset({State.SENT_EOF, State.ENDED})
+
+
+@final
+class Tunnel:
+    """An ordered, throttled, two-way channel between two nodes.  Made by ``node.open_tunnel`` or given to a handler.
+
+    What is sent at one end arrives at the other in order, nothing lost and nothing doubled, whatever the connections
+    between them go through, for as long as both nodes live.  If that becomes impossible, both ends get
+    ``TunnelBroken``: there is no silent truncation.
+
+    Memory at each end is at most two windows of unsent and unacknowledged messages, and one window and one message
+    (``Config.max_payload``) of unread ones, however much passes through.  A window is ``Config.tunnel_window``, to
+    other sites ``Config.site_tunnel_window``; of many tunnels that one node opens, the later ones have smaller ones.
+
+    Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive;
+    cancelling that loses no message.  Use it as a context manager: leaving the block closes it, and an error in the
+    block is told to the other end.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_end",
+        "_limit",
+        "_receiving",
+        "_work",
+        "cluster",
+        "headers",
+        "operation",
+        "sender",
+    )
+
+    def __init__(
+        self,
+        end: TunnelEnd,
+        *,
+        limit: int,
+        sender: Sender,
+        cluster: str,
+        operation: str | None,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.sender: Final = sender
+        """The other end: the node, and the cluster it speaks for, as its certificate proves."""
+        self.cluster: Final = cluster
+        """The cluster that the tunnel was opened to."""
+        self.operation: Final = operation
+        self.headers: Final = headers
+        """What the opener gave along."""
+        self._end = end
+        self._limit = limit
+        self._receiving = False
+        self._closed = False
+        self._work = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._end.machine.state.value
+        return f"<Tunnel to cluster {self.cluster!r}, node {self._end.node[:8]}: {state}>"
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    async def send(self, payload: Any) -> None:
+        """Send one message: a payload as for ``Node.request``.
+
+        Returns as soon as the message is queued here.  It waits while two windows are unsent or unacknowledged: a
+        slow reader slows its sender.  A message that fits is queued without waiting; other tasks run at least every
+        64 messages or 256 KiB.
+
+        Raises:
+            PayloadTooLarge: more bytes than the smaller ``Config.max_payload`` of the two ends.  Send larger things
+                with ``as_stream`` or ``send_file``.
+            LocalProtocolError: the payload cannot be sent.
+            TunnelBroken: the tunnel has ended.
+            trio.ClosedResourceError: it was closed here, or ``send_eof`` was called.
+
+        If it is cancelled, the message was not queued and nothing of it is sent; if it returns, all of it was.
+        """
+        limit = self.max_message
+        try:
+            data, packed = wire.split_payload(encoded(payload, limit))
+        except PayloadTooLarge:
+            raise PayloadTooLarge(
+                f"a message of more than {limit} bytes to cluster {self.cluster!r}: send larger things with "
+                "as_stream() or send_file()"
+            ) from None
+        await self._send_encoded(data, packed=packed)
+
+    async def _send_encoded(self, data: bytes, *, packed: bool) -> None:
+        """As ``send``, for what is encoded already; if it is cancelled, too."""
+        end = self._end
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_sendable()
+        size = len(data)
+        if not end.has_room(size):
+            await end.wait_room(size, self._is_unsendable)
+            self._check_sendable()
+        # From here on the message is on its way; what follows cannot be cancelled.
+        end.machine.send(data, packed=packed)
+        end.offer()
+        await self._pass_turn(size)
+
+    async def _wait_sendable(self) -> None:
+        """Wait until a message of one chunk can be queued at once, or sending has become impossible.
+
+        Cancelling it changes nothing.
+        """
+        await trio.lowlevel.checkpoint()
+        if not self._is_unsendable() and not self._end.has_room(1):
+            await self._end.wait_room(1, self._is_unsendable)
+
+    async def send_eof(self) -> None:
+        """Say that nothing follows; the other end's ``receive`` raises EndOfChannel after the last message.
+
+        Receiving goes on.  A second call has no effect.  It does not wait for what is queued.
+
+        Raises:
+            TunnelBroken: the tunnel ended before everything sent had arrived.
+            trio.BusyResourceError: another task is waiting in ``send``.
+            trio.ClosedResourceError: the tunnel was closed here.
+
+        If it is cancelled, nothing was said.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            raise trio.ClosedResourceError("this tunnel is closed")
+        end = self._end
+        if end.has_senders:
+            raise trio.BusyResourceError("another task is sending through this tunnel")
+        ending = end.machine.ending
+        if ending is None:
+            end.machine.send_eof()
+            end.offer()
+        elif ending.code is not CloseCode.FINISHED or ending.lost:
+            raise self._broken()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    # -- receiving ------------------------------------------------------------------------------------------
+
+    async def receive(self) -> Any:
+        """Return the next message of the other end, whole.
+
+        Raises:
+            trio.EndOfChannel: the other end has called ``send_eof`` or closed the tunnel, and everything it sent
+                was received.
+            TunnelBroken: the tunnel ended before that, or the other end sent what cannot be decoded, which ends it.
+                Whole messages that had arrived come first.
+            trio.BusyResourceError: another task is receiving.
+            trio.ClosedResourceError: the tunnel was closed here.
+
+        If it is cancelled, no message is lost: the next call returns it.
+        """
+        data, packed = await self._read(pieces=False)
+        try:
+            return wire.decode_payload_untrusted(wire.join_payload(data, packed=packed))
+        except RemoteProtocolError as error:
+            raise self._fail(str(error)) from None
+
+    async def _receive_piece(self) -> bytes:
+        """Return the next bytes of the other end, wherever its messages end; b"" at the end.  Else as ``receive``.
+
+        Cancelling it loses none of them.
+
+        Raises:
+            TunnelBroken: also if the other end sent a value that is not bytes.
+        """
+        while True:
+            try:
+                data, packed = await self._read(pieces=True)
+            except trio.EndOfChannel:
+                return b""
+            if packed:
+                raise self._fail("a value was sent where bytes are read as a stream")
+            if data:
+                return data
+
+    async def _read(self, *, pieces: bool) -> tuple[bytes, bool]:
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving from this tunnel")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        end = self._end
+        receiving = end.machine.receiving
+        read = end.machine.read_piece if pieces else end.machine.read
+        message = None if self._closed else read()
+        waits = message is None and not self._is_unreadable()
+        if waits:
+            self._receiving = True
+            try:
+                await end.wait(
+                    lambda: (receiving.has_piece if pieces else receiving.has_message) or self._is_unreadable()
+                )
+            finally:
+                self._receiving = False
+        if self._closed:
+            raise trio.ClosedResourceError("this tunnel is closed")
+        if message is None:
+            message = read()
+        if message is None:
+            if receiving.has_eof:
+                raise trio.EndOfChannel
+            raise self._broken()
+        # From here on the message is the caller's; what follows cannot be cancelled.
+        end.offer()
+        if not waits:
+            await self._pass_turn(len(message[0]))
+        return message
+
+    def __aiter__(self) -> Self:
+        """Iterate over the messages of the other end until its end of file."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """See ``receive``; cancelling the iteration loses no message."""
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    # -- streams and files ----------------------------------------------------------------------------------
+
+    def as_stream(self) -> TunnelStream:
+        """Return a ``trio.abc.HalfCloseableStream`` over this tunnel: TLS, h11, anything that wants bytes.
+
+        Messages have no bounds in it.  The other end may use a stream, or bytes messages.
+        """
+        return TunnelStream(self)
+
+    async def send_file(self, path: str | PathLike[str], progress: Progress | None = None) -> FileSummary:
+        """Send a file of any size, for ``receive_file`` at the other end; see ``iris.patterns.tunnel.file_transfer``.
+
+        If it is cancelled, the other end may be in the middle of a file: close the tunnel.
+        """
+        return await send_file(self, path, progress)
+
+    async def receive_file(
+        self, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
+    ) -> FileSummary:
+        """Receive what ``send_file`` sends at the other end; see ``iris.patterns.tunnel.file_transfer``.
+
+        If it is cancelled, nothing is left at ``path``, and the tunnel is in the middle of a file: close it.
+        """
+        return await receive_file(self, path, progress, max_bytes=max_bytes)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Say the end of file, wait until the other end has everything that was sent, and close.
+
+        What the other end sent and nobody received is dropped, and it cannot send any more.
+
+        Raises:
+            TunnelBroken: the tunnel ended before the other end had everything.
+
+        If it is cancelled, or another task is still sending, the tunnel is aborted: the other end gets
+        ``TunnelBroken`` unless it had everything.
+        """
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        end, machine = self._end, self._end.machine
+        try:
+            if end.has_senders:
+                self.abort("it was closed while a message was being sent")
+            elif machine.ending is None:
+                machine.send_eof()
+                machine.stop_reading()
+                machine.hurry()
+                end.settle()
+                await end.wait(lambda: machine.sending.is_flushed or machine.ending is not None)
+            await trio.lowlevel.checkpoint()
+        finally:
+            flushed = machine.sending.is_flushed
+            ending = machine.ending
+            self.abort("it was closed before everything had arrived", flushed=flushed)
+        if ending is not None and (ending.lost or not (machine.receiving.has_eof or ending.code == CloseCode.FINISHED)):
+            raise self._broken()
+
+    def abort(self, reason: str = "it was given up", *, flushed: bool = False) -> None:
+        """Close at once; what the other end does not have yet is lost, and it gets ``TunnelBroken`` with the reason.
+
+        Args:
+            reason: for people at the other end.
+            flushed: the other end has everything, so this is no error.
+        """
+        self._closed = True
+        code = CloseCode.FINISHED if flushed else CloseCode.ABORTED
+        self._end.machine.close(code, "" if flushed else reason)
+        self._end.settle()
+
+    async def __aenter__(self) -> Self:
+        """Return the tunnel."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the tunnel; after an error in the block, abort it."""
+        if kind is None:
+            await self.aclose()
+        else:
+            self.abort(self._failure(error))
+
+    def _failure(self, error: BaseException | None) -> str:
+        """Return what the other end is told of an error here: whose it is and its name, for its text may be secret."""
+        who = "the handler" if self._end.machine.asked is None else "the one who opened it"
+        while isinstance(error, BaseExceptionGroup):
+            first, *others = cast("tuple[BaseException, ...]", error.exceptions)
+            if others:
+                return f"{who} failed: several errors"
+            error = first
+        if isinstance(error, trio.Cancelled):
+            return f"{who} was cancelled"
+        return f"{who} failed: {type(error).__name__}"
+
+    @property
+    def max_message(self) -> int:
+        """Largest message that ``send`` takes, in bytes: the smaller ``Config.max_payload`` of the two ends."""
+        return min(self._limit, self._end.machine.sending.limit)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this end was closed."""
+        return self._closed
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it has ended: by the other end, or because the two cannot reach each other; or it was closed here."""
+        return self._end.machine.ending is not None
+
+    @property
+    def was_finished_by_peer(self) -> bool:
+        """Whether the other end closed the tunnel on purpose and without an error."""
+        ending = self._end.machine.ending
+        return ending is not None and ending.by_peer and ending.code is CloseCode.FINISHED
+
+    def statistics(self) -> TunnelStatistics:
+        """Return a snapshot of the counters of this end."""
+        return self._end.machine.statistics()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _is_unsendable(self) -> bool:
+        machine = self._end.machine
+        return self._closed or machine.ending is not None or machine.state in _HALF_CLOSED
+
+    def _check_sendable(self) -> None:
+        """Raise what ``send`` would raise now."""
+        machine = self._end.machine
+        if self._closed:
+            raise trio.ClosedResourceError("this tunnel is closed")
+        if machine.ending is not None:
+            raise self._broken()
+        if machine.state in _HALF_CLOSED:
+            raise trio.ClosedResourceError("send_eof was called on this tunnel")
+
+    def _is_unreadable(self) -> bool:
+        machine = self._end.machine
+        return self._closed or machine.ending is not None or machine.receiving.has_eof
+
+    def _fail(self, reason: str) -> TunnelBroken:
+        """Close because of what the other end sent, and return the error to raise."""
+        self._end.machine.close(CloseCode.VIOLATION, reason)
+        self._end.settle()
+        return self._broken()
+
+    def _broken(self) -> TunnelBroken:
+        ending = self._end.machine.ending
+        assert ending is not None
+        reason = ending.reason or "the other end closed it"
+        lost = f"; {ending.lost} messages sent had not arrived" if ending.lost else ""
+        return TunnelBroken(f"the tunnel to cluster {self.cluster!r} with node {self._end.node} broke: {reason}{lost}")
+
+    async def _pass_turn(self, size: int) -> None:
+        self._work += 1 + (size >> 12)
+        if self._work >= _TURN:
+            self._work = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()

@@ -1,0 +1,13 @@
+"""What the owner of a realm does: create it, issue and rotate credentials, revoke, trust other realms.
+
+Promises: the key of the realm's root is needed for nothing else, and can stay offline.
+"""
+
+from iris.security.authority.issuing import DAY, CredentialSummary, check_credential, summarize
+from iris.security.authority.realm_root import RealmRoot
+from iris.security.authority.trust import distrust_realm, issue_realm_bundle, trust_realm
+
+__all__ = (
+    "DAY", "CredentialSummary", "RealmRoot", "check_credential", "distrust_realm", "issue_realm_bundle",
+    "summarize", "trust_realm",
+)  # fmt: skip

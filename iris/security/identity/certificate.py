@@ -1,0 +1,333 @@
+"""Cluster certificates, signed by the realm's root, and node delegations, signed by the cluster's key.
+
+Chain: realm public key -> certificate (this key is the cluster "databases") -> delegation (this X25519 key is a node
+of it).  A peer that knows the realm public key needs nothing else to know who is calling.
+
+Both are positional msgpack, signed as raw bytes, and stay together with their signature (``signed``).  Nothing in
+them is decoded before the signature has been verified.
+
+``wall_now`` is seconds since 1970.  Validity is compared strictly; who issues takes ``CLOCK_TOLERANCE`` off the
+start, for peers whose clock is behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+from typing import Final, cast, final
+
+from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId, check_name, is_name
+from iris.kernel.wire import pack, unpack_untrusted
+from iris.security.identity import signing
+from iris.security.identity.permissions import Rights
+from iris.security.identity.signing import SigningKey
+
+VERSION: Final = 1
+
+CLOCK_TOLERANCE: Final = 300
+"""Seconds by which clocks may disagree without a fresh certificate or delegation being refused."""
+
+DELEGATION_LIFETIME: Final = 24 * 3600
+"""Seconds that a node's delegation lasts unless it is issued for longer: one day's work for who steals a node key."""
+
+LONGEST_DELEGATION: Final = 2 * DELEGATION_LIFETIME
+"""Seconds from the start to the end of a delegation for one node id, which is one boot; who receives one that is for
+longer refuses it.  Whoever had a cluster's key for a moment, and made a delegation then, is out two days later."""
+
+LONGEST_SEALED: Final = 400 * 24 * 3600
+"""The same for one that names half of a node id, which is for one machine: a year, and time to renew it."""
+
+MAX_SIGNED: Final = 8 * 1024
+"""Bytes of a signed certificate; what does not fit is refused when it is issued."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCertificate:
+    """Says that a public key is a cluster of the realm, until when, and what the cluster may do."""
+
+    name: str
+    public_key: bytes = dataclasses.field(repr=False)
+    generation: int
+    not_before: int
+    not_after: int
+    rights: Rights
+    signed: bytes = dataclasses.field(repr=False)
+
+    def may_serve(self, cluster: str) -> bool:
+        """Tell whether nodes with this certificate may be members of ``cluster``."""
+        return cluster == self.name or self.rights.may_serve(cluster)
+
+
+@functools.lru_cache(maxsize=2048)  # the same keys come with each handshake; who has none of the realm adds no entry
+def node_digits(static_key: bytes, signing_key: bytes) -> str:
+    """Return the id of the node with these public keys.
+
+    Whoever signs delegations cannot choose it: a holder of one cluster's key cannot speak as a node of another.
+    """
+    return hashlib.sha256(b"iris node 1\0" + static_key + signing_key).hexdigest()[:32]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDelegation:
+    """Says that a node speaks for a cluster.
+
+    ``node`` is a whole node id, or, in a delegation that outlives one boot, the first half: the node completes it
+    with fresh random digits each time it starts, because a node id is never used twice.  Either follows from the
+    node's keys, see ``node_digits``.
+    """
+
+    cluster: str
+    node: str
+    static_key: bytes = dataclasses.field(repr=False)
+    signing_key: bytes = dataclasses.field(repr=False)
+    not_before: int
+    not_after: int
+    signed: bytes = dataclasses.field(repr=False)
+
+    def names(self, node_id: NodeId) -> bool:
+        """Tell whether this delegation speaks of ``node_id``, and rightly."""
+        return (
+            len(node_id) == 32
+            and node_id.startswith(self.node)
+            and node_digits(self.static_key, self.signing_key).startswith(self.node)
+        )
+
+
+def issue_certificate(
+    root: SigningKey,
+    *,
+    name: str,
+    public_key: bytes,
+    generation: int,
+    not_before: float,
+    not_after: float,
+    rights: Rights,
+) -> ClusterCertificate:
+    """Sign a certificate with the realm's root key.
+
+    Raises:
+        ConfigError: the name is not one, the validity is empty, or the rights take more than 8 KiB.
+    """
+    check_name(name, "cluster")
+    start, end = _validity(not_before, not_after, f"certificate of cluster {name!r}")
+    fields = (
+        VERSION,
+        name,
+        public_key,
+        generation,
+        start,
+        end,
+        rights.serves,
+        rights.publishes,
+        rights.subscribes,
+        rights.gateway,
+    )
+    signed = root.attach(signing.CERTIFICATE, pack(fields))
+    if len(signed) > MAX_SIGNED:
+        raise ConfigError(f"the certificate of cluster {name!r} is {len(signed)} bytes: the limit is {MAX_SIGNED}")
+    return ClusterCertificate(
+        name=name,
+        public_key=public_key,
+        generation=generation,
+        not_before=start,
+        not_after=end,
+        rights=rights,
+        signed=signed,
+    )
+
+
+def issue_delegation(
+    cluster_key: SigningKey,
+    *,
+    cluster: str,
+    node: str,
+    static_key: bytes,
+    signing_key: bytes,
+    not_before: float,
+    not_after: float,
+) -> NodeDelegation:
+    """Sign a delegation with the cluster's key; ``node`` is a node id (32 hexadecimal digits) or its first half.
+
+    Raises:
+        ConfigError: the validity is empty, or longer than anybody would accept.
+    """
+    what = f"delegation of a node of cluster {cluster!r}"
+    start, end = _validity(not_before, not_after, what)
+    if end - start > (longest := _longest_delegation(node)):
+        raise ConfigError(f"{what}: it would be for {(end - start) / 86_400:.1f} days: {longest // 86_400} at most")
+    fields = (VERSION, cluster, bytes.fromhex(node), static_key, signing_key, start, end)
+    return NodeDelegation(
+        cluster=cluster,
+        node=node,
+        static_key=static_key,
+        signing_key=signing_key,
+        not_before=start,
+        not_after=end,
+        signed=cluster_key.attach(signing.DELEGATION, pack(fields)),
+    )
+
+
+def read_certificate_untrusted(signed: bytes, realm: bytes) -> ClusterCertificate:
+    """Verify a certificate against the realm's public key, then decode it.  Validity in time is not looked at.
+
+    Raises:
+        AuthenticationError: not signed by this realm, or malformed.
+    """
+    if len(signed) > MAX_SIGNED:
+        raise AuthenticationError(f"certificate: {len(signed)} bytes: the limit is {MAX_SIGNED}")
+    return _read_certificate(signed, realm)
+
+
+# Every member of a cluster sends the same certificate, at each handshake.  Whether a signature is valid never
+# changes, failures are not kept, and only who has the root key can add entries.
+@functools.lru_cache(maxsize=256)
+def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
+    fields = _fields(signing.detach_untrusted(realm, signing.CERTIFICATE, signed, "certificate"), "certificate")
+    match fields:
+        case (
+            int(version),
+            str(name),
+            bytes(public_key),
+            int(generation),
+            int(not_before),
+            int(not_after),
+            serves,
+            publishes,
+            subscribes,
+            bool(gateway),
+        ) if (
+            version == VERSION
+            and is_name(name)
+            and len(public_key) == signing.PUBLIC_KEY_SIZE
+            and generation >= 0
+            and serves is not None
+            and all(map(_are_patterns, (serves, publishes, subscribes)))
+        ):
+            try:
+                rights = Rights(
+                    serves=cast("tuple[str, ...]", serves),
+                    publishes=cast("tuple[str, ...] | None", publishes),
+                    subscribes=cast("tuple[str, ...] | None", subscribes),
+                    gateway=gateway,
+                )
+            except ConfigError as error:
+                raise AuthenticationError(f"certificate: {error}") from None
+            return ClusterCertificate(
+                name=name,
+                public_key=public_key,
+                generation=generation,
+                not_before=not_before,
+                not_after=not_after,
+                rights=rights,
+                signed=signed,
+            )
+        case _:
+            raise AuthenticationError("certificate: malformed, or of another version")
+
+
+def forget_certificates() -> None:
+    """Forget which documents have been verified: what a process knows when it starts.  For measurements."""
+    _read_certificate.cache_clear()
+    _read_delegation.cache_clear()
+
+
+def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) -> NodeDelegation:
+    """Verify a delegation against the certified key of its cluster, then decode it.
+
+    Raises:
+        AuthenticationError: not signed by this cluster, or malformed.
+    """
+    if len(signed) > MAX_SIGNED:
+        raise AuthenticationError(f"delegation: {len(signed)} bytes: the limit is {MAX_SIGNED}")
+    return _read_delegation(signed, certificate.name, certificate.public_key)
+
+
+# A node shows the same one in its record, in each handshake, and when a session is renewed.  As above, only who has a
+# cluster's key can add entries.
+@functools.lru_cache(maxsize=2048)
+def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> NodeDelegation:
+    what = f"delegation of a node of cluster {of_cluster!r}"
+    fields = _fields(signing.detach_untrusted(cluster_key, signing.DELEGATION, signed, what), what)
+    match fields:
+        case (
+            int(version),
+            str(cluster),
+            bytes(node),
+            bytes(static_key),
+            bytes(signing_key),
+            int(not_before),
+            int(not_after),
+        ) if (
+            version == VERSION
+            and cluster == of_cluster
+            and len(node) in (8, 16)
+            and len(static_key) == 32
+            and len(signing_key) == signing.PUBLIC_KEY_SIZE
+        ):
+            if not_after - not_before > (longest := _longest_delegation(node.hex())):
+                raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
+            return NodeDelegation(
+                cluster=cluster,
+                node=node.hex(),
+                static_key=static_key,
+                signing_key=signing_key,
+                not_before=not_before,
+                not_after=not_after,
+                signed=signed,
+            )
+        case _:
+            raise AuthenticationError(f"{what}: malformed, or of another version or cluster")
+
+
+def _longest_delegation(node: str) -> int:
+    """Return how many seconds a delegation for a node id, or for half of one, may be for."""
+    return LONGEST_DELEGATION if len(node) == 32 else LONGEST_SEALED
+
+
+def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation | None, wall_now: float) -> None:
+    """Check that a chain is valid at ``wall_now``.
+
+    Raises:
+        AuthenticationError: a part of it is not valid yet, or no longer.
+    """
+    _check_time(certificate, f"certificate of cluster {certificate.name!r}", wall_now)
+    if delegation is not None:
+        _check_time(delegation, f"delegation of node {delegation.node} of cluster {delegation.cluster!r}", wall_now)
+
+
+def _check_time(document: ClusterCertificate | NodeDelegation, what: str, wall_now: float) -> None:
+    if wall_now < document.not_before:
+        raise AuthenticationError(f"{what}: valid only in {document.not_before - wall_now:.0f} s; check the clocks")
+    if wall_now >= document.not_after:
+        raise AuthenticationError(f"{what}: expired {wall_now - document.not_after:.0f} s ago")
+
+
+def _validity(not_before: float, not_after: float, what: str) -> tuple[int, int]:
+    if not (math.isfinite(not_before) and math.isfinite(not_after)):
+        raise ConfigError(f"{what}: it would be valid from {not_before} until {not_after}")
+    start, end = int(not_before), int(not_after)
+    if not 0 <= start < end < 2**40:
+        raise ConfigError(f"{what}: it would be valid from {start} until {end}")
+    return start, end
+
+
+def _fields(message: bytes, what: str) -> tuple[object, ...]:
+    try:
+        fields = unpack_untrusted(message)
+    except RemoteProtocolError as error:
+        raise AuthenticationError(f"{what}: {error}") from None
+    if not isinstance(fields, tuple):
+        raise AuthenticationError(f"{what}: malformed")
+    return cast("tuple[object, ...]", fields)
+
+
+def _are_patterns(value: object) -> bool:
+    return value is None or (
+        isinstance(value, tuple) and all(isinstance(item, str) for item in cast("tuple[object, ...]", value))
+    )

@@ -1,0 +1,19 @@
+"""Asking a bridge, from trio or from blocking code: offsets, ranges, connections.
+
+Promises: a range is read from the members that hold it; errors of a bridge keep their text.
+"""
+
+from iris.spark_bridge.client.blocking_portal import Portal, portal_to
+from iris.spark_bridge.client.bridge_watch import BridgeWatch
+from iris.spark_bridge.client.client import BridgeClient, RemoteShard, check_chunk, one_error, shards_untrusted
+from iris.spark_bridge.client.connection import Connection
+from iris.spark_bridge.client.offsets import (
+    EARLIEST, LATEST, Extent, Offsets, Position, Range, Where, advance, check_order, parse_offsets, place,
+    ranges_between, split_ranges,
+)  # fmt: skip
+
+__all__ = (
+    "EARLIEST", "LATEST", "BridgeClient", "BridgeWatch", "Connection", "Extent", "Offsets", "Portal",
+    "Position", "Range", "RemoteShard", "Where", "advance", "check_chunk", "check_order", "one_error",
+    "parse_offsets", "place", "portal_to", "ranges_between", "shards_untrusted", "split_ranges",
+)  # fmt: skip

@@ -1,0 +1,612 @@
+"""A bridge as its readers see it: the operations of ``iris.spark_bridge.server.operations`` from the asking side.
+
+Nothing here outlives a call, so all of it may be tried again: ranges of a log never change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from functools import partial
+from typing import IO, Any, Final, TypeVar, cast, final
+
+import trio
+
+from iris.kernel.config import KIB
+from iris.kernel.errors import (
+    ConfigError,
+    DeliveryError,
+    IrisError,
+    NoSuchCluster,
+    NotAllowed,
+    RemoteError,
+    RemoteProtocolError,
+    TunnelBroken,
+)
+from iris.kernel.names import NodeId, is_name, is_node_id
+from iris.node.node import Node
+from iris.patterns.pubsub.interest import is_topic
+from iris.spark_bridge.client.offsets import Extent
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
+from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
+from iris.spark_bridge.log import HEADER_SIZE, Chunk, decode_frames, frame_size
+from iris.spark_bridge.log import FileRange, file_range_untrusted, machine
+from iris.spark_bridge.schema import header_texts, key_text
+from iris.spark_bridge.staging import StagedPart
+
+_ERRORS: Final[Mapping[str, type[IrisError]]] = {
+    error.__name__: error for error in (DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull, NotAllowed)
+}
+_TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
+_PAUSE: Final = 0.1
+
+_PIECE: Final = 128 * KIB
+"""Bytes of one message in a writer's tunnel."""
+
+_COMMIT: Final = 60.0
+"""Seconds that one attempt to commit may take: the member writes the whole batch into its log."""
+
+_UNCONFIRMED: Final = 1024
+"""Events that Spark publishes directly and that wait for their confirmation, in each task."""
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteShard:
+    """A shard of a bridge, and the cluster through which it is reached."""
+
+    id: str
+    number: int
+    address: str
+    earliest: int
+    next: int
+    size: int
+    timestamp: int
+    of: int
+    """How many shards the bridge has, if its members divide the events; else 0."""
+    gap: int
+    """The greatest offset before which events are missing; -1: none are."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemberShards:
+    """What members of a bridge say of its shards."""
+
+    shards: Sequence[RemoteShard]
+    """Those that they have."""
+    known: Mapping[int, str]
+    """Numbers of all that the bridge is known to have, with the cluster at which each was found last."""
+
+
+@final
+class BridgeClient:
+    """Asks a bridge.
+
+    Args:
+        node: through which.
+        bridge: the bridge's cluster.
+        patience: seconds that a bridge which is down is waited for, in each call.
+
+    Raises:
+        ConfigError: the patience is no time.
+    """
+
+    def __init__(self, node: Node, bridge: str, *, patience: float) -> None:
+        if not (math.isfinite(patience) and patience > 0):
+            raise ConfigError(f"patience with bridge {bridge!r} is {patience}: use seconds, more than 0")
+        self._node = node
+        self._bridge = bridge
+        self._patience = patience
+        self._found: tuple[frozenset[NodeId], Sequence[RemoteShard]] | None = None
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Return the clusters at which the members are found, sorted.
+
+        They are asked only if other members are there than those that were asked last: where a member is found does
+        not change while it runs.
+
+        Raises:
+            as ``shards``.
+        """
+        return tuple(sorted({shard.address for shard in await self._known_shards()}))
+
+    async def is_counted(self) -> bool:
+        """Tell whether a member that is away would be missed: they divide the events, or there is only one.
+
+        They are asked, and errors are, as by ``addresses``.
+        """
+        return all(shard.of or shard.address == self._bridge for shard in await self._known_shards())
+
+    async def _known_shards(self) -> Sequence[RemoteShard]:
+        """Return every shard, with what it held when it was asked about."""
+        present = {member.node for member in self._node.members(self._bridge)}
+        if self._found is None or self._found[0] != present:
+            self._found = await self._all_shards()
+        return self._found[1]
+
+    @property
+    def node(self) -> Node:
+        """Through which the bridge is asked."""
+        return self._node
+
+    @property
+    def bridge(self) -> str:
+        """The bridge's cluster."""
+        return self._bridge
+
+    async def shards(self, expected: Collection[int] = ()) -> list[RemoteShard]:
+        """Return every shard of every member, by number.
+
+        All those have to be there which the members that are there know, each from its log.
+
+        Args:
+            expected: numbers of shards that have to be there besides: those that a checkpoint names.
+
+        Raises:
+            BridgeUnreachable: not every member answered in time, or there is none, or none has one of the shards.
+            RemoteError: two members have a shard of the same number.
+        """
+        return (await self._all_shards(expected))[1]
+
+    async def _all_shards(self, expected: Collection[int] = ()) -> tuple[frozenset[NodeId], list[RemoteShard]]:
+        asked, found = await self._retry(partial(self._ask_for_shards, expected))
+        shards = sorted(found, key=lambda shard: shard.number)
+        for one, other in itertools.pairwise(shards):
+            if one.number == other.number:
+                raise RemoteError(
+                    "misconfigured",
+                    f"two members of the bridge {self._bridge!r} both have a shard {one.number}: start them with "
+                    "different shards",
+                )
+        return asked, shards
+
+    async def _ask_for_shards(self, expected: Collection[int]) -> tuple[frozenset[NodeId], Sequence[RemoteShard]]:
+        asked, found = await self._survey()
+        present = {shard.number for shard in found.shards}
+        missing = {*range(max((shard.of for shard in found.shards), default=0)), *found.known} - present
+        if missing:
+            raise trio.TooSlowError(_without_member(min(missing), found.known))
+        if unknown := set(expected) - present:
+            raise trio.TooSlowError(
+                f"shard {min(unknown)}, from which this query has read, has no member: start the one that has its log, "
+                "or set failOnDataLoss to false to go on without it"
+            )
+        return asked, found.shards
+
+    async def present(self) -> MemberShards:
+        """Return what the members that are there have and know, whoever is missing.
+
+        Raises:
+            BridgeUnreachable: not every one of them answered in time, or there is none.
+        """
+        return (await self._retry(self._survey))[1]
+
+    async def _survey(self) -> tuple[frozenset[NodeId], MemberShards]:
+        shards: list[RemoteShard] = []
+        known: dict[int, str] = {}
+        async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
+            async for answer in answers:
+                found = shards_untrusted(answer.payload)
+                shards += found.shards
+                known |= found.known
+        for error in answers.errors.values():
+            raise error
+        if answers.missing:
+            raise trio.TooSlowError
+        return frozenset(answers.asked), MemberShards(shards=shards, known=known)
+
+    async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, Extent]:
+        """Return what a member's shards hold.
+
+        Returns when a next offset is not the one in ``known``, or after ``timeout`` seconds.
+        """
+        reply = await self._ask(address, "offsets", {"known": dict(known), "timeout": timeout}, timeout=timeout + 5)
+        return {shard: _extent_untrusted(extent) for shard, extent in _by_shard_untrusted(reply).items()}
+
+    async def gaps(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
+    ) -> AsyncGenerator[Gap]:
+        """Yield the gaps that a reader of a range comes by, in their order: of these topics, none being all.
+
+        Raises:
+            DataLost: the log was wiped.
+            NotAllowed: this node may not subscribe to one of the topics.
+        """
+        skip = 0
+        while True:
+            fields = {"shard": shard, "start": start, "end": end, "topics": list(topics), "skip": skip}
+            found = _gaps_untrusted(await self._ask(address, "gaps", fields))
+            for gap in found:
+                yield gap
+            if len(found) < GAPS_AT_ONCE:
+                return
+            skip += len(found)
+
+    async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
+        """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
+        found: dict[str, int] = {}
+        for address in addresses:
+            found |= _offsets_untrusted(await self._ask(address, "times", {"timestamp": timestamp}))
+        return found
+
+    async def locate(self, address: str, shard: str, start: int, end: int) -> FileRange | None:
+        """Return the file in which a range begins, if the member is on this machine.
+
+        Raises:
+            DataLost, LogDamaged, BridgeUnreachable: see ``read``.
+        """
+        here = machine()
+        if here is None:
+            return None
+        found = await self._ask(address, "locate", {"shard": shard, "start": start, "end": end, "machine": here})
+        return None if found is None else file_range_untrusted(found)
+
+    async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
+        """Return where a group began on a member: at ``start``, if it is new there."""
+        reply = await self._ask(address, "pin", {"group": group, "start": dict(start)})
+        if not isinstance(reply, dict):
+            raise _not_understood()
+        return _offsets_untrusted(cast("dict[str, object]", reply).get("start"))
+
+    async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
+        """Write down how far a group has come."""
+        await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
+
+    async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
+        """Send what a task of Spark has written; it is on the member's disk when this returns.
+
+        Args:
+            address: of the member.
+            part: what it is.
+            file: an Arrow IPC stream; read from its beginning, again after a loss of the member.
+        """
+
+        async def send() -> None:
+            file.seek(0)
+            async with self._node.open_tunnel(address, operation="stage") as tunnel:
+                await tunnel.send(dataclasses.asdict(part))
+                answer: object = None
+                with one_error():
+                    async with trio.open_nursery() as nursery:
+
+                        async def receive() -> None:
+                            # A member that refuses the part takes no more of it: sending would wait for ever.
+                            nonlocal answer
+                            with suppress(trio.EndOfChannel):
+                                answer = await tunnel.receive()
+                            nursery.cancel_scope.cancel()
+
+                        nursery.start_soon(receive)
+                        while piece := file.read(_PIECE):
+                            await tunnel.send(piece)
+                        await tunnel.send_eof()
+                if answer != file.tell():
+                    raise _told(answer)
+
+        await self._retry(send)
+
+    async def commit(
+        self,
+        address: str,
+        query: str,
+        batch: int,
+        parts: Sequence[StagedPart],
+        carried: Mapping[StagedPart, bytes] | None = None,
+    ) -> int | None:
+        """Let parts become part of the log; None if the batch is part of it already.
+
+        Args:
+            address: of the member.
+            query: the batch's query.
+            batch: number of the batch.
+            parts: all of them.
+            carried: of those that are not staged, the Arrow IPC streams: 512 KiB in all.
+        """
+        rows = carried or {}
+        listed = [[part.partition, part.attempt, *([rows[part]] if part in rows else [])] for part in parts]
+        payload = {"query": query, "batch": batch, "parts": listed}
+        committed: int | None = await self._ask(address, "commit", payload, timeout=_COMMIT)
+        return committed
+
+    async def abort(self, address: str, query: str, batch: int) -> None:
+        """Forget what was staged of a batch."""
+        await self._ask(address, "abort", {"query": query, "batch": batch})
+
+    async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Publish rows of SINK_SCHEMA, each confirmed by every durable subscriber."""
+        room = trio.Semaphore(_UNCONFIRMED)
+
+        async def one(topic: str, value: bytes, key: str | None, headers: Mapping[str, str]) -> None:
+            try:
+                await self._retry(
+                    partial(
+                        self._node.publish,
+                        topic,
+                        value,
+                        key=key,
+                        headers=headers or None,
+                        confirm=True,
+                        timeout=self._patience,
+                    )
+                )
+            finally:
+                room.release()
+
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                for row in rows:
+                    await room.acquire()
+                    texts = key_text(row["key"]), header_texts(row["headers"])
+                    nursery.start_soon(one, row["topic"], row["value"], *texts)
+
+    async def ask(self, address: str, operation: str, payload: Any = None) -> Any:
+        """Ask one member anything; see ``iris.spark_bridge.server.operations``."""
+        return await self._ask(address, operation, payload)
+
+    async def _ask(self, address: str, operation: str, payload: Any, *, timeout: float = 5.0) -> Any:
+        async def ask() -> Any:
+            return await self._node.request(address, payload, operation=operation, timeout=timeout, idempotent=True)
+
+        return await self._retry(ask)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, or the bridge's patience is over."""
+        deadline = trio.current_time() + self._patience
+        while True:
+            try:
+                return await attempt()
+            except RemoteError as error:
+                raise _translate(error.code, error.message) from None
+            except NotAllowed:
+                raise
+            except _TRANSIENT as error:
+                if trio.current_time() + _PAUSE > deadline:
+                    raise self._unreachable(error) from None
+            await trio.sleep(_PAUSE)
+
+    def _unreachable(self, error: BaseException) -> BridgeUnreachable:
+        if isinstance(error, NoSuchCluster):
+            reason = f"no node serves it; is 'iris bridge --name {self._bridge}' running in this realm?"
+        else:
+            reason = str(error) or "not every member answered"
+        return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")
+
+    async def read(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
+    ) -> AsyncGenerator[list[Chunk]]:
+        """Yield the chunks that hold a range, verified and in order, as they arrive.
+
+        When a member is lost in between, reading goes on where it was as soon as it is back.
+
+        Args:
+            address: of the member.
+            shard: its id.
+            start: offset of the first event.
+            end: the offset behind the last one.
+            topics: patterns of the topics whose events are wanted; none for all.  The others are left out if this node
+                may not subscribe to all topics; what it may have then is what it names here.
+
+        Raises:
+            NotAllowed: this node may not have the events of one of the topics.
+            DataLost: part of the range was trimmed, or the log was wiped.
+            LogDamaged: what is stored is not what was written.
+            BridgeUnreachable: nothing arrived for as long as the patience lasts.
+        """
+        at = start
+        deadline = trio.current_time() + self._patience
+        while at < end:
+            try:
+                async with aclosing(self._read_once(address, shard, at, end, topics)) as batches:
+                    async for chunks in batches:
+                        for chunk in chunks:
+                            check_chunk(chunk, shard, at)
+                            at = chunk.end
+                        yield chunks
+                        deadline = trio.current_time() + self._patience
+                if at < end:
+                    raise TunnelBroken(f"the bridge ended shard {shard} at offset {at}, short of {end}")
+            except NotAllowed:
+                raise
+            except RemoteError as error:
+                raise _translate(error.code, error.message) from None
+            except _TRANSIENT as error:
+                if trio.current_time() + _PAUSE > deadline:
+                    raise self._unreachable(error) from None
+                await trio.sleep(_PAUSE)
+
+    async def _read_once(
+        self, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+    ) -> AsyncGenerator[list[Chunk]]:
+        async with self._node.open_tunnel(address, operation="read") as tunnel:
+            await tunnel.send({"shard": shard, "start": start, "end": end, "topics": list(topics)})
+            frames = FrameBuffer()
+            async for payload in tunnel:
+                if isinstance(payload, bytes):
+                    chunks = frames.feed(payload)
+                    if chunks:
+                        yield chunks
+                else:
+                    raise _told(payload)
+
+
+def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
+    """Make sure that a chunk holds what was asked for.
+
+    Raises:
+        LogDamaged: it does not.
+    """
+    if f"{chunk.shard}@{chunk.epoch}" != shard or not chunk.first <= offset < chunk.end:
+        raise LogDamaged(
+            f"offset {offset} of shard {shard} was asked for, and {chunk.first} to {chunk.end} of "
+            f"{chunk.shard}@{chunk.epoch} came"
+        )
+
+
+@final
+class FrameBuffer:
+    """Puts frames together from a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._needed = HEADER_SIZE
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """Take the next bytes of the stream; return the chunks that are whole now.
+
+        Raises:
+            LogDamaged: a frame is not what was written.
+        """
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._needed:
+            return []
+        stream = b"".join(self._parts) if len(self._parts) > 1 else data
+        position = 0
+        while len(stream) - position >= HEADER_SIZE:
+            size = frame_size(stream, position)
+            if len(stream) - position < size:
+                break
+            position += size
+        rest = stream[position:] if position else stream
+        self._parts, self._size = [rest], len(rest)
+        self._needed = frame_size(rest) if len(rest) >= HEADER_SIZE else HEADER_SIZE
+        return list(decode_frames(memoryview(stream)[:position]))
+
+
+@contextmanager
+def one_error() -> Generator[None]:
+    """Let errors of Iris out of a group of exceptions, the first of them alone."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found = group.subgroup(IrisError)
+        if found is None:
+            raise
+        error: BaseException = found
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def _without_member(number: int, known: Mapping[int, str]) -> str:
+    if number in known:
+        return (
+            f"shard {number} has no member, and was at {known[number]!r} last: start the one that has its log; if that "
+            f"is gone for good, 'iris bridge drop --shard {number}' forgets it"
+        )
+    return f"shard {number} has no member: start the one that has its log"
+
+
+def _told(answer: object) -> RemoteError:
+    """Return the error that a member tells through a tunnel."""
+    fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
+    return RemoteError(str(fields.get("error")), str(fields.get("message", "")))
+
+
+def _translate(code: str, message: str) -> IrisError:
+    error = _ERRORS.get(code)
+    return RemoteError(code, message) if error is None else error(message)
+
+
+def shards_untrusted(payload: object) -> MemberShards:
+    """Read what a member says of its shards.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    if not isinstance(payload, dict):
+        raise _not_understood()
+    fields = cast("dict[str, object]", payload)
+    listed, pairs = fields.get("shards"), fields.get("known")
+    if not isinstance(listed, list) or not isinstance(pairs, list):
+        raise _not_understood()
+    return MemberShards(
+        shards=[shard_untrusted(shard) for shard in cast("list[object]", listed)],
+        known=dict(_known_untrusted(pair) for pair in cast("list[object]", pairs)),
+    )
+
+
+def _known_untrusted(pair: object) -> tuple[int, str]:
+    match pair:
+        case [int(number), str(address)] if 0 <= number < 2**63 and is_name(address):
+            return number, address
+        case _:
+            raise _not_understood()
+
+
+def shard_untrusted(fields: Any) -> RemoteShard:
+    """Read what a member says of a shard.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    try:
+        shard = RemoteShard(**{field.name: fields[field.name] for field in dataclasses.fields(RemoteShard)})
+    except (KeyError, TypeError):
+        raise _not_understood() from None
+    if type(shard.gap) is not int or not -1 <= shard.gap < 2**63:
+        raise _not_understood()
+    numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of)
+    if not (
+        all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        and shard.earliest <= shard.next
+        and isinstance(shard.id, str)
+        and shard.id.startswith(f"{shard.number}@")
+        and is_name(shard.address)
+    ):
+        raise _not_understood()
+    return shard
+
+
+def _by_shard_untrusted(reply: object) -> dict[str, object]:
+    if not isinstance(reply, dict):
+        raise _not_understood()
+    found = cast("dict[str, object]", reply)
+    if not all(shard.partition("@")[0].isdecimal() for shard in found):
+        raise _not_understood()
+    return found
+
+
+def _offsets_untrusted(reply: object) -> dict[str, int]:
+    found = _by_shard_untrusted(reply)
+    if not all(type(offset) is int and 0 <= offset < 2**63 for offset in found.values()):
+        raise _not_understood()
+    return cast("dict[str, int]", found)
+
+
+def _extent_untrusted(extent: object) -> Extent:
+    match extent:
+        case [int(earliest), int(following), int(gap)] if 0 <= earliest <= following < 2**63 and -1 <= gap < 2**63:
+            return Extent(earliest=earliest, next=following, gap=gap)
+        case _:
+            raise _not_understood()
+
+
+def _gaps_untrusted(reply: object) -> list[Gap]:
+    listed = cast("list[dict[str, Any]]", reply) if isinstance(reply, list) else None
+    if listed is None or len(listed) > GAPS_AT_ONCE:
+        raise _not_understood()
+    found: list[Gap] = []
+    for fields in listed:
+        try:
+            gap = Gap(**{field.name: fields[field.name] for field in dataclasses.fields(Gap)})
+        except (KeyError, TypeError):
+            raise _not_understood() from None
+        numbers = (gap.shard, gap.offset, gap.upto, gap.count, gap.timestamp)
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise _not_understood()
+        if not (is_topic(gap.topic) and is_name(gap.cluster) and is_node_id(gap.publisher)):
+            raise _not_understood()
+        found.append(gap)
+    return found
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")

@@ -1,0 +1,18 @@
+"""How a reader or a writer reaches a bridge."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a Spark process reaches a bridge.  Equal connections share a node."""
+
+    bridge: str = "bridge"
+    credential: str | None = None
+    seeds: tuple[str, ...] = ()
+    timeout: float = 60.0
+    """Seconds that a bridge which is down is waited for."""

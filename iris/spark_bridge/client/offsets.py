@@ -1,0 +1,258 @@
+"""Spark's offsets of a bridge, and the ranges that a batch reads: arithmetic, without a bridge or Spark.
+
+An offset, as it stands in a checkpoint::
+
+    {"0@9b60a932724f3967": 1200, "1@acd8e0da10c8989c": 1180}
+
+says for each shard which event comes next.  The id of a shard holds its epoch, so the offsets of a log that was wiped
+do not fit the new one.  Two further keys stand in the offsets around the first batch:
+
+- ``initial``: this is where the query begins and not where a batch ended.  Spark asks for it again when it repeats
+  the first batch after a crash, and by then "latest" is somewhere else.
+- ``from``: where the batch that ends here began, as far as the offset before does not say it: shards that are new,
+  or all of them if that offset was initial.  Spark has written it down, so a batch that is repeated has the same rows.
+
+Shards that an offset does not name are read from their earliest event: nothing that was published is passed over
+because a shard is new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, cast, final
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.errors import DataLost
+
+EARLIEST: Final = -2
+
+
+LATEST: Final = -1
+"""What Kafka writes in the place of an offset."""
+
+
+Where = Literal["earliest", "latest"]
+
+
+Position = Where | Mapping[str, int]
+
+
+_INITIAL: Final = "initial"
+_FROM: Final = "from"
+_LOST: Final = "lost"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """The position of a query."""
+
+    next: Mapping[str, int]
+    initial: bool = False
+    began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    lost: int = 0
+    """Events that were missing from the log on the way here, as far as the query went on without them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark stores."""
+        value: dict[str, Any] = dict(self.next)
+        if self.initial:
+            value[_INITIAL] = True
+        if self.began:
+            value[_FROM] = dict(self.began)
+        if self.lost:
+            value[_LOST] = self.lost
+        return value
+
+
+def parse_offsets(value: Mapping[str, Any]) -> Offsets:
+    """Read what Spark stored.
+
+    Raises:
+        ConfigError: it was not written by ``Offsets.to_json``.
+    """
+    following = {shard: offset for shard, offset in value.items() if shard not in (_INITIAL, _FROM, _LOST)}
+    began, lost = value.get(_FROM, {}), value.get(_LOST, 0)
+    if not _are_offsets(following) or not _are_offsets(began) or type(lost) is not int or lost < 0:
+        raise ConfigError(f"the checkpoint holds {dict(value)!r}, no offsets of a bridge: is it another query's?")
+    return Offsets(
+        next=cast("dict[str, int]", following),
+        initial=value.get(_INITIAL) is True,
+        began=cast("dict[str, int]", began),
+        lost=lost,
+    )
+
+
+def _are_offsets(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    offsets = cast("dict[object, object]", value)
+    return all(
+        isinstance(shard, str) and "@" in shard and type(offset) is int and offset >= 0
+        for shard, offset in offsets.items()
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """What a shard holds now: events ``earliest`` up to but not including ``next``."""
+
+    earliest: int
+    next: int
+    gap: int = -1
+    """The greatest offset before which events are missing; -1: none are."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Events ``start`` up to but not including ``end`` of one shard."""
+
+    shard: str
+    start: int
+    end: int
+
+
+def number_of(shard: str) -> int:
+    """Return the number in a shard's id."""
+    return int(shard.partition("@")[0])
+
+
+def place(position: Position, extents: Mapping[str, Extent], *, option: str, end: bool = False) -> dict[str, int]:
+    """Turn a position that a user has given into offsets.
+
+    Shards that the user does not name begin at their earliest event and end behind their latest one.
+
+    Args:
+        position: as it was given.
+        extents: what there is.
+        option: where it was given.
+        end: whether reading ends there.
+
+    Raises:
+        ConfigError: it names a shard that is not there, or an offset outside of it.
+    """
+    if position == "earliest":
+        return {shard: extent.earliest for shard, extent in extents.items()}
+    if position == "latest":
+        return {shard: extent.next for shard, extent in extents.items()}
+    by_number = {str(number_of(shard)): shard for shard in extents}
+    placed = {shard: extent.next if end else extent.earliest for shard, extent in extents.items()}
+    for name, wanted in position.items():
+        shard = by_number.get(name, name)
+        extent = extents.get(shard)
+        if extent is None:
+            raise ConfigError(f"option {option} names the shard {name}: the bridge has {', '.join(extents)}")
+        offset = {EARLIEST: extent.earliest, LATEST: extent.next}.get(wanted, wanted)
+        if not extent.earliest <= offset <= extent.next:
+            raise ConfigError(
+                f"option {option} says {offset} for shard {name}, which holds {extent.earliest} to {extent.next}"
+            )
+        placed[shard] = offset
+    return placed
+
+
+def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: str) -> None:
+    """Make sure that a read does not end before it begins.
+
+    Raises:
+        ConfigError: in a shard it does.
+    """
+    for shard, offset in start.items():
+        if shard in end and end[shard] < offset:
+            raise ConfigError(
+                f"{options} contradict each other: shard {shard} would end at {end[shard]}, before {offset}"
+            )
+
+
+def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:
+    """Return the end of the batch that begins at ``start``: all that is there, or about ``limit`` events of it.
+
+    A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits and it need
+    not go back.
+
+    Raises:
+        DataLost: a log was wiped, or events that were not read yet were trimmed, and that is to be an error.
+    """
+    begins: dict[str, int] = {}
+    began: dict[str, int] = dict(start.next) if start.initial else {}
+    epochs = {number_of(shard): shard for shard in extents}
+    for shard, offset in start.next.items():
+        other = epochs.get(number_of(shard), shard)
+        if other != shard:
+            if fail_on_data_loss:
+                raise DataLost(
+                    f"shard {shard} was wiped: shard {other} has taken its place.  Begin with a new checkpoint, or set "
+                    "failOnDataLoss to false to go on with what is there"
+                )
+            continue
+        begins[shard] = offset
+        extent = extents.get(shard)
+        if extent is not None and offset < extent.earliest:
+            if fail_on_data_loss:
+                raise DataLost(
+                    f"events {offset} to {extent.earliest} of shard {shard} were trimmed before they were read.  Keep "
+                    "them for longer, or set failOnDataLoss to false to go on without them"
+                )
+            begins[shard] = began[shard] = extent.earliest
+        elif extent is not None and offset > extent.next:
+            # Its next events would get offsets that were read before, and be passed over.
+            if fail_on_data_loss:
+                raise DataLost(
+                    f"shard {shard} ends at {extent.next}, and was read up to {offset}: the log was put back to an "
+                    "older state.  Begin with a new checkpoint, or set failOnDataLoss to false to go on at its end"
+                )
+            begins[shard] = began[shard] = extent.next
+    for shard, extent in extents.items():
+        if shard not in begins:
+            begins[shard] = began[shard] = extent.earliest
+    waiting = {
+        shard: max(0, extents[shard].next - offset) if shard in extents else 0 for shard, offset in begins.items()
+    }
+    behind = any(began[shard] < offset for shard, offset in start.next.items() if shard in began)
+    if not any(waiting.values()) and not behind:
+        return start
+    shares = waiting if limit is None else divide(waiting, limit)
+    following = {shard: offset + shares[shard] for shard, offset in begins.items()}
+    return Offsets(next=following, began=began, lost=start.lost)
+
+
+def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Divide ``limit`` in proportion; the shares are whole and add up to it, or to all if that is less."""
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    shares = {shard: size * limit // total for shard, size in waiting.items()}
+    left = limit - sum(shares.values())
+    for shard in sorted(waiting, key=lambda shard: waiting[shard] * limit % total, reverse=True)[:left]:
+        shares[shard] += 1
+    return shares
+
+
+def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
+    """Return the ranges of a batch, by number of shard."""
+    ranges: list[Range] = []
+    if start == end:
+        return ranges  # its ``began`` is about the batch before
+    for shard, offset in sorted(end.next.items(), key=lambda item: number_of(item[0])):
+        begin = end.began.get(shard, start.next.get(shard, 0))
+        if begin < offset:
+            ranges.append(Range(shard=shard, start=begin, end=offset))
+    return ranges
+
+
+def split_ranges(ranges: Sequence[Range], partitions: int | None) -> list[Range]:
+    """Cut ranges so that there are about ``partitions`` of them, the larger ones into more pieces."""
+    total = sum(found.end - found.start for found in ranges)
+    if partitions is None or len(ranges) >= partitions or not total:
+        return list(ranges)
+    pieces: list[Range] = []
+    for found in ranges:
+        size = found.end - found.start
+        count = min(size, max(1, round(size * partitions / total)))
+        cuts = [found.start + size * cut // count for cut in range(count + 1)]
+        pieces += [Range(shard=found.shard, start=begin, end=end) for begin, end in itertools.pairwise(cuts)]
+    return pieces

@@ -1,0 +1,402 @@
+"""The options of ``format("iris")``: every one is read here, once, and what is wrong with it is said by its name.
+
+They are those of Spark's Kafka source where it has them.  Anything unknown is an error: a misspelt option that is
+silently ignored is found weeks later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal, cast, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import check_name
+from iris.patterns.pubsub.interest import check_pattern, check_topic
+from iris.spark_bridge.client import Connection
+from iris.spark_bridge.client import EARLIEST, LATEST, Position, Where
+from iris.spark_bridge.datasource.payload_columns import CORRUPT, TypedColumns
+from iris.spark_bridge.log import JOB_PREFIX, QUERY
+
+_LAST_TIME: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+
+_MOST_PARTITIONS: Final = 100_000
+"""Spark's driver keeps each task in memory, and plans them one after the other."""
+
+_SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What is read, as the options say."""
+
+    connection: Connection = dataclasses.field(default_factory=Connection)
+    topics: tuple[str, ...] = ()
+    """Patterns of topics; empty: not chosen by these."""
+    topic_regex: str | None = None
+    shards: tuple[int, ...] | None = None
+    """Numbers of the shards to read; None: all."""
+    starting: Position = "earliest"
+    starting_timestamp: int | None = None
+    """Milliseconds since 1970; takes the place of ``starting``."""
+    ending: Position = "latest"
+    ending_timestamp: int | None = None
+    group: str | None = None
+    max_offsets: int | None = None
+    min_partitions: int | None = None
+    inline_rows: int = 0
+    """Events of the largest micro-batch that needs no worker; see ``iris.spark_bridge.datasource.inline_source``."""
+    fail_on_data_loss: bool = True
+    include_headers: bool = True
+    local_files: bool = True
+    """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.log.local_read``."""
+    corrupt_column: str = CORRUPT
+    fail_fast: bool = False
+    """Whether a payload that does not fit the user's schema ends the query."""
+    typed: TypedColumns | None = None
+    """The user's schema, if there is one."""
+
+
+_NAMES: Final = (
+    "bridge",
+    "credential",
+    "seeds",
+    "bridgeTimeout",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "group",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "inlineRows",
+    "failOnDataLoss",
+    "includeHeaders",
+    "localFiles",
+    "mode",
+    "columnNameOfCorruptRecord",
+)
+
+_MODES: Final = ("PERMISSIVE", "FAILFAST")
+
+_SCHEMA_ONLY: Final = ("mode", "columnNameOfCorruptRecord")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+
+
+def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+    """Read the options of a source.
+
+    Args:
+        given: as Spark gives them; the case of the names does not matter.
+        streaming: whether it is for a streaming or a batch read; None: not known yet, so what only one of them
+            takes is accepted.
+
+    Raises:
+        ConfigError: an option is unknown, malformed, contradicts another one or has no place in this kind of read.
+    """
+    options = _Options(given, _NAMES)
+    options.at_most_one("subscribe", "subscribePattern", "assign")
+    options.at_most_one("startingOffsets", "startingTimestamp")
+    options.at_most_one("endingOffsets", "endingTimestamp")
+    if streaming is not None:
+        for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+            if options.has(name):
+                kind = "a batch read (spark.read)" if streaming else "a stream (spark.readStream)"
+                raise ConfigError(f"option {name} is for {kind} only: leave it out")
+    starting = options.position("startingOffsets", "earliest")
+    if streaming is False and (starting == "latest" or LATEST in _values(starting)):
+        raise ConfigError("option startingOffsets is latest, and a batch read of nothing has no use: use earliest")
+    ending = options.position("endingOffsets", "latest")
+    if ending == "earliest" or EARLIEST in _values(ending):
+        raise ConfigError("option endingOffsets is earliest, and a read of nothing has no use: use latest or offsets")
+    begin, end = options.timestamp("startingTimestamp"), options.timestamp("endingTimestamp")
+    if begin is not None and end is not None and end < begin:
+        raise ConfigError(
+            "options startingTimestamp and endingTimestamp contradict each other: it ends before it begins"
+        )
+    shards = options.shards("assign")
+    for name, position in (("startingOffsets", starting), ("endingOffsets", ending)):
+        others = set(_shards_of(position)).difference(shards or _shards_of(position))
+        if others:
+            raise ConfigError(f"options assign and {name} contradict each other: shard {min(others)} is not assigned")
+    return SourceOptions(
+        connection=_connection(options),
+        topics=options.topics("subscribe"),
+        topic_regex=options.regex("subscribePattern"),
+        shards=shards,
+        starting=starting,
+        starting_timestamp=begin,
+        ending=ending,
+        ending_timestamp=end,
+        group=options.name("group"),
+        max_offsets=options.number("maxOffsetsPerTrigger", least=1),
+        min_partitions=options.number("minPartitions", least=1, most=_MOST_PARTITIONS),
+        inline_rows=options.number("inlineRows", least=0) or 0,
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        include_headers=options.flag("includeHeaders", default=True),
+        local_files=options.flag("localFiles", default=True),
+        corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
+        fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
+    )
+
+
+def check_schema_options(given: Mapping[str, str]) -> None:
+    """Make sure that nothing is asked about a schema, where the user has given none.
+
+    Raises:
+        ConfigError: something is.
+    """
+    for name in _SCHEMA_ONLY:
+        if any(key.lower() == name.lower() for key in given):
+            raise ConfigError(f"option {name} is about payloads as columns: give schema(...) as well, or leave it out")
+
+
+def check_shards(options: SourceOptions, present: Collection[int]) -> None:
+    """Make sure that the shards which the options name are there: of one that is not, nothing would ever come.
+
+    Raises:
+        ConfigError: one is not; the message names the option.
+    """
+    named = {
+        "assign": options.shards or (),
+        "startingOffsets": _shards_of(options.starting),
+        "endingOffsets": _shards_of(options.ending),
+    }
+    for name, numbers in named.items():
+        missing = sorted(set(numbers).difference(present))
+        if missing:
+            there = ", ".join(map(str, sorted(present))) or "none"
+            raise ConfigError(
+                f"option {name} names the shard {missing[0]}, which the bridge {options.connection.bridge!r} does not "
+                f"have: use one of {there}"
+            )
+
+
+def _shards_of(position: str | Mapping[str, int]) -> list[int]:
+    return [] if isinstance(position, str) else [int(shard.partition("@")[0]) for shard in position]
+
+
+def _connection(options: _Options) -> Connection:
+    bridge = options.text("bridge") or "bridge"
+    seeds = tuple(seed.strip() for seed in (options.text("seeds") or "").split(",") if seed.strip())
+    timeout = options.seconds("bridgeTimeout")
+    try:
+        check_name(bridge, "cluster")
+    except ConfigError as error:
+        raise ConfigError(f"option bridge: {error}") from None
+    return Connection(
+        bridge=bridge,
+        credential=options.text("credential"),
+        seeds=seeds,
+        timeout=60.0 if timeout is None else timeout,
+    )
+
+
+def _values(position: Position) -> tuple[int, ...]:
+    return () if isinstance(position, str) else tuple(position.values())
+
+
+@final
+class _Options:
+    """Options by name, and how each kind of value is read."""
+
+    def __init__(self, given: Mapping[str, str], names: tuple[str, ...]) -> None:
+        self._given: dict[str, str] = {}
+        known = {name.lower(): name for name in names}
+        for key, value in given.items():
+            name = known.get(key.lower())
+            if name is None:
+                close = difflib.get_close_matches(key.lower(), known, n=1)
+                hint = f"did you mean {known[close[0]]}?" if close else f"use {', '.join(names)}"
+                raise ConfigError(f"format iris has no option {key}: {hint}")
+            self._given[name] = value
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def at_most_one(self, *names: str) -> None:
+        found = [name for name in names if name in self._given]
+        if len(found) > 1:
+            raise ConfigError(f"options {' and '.join(found)} contradict each other: give one of them")
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name)
+        if value is not None and not value.strip():
+            raise ConfigError(f"option {name} is empty: give a value or leave it out")
+        return value
+
+    def number(self, name: str, *, least: int, most: int = 2**63 - 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        digits = value.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most):
+            upto = "or more" if most == 2**63 - 1 else f"to {most}"
+            raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} {upto}")
+        return int(digits)
+
+    def timestamp(self, name: str) -> int | None:
+        value = self.number(name, least=0)
+        if value is not None and value > _LAST_TIME:
+            raise ConfigError(f"option {name} is {value}: use milliseconds since 1970, at most {_LAST_TIME}")
+        return value
+
+    def seconds(self, name: str) -> float | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < 1e9:
+            raise ConfigError(f"option {name} is {value!r}: use seconds above 0")
+        return seconds
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"option {name} is {value!r}: use true or false")
+        return value.lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...], *, default: str) -> str:
+        value = self.text(name) or default
+        if value.upper() not in choices:
+            raise ConfigError(f"option {name} is {value!r}: use {' or '.join(choices)}")
+        return value.upper()
+
+    def topics(self, name: str) -> tuple[str, ...]:
+        value = self.text(name)
+        if value is None:
+            return ()
+        try:
+            return tuple(check_pattern(topic.strip()) for topic in value.split(","))
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
+    def regex(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
+        return value
+
+    def name(self, name: str) -> str | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_name(value, name)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
+    def query(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None and (not QUERY.match(value) or value.startswith(JOB_PREFIX)):
+            raise ConfigError(
+                f"option {name} is {value!r}: use 1 to 64 letters, digits, '-' and '_', not beginning with {JOB_PREFIX}"
+            )
+        return value
+
+    def shards(self, name: str) -> tuple[int, ...] | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        parsed = _json(name, value, "a list of shard numbers, such as [0, 3]")
+        numbers = cast("list[object]", parsed) if isinstance(parsed, list) else []
+        if not numbers or not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+            raise ConfigError(f"option {name} is {value!r}: use a list of shard numbers, such as [0, 3]")
+        return tuple(sorted({cast("int", number) for number in numbers}))
+
+    def position(self, name: str, default: Where) -> Position:
+        value = self.text(name)
+        if value is None:
+            return default
+        wanted = 'earliest, latest, or offsets by shard such as {"0": 120, "1": -2}'
+        if value.strip().lower() in ("earliest", "latest"):
+            return cast("Where", value.strip().lower())
+        parsed = _json(name, value, wanted)
+        offsets = cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}
+        good = all(
+            _SHARD.match(shard) and type(offset) is int and EARLIEST <= offset < 2**63
+            for shard, offset in offsets.items()
+        )
+        numbers = {shard.partition("@")[0] for shard in offsets}
+        if not offsets or not good or len(numbers) < len(offsets):
+            raise ConfigError(f"option {name} is {value!r}: use {wanted}")
+        return cast("dict[str, int]", offsets)
+
+
+def _json(name: str, value: str, wanted: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ConfigError(f"option {name} is {value!r}: use {wanted}") from None
+
+
+# -- the sink ------------------------------------------------------------------------------------------------
+
+Delivery = Literal["exactly-once", "at-least-once"]
+
+_DELIVERIES: Final[Mapping[str, Delivery]] = {"exactly-once": "exactly-once", "at-least-once": "at-least-once"}
+
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName", "path")
+"""Spark hands these to every sink."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What is written, as the options say."""
+
+    connection: Connection = dataclasses.field(default_factory=Connection)
+    topic: str | None = None
+    """Topic of every row; None: each row has its own."""
+    delivery: Delivery = "exactly-once"
+    query: str | None = None
+    """Of a batch write: what makes it the same when it is repeated, with ``batch``."""
+    batch: int | None = None
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Read the options of a sink.
+
+    Raises:
+        ConfigError: an option is unknown, malformed, or has no place in this kind of write.
+    """
+    names = ("bridge", "credential", "seeds", "bridgeTimeout", "topic", "delivery", "query", "batch")
+    options = _Options(given, (*names, *_SPARKS_OWN))
+    if options.has("path"):
+        raise ConfigError("format iris has no path: call start() or save() without one, and give the option topic")
+    topic = options.text("topic")
+    if topic is not None:
+        try:
+            check_topic(topic)
+        except ConfigError as error:
+            raise ConfigError(f"option topic: {error}") from None
+    named = options.text("delivery") or "exactly-once"
+    delivery = _DELIVERIES.get(named)
+    if delivery is None:
+        raise ConfigError(f"option delivery is {named!r}: use {' or '.join(_DELIVERIES)}")
+    if options.has("query") != options.has("batch"):
+        raise ConfigError("options query and batch name a batch together: give both or none")
+    if streaming and options.has("query"):
+        raise ConfigError("option query is for a batch write (df.write): a stream has an id of its own")
+    return SinkOptions(
+        connection=_connection(options),
+        topic=topic,
+        delivery=delivery,
+        query=options.query("query"),
+        batch=options.number("batch", least=0),
+    )

@@ -1,0 +1,240 @@
+"""How a Spark task reads its range: chunks from the bridge, as they are stored, to record batches.
+
+Which rows of a chunk a query wants, by topic.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import re
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
+from functools import partial
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import RequestTimeout
+from iris.patterns.pubsub.interest import Matcher
+from iris.spark_bridge.client import Portal, portal_to
+from iris.spark_bridge.client import BridgeClient, check_chunk
+from iris.spark_bridge.datasource.options import SourceOptions
+from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.log import Chunk, frame_header
+from iris.spark_bridge.log import FileRange, read_file_range
+from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
+
+_REMEMBERED = 65536
+
+
+@final
+class TopicFilter:
+    """Keeps the rows whose topic matches.
+
+    Args:
+        patterns: of topics, with ``*`` and ``>``.
+        regex: a regular expression for the whole topic, in the place of patterns.
+    """
+
+    def __init__(self, patterns: Sequence[str] = (), regex: str | None = None) -> None:
+        self._matcher: Matcher[bool] | None = None
+        self._regex = None if regex is None else re.compile(regex)
+        if patterns:
+            self._matcher = Matcher()
+            for pattern in patterns:
+                self._matcher.add(pattern, True)
+        self._known: dict[str, bool] = {}
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the wanted rows; the batch itself if it wants all of them."""
+        if self._matcher is None and self._regex is None:
+            return batch
+        column = batch.column("topic")
+        topics: list[str] = pc.unique(column).to_pylist()
+        wanted = [topic for topic in topics if self._is_wanted(topic)]
+        if len(wanted) == len(topics):
+            return batch
+        if not wanted:
+            return batch.slice(0, 0)
+        return batch.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether rows of a topic are wanted."""
+        return (self._matcher is None and self._regex is None) or self._is_wanted(topic)
+
+    def _is_wanted(self, topic: str) -> bool:
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            if self._regex is not None:
+                known = self._regex.fullmatch(topic) is not None
+            else:
+                assert self._matcher is not None
+                known = bool(self._matcher.match(topic))
+            self._known[topic] = known
+        return known
+
+
+def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
+    """Return a chunk with the wanted events alone, which stands for the same offsets.
+
+    Raises:
+        LogDamaged: it does not hold events.
+    """
+    events = decode_events(chunk.data)
+    kept = wanted.keep(events)
+    if kept.num_rows == events.num_rows:
+        return chunk
+    data = bytes(kept.serialize())
+    header = frame_header(
+        data, shard=chunk.shard, epoch=chunk.epoch, first=chunk.first, count=chunk.count, timestamp=chunk.timestamp
+    )
+    return dataclasses.replace(chunk, frame=header + data)
+
+
+_FEW_ROWS: Final = 1024
+_FEW_BYTES: Final = 256 * KIB
+"""A batch that has less of both is put together with others: each costs Spark about 0.1 ms."""
+
+_MOST_ROWS: Final = 8192
+_MOST_BYTES: Final = MIB
+"""Of batches that were put together: what is larger leaves the processor's caches before Spark has read it."""
+
+
+def read_range(options: SourceOptions, *, address: str, shard: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted events of a range.
+
+    Raises:
+        DataLost: part of the range is gone, unless the options say that this is no error.
+        LogDamaged: what is stored is not what was written.
+        BridgeUnreachable: the bridge is down for too long.
+    """
+    settle_in()
+    portal = portal_to(options.connection)
+    with closing(read_chunks(portal, options, address=address, shard=shard, start=start, end=end)) as chunks:
+        yield from to_batches(chunks, options, start=start, end=end)
+
+
+def read_chunks(
+    portal: Portal, options: SourceOptions, *, address: str, shard: str, start: int, end: int
+) -> Generator[Chunk]:
+    """Yield the chunks that hold a range: from files as far as that goes, the rest by session.
+
+    Errors are those of ``read_range``.
+    """
+    at = start
+    if options.local_files:
+        with closing(_chunks_of_files(portal, address=address, shard=shard, start=start, end=end)) as chunks:
+            for chunk in chunks:
+                at = chunk.end
+                yield chunk
+
+    def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:
+        if options.fail_on_data_loss:
+            return client.read(address, shard, at, end, options.topics)
+        return _read_what_is_left(client, address, shard, at, end, options.topics)
+
+    if at < end:
+        with closing(portal.stream(source)) as parts:
+            for part in parts:
+                yield from part
+
+
+def _chunks_of_files(portal: Portal, *, address: str, shard: str, start: int, end: int) -> Generator[Chunk]:
+    """Yield the first chunks of a range, as far as files give them; see ``iris.spark_bridge.log.local_read``."""
+    at = start
+    while at < end:
+        try:
+            found = portal.call(partial(_locate, address=address, shard=shard, start=at, end=end))
+            if found is None:
+                return
+            begin = at
+            for chunk in read_file_range(found):
+                check_chunk(chunk, shard, at)
+                at = chunk.end
+                yield chunk
+        except RequestTimeout:  # an OSError, too, but of the bridge and not of its files
+            raise
+        except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
+            return
+        if at == begin:
+            return
+
+
+async def _locate(client: BridgeClient, *, address: str, shard: str, start: int, end: int) -> FileRange | None:
+    return await client.locate(address, shard, start, end)
+
+
+async def _read_what_is_left(
+    client: BridgeClient, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+) -> AsyncGenerator[Sequence[Chunk]]:
+    at = start
+    while at < end:
+        try:
+            async with aclosing(client.read(address, shard, at, end, topics)) as parts:
+                async for part in parts:
+                    yield part
+                    at = part[-1].end
+        except DataLost:
+            extents = await client.wait_offsets(address, {}, 0)
+            earliest = extents[shard].earliest if shard in extents else end
+            if earliest <= at:
+                raise
+            at = earliest
+
+
+def to_batches(chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the events of chunks that are in the range and wanted, with the columns that are wanted.
+
+    Raises:
+        PayloadUnfit: see ``TypedColumns.parse``.
+    """
+    batches = _wanted_batches(chunks, options, start=start, end=end)
+    return batches if options.typed is None else map(options.typed.parse, batches)
+
+
+def _wanted_batches(
+    chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    wanted = TopicFilter(options.topics, options.topic_regex)
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for chunk in chunks:
+        batch = decode_events(chunk.data)
+        first, last = max(start, chunk.first), min(end, chunk.end)
+        if last - first < chunk.count:
+            batch = _between(batch, chunk, first, last)
+        batch = wanted.keep(batch)
+        if not options.include_headers and options.typed is None:
+            batch = batch.select(COLUMNS_WITHOUT_HEADERS)
+        large = batch.num_rows >= _FEW_ROWS or batch.nbytes >= _FEW_BYTES
+        if small and (large or rows + batch.num_rows > _MOST_ROWS or size + batch.nbytes > _MOST_BYTES):
+            yield _together(small)
+            small, rows, size = [], 0, 0
+        if large:
+            yield batch
+        elif batch.num_rows:
+            small.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+    if small:
+        yield _together(small)
+
+
+def _between(batch: pa.RecordBatch, chunk: Chunk, first: int, last: int) -> pa.RecordBatch:
+    """Return the events of a chunk from offset ``first`` up to but not including ``last``."""
+    if batch.num_rows == chunk.count:
+        return batch.slice(first - chunk.first, last - first)
+    # The member has left out those that this node may not have.
+    offsets: list[int] = batch.column("offset").to_pylist()
+    begin = bisect.bisect_left(offsets, first)
+    return batch.slice(begin, bisect.bisect_left(offsets, last) - begin)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

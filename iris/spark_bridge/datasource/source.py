@@ -1,0 +1,331 @@
+"""``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
+
+What Spark makes of this file (read in PySpark 4.3):
+
+- ``schema`` runs in a process of its own during ``load()``; what is wrong with the options is said there.
+- Offsets, partitions and commits run in one process for the life of a query, ``read`` in the executors' workers.  The
+  reader is pickled to them, so it holds options only; connections are opened where they are used.
+- An exception in the reader ends the query.  A bridge that is down is therefore waited for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Final, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.wire import saturated
+from iris.spark_bridge.client import Portal, portal_to
+from iris.spark_bridge.client import BridgeWatch
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.client import (
+    Extent,
+    Offsets,
+    Range,
+    advance,
+    check_order,
+    parse_offsets,
+    place,
+    ranges_between,
+    split_ranges,
+)
+from iris.spark_bridge.datasource.inline_source import InlineStreamReader
+from iris.spark_bridge.datasource.losses import count_missing
+from iris.spark_bridge.datasource.options import (
+    SinkOptions,
+    SourceOptions,
+    check_schema_options,
+    check_shards,
+    parse_sink_options,
+    parse_source_options,
+)
+from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
+from iris.spark_bridge.datasource.reader import read_range
+from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
+from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
+from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
+
+_FIRST_POLL: Final = 0.25
+_LONGEST_POLL: Final = 8.0
+"""Seconds that Spark's question for new data waits for an event: twice as long each time that none came.  So an idle
+query wakes up Spark, its Python and the bridge once in eight seconds; an event ends the wait at once, and so does
+stopping the query.  ``processAllAvailable`` waits for one question without an answer: of 0.25 s, if events came."""
+
+
+class IrisSource(DataSource):
+    """The data source.  Registered by ``iris.spark_bridge.configure`` or ``register``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "iris"
+
+    def schema(self) -> str:
+        """Return the columns; see ``iris.spark_bridge.schema``.
+
+        Raises:
+            BridgeUnreachable: nobody serves the bridge, so that this is known at ``load()``.
+            ConfigError: the options are wrong, or name a shard that is not there.
+        """
+        options = parse_source_options(self._given)
+        check_schema_options(self._given)
+        shards = portal_to(options.connection).call(lambda client: client.shards())
+        check_shards(options, {shard.number for shard in shards})
+        return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a table."""
+        return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        """Return the reader of a stream."""
+        options = _with_schema(parse_source_options(self._given, streaming=True), schema)
+        reader = IrisStreamReader(options)
+        return InlineStreamReader(reader, options.inline_rows) if options.inline_rows else reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a table; see ``iris.spark_bridge.datasource.sink``."""
+        return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
+        """Return the writer of a stream; see ``iris.spark_bridge.datasource.sink``."""
+        return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
+
+    def _sink_options(self, schema: StructType, *, streaming: bool, overwrite: bool) -> SinkOptions:
+        settle_in()  # Spark asks a process of its own for a writer, of a stream once for each micro-batch
+        if overwrite:
+            how = "outputMode append or update" if streaming else "mode('append')"
+            raise ConfigError(f"events cannot be overwritten: use {how}")
+        options = parse_sink_options(self._given, streaming=streaming)
+        check_columns(schema, options)
+        return options
+
+
+def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Return the options with the user's schema, if it is not the log's own.
+
+    Raises:
+        ConfigError: events cannot be read as this schema.
+    """
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
+        check_log_columns(arrow)
+        return options
+    typed = typed_columns(arrow, corrupt=options.corrupt_column, fail=options.fail_fast)
+    return dataclasses.replace(options, typed=typed)
+
+
+@final
+class BridgePartition(InputPartition):
+    """A range of one shard, for one task."""
+
+    def __init__(self, *, address: str, found: Range) -> None:
+        super().__init__(f"{found.shard}: {found.start} to {found.end}")
+        self.address = address
+        self.range = found
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, BridgePartition):
+        return iter(())  # Spark makes one without a range when there is none
+    found = partition.range
+    return read_range(options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+
+
+def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
+    partitions: list[InputPartition] = []
+    for found in split_ranges(ranges, options.min_partitions):
+        address = watch.address(found.shard)
+        if address is not None:
+            partitions.append(BridgePartition(address=address, found=found))
+        elif options.fail_on_data_loss:
+            raise DataLost(
+                f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "
+                "failOnDataLoss to false to go on without it"
+            )
+    return partitions
+
+
+@final
+class IrisReader(DataSourceReader):
+    """Reads what a bridge holds when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges to read."""
+        options = self._options
+        portal = portal_to(options.connection)
+        watch = BridgeWatch(options.shards)
+        portal.call(watch.look)
+        start = _starting(options, portal, watch)
+        if options.ending_timestamp is None:
+            end = place(options.ending, watch.extents, option="endingOffsets", end=True)
+        else:
+            end = _at_time(portal, watch, options.ending_timestamp)
+        if options.ending != "latest":
+            check_order(start, end, options="where to start and endingOffsets")
+        ranges = ranges_between(Offsets(next=start), Offsets(next=end))
+        count_missing(options, portal, watch, ranges)
+        return _partitions(options, watch, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        return _read(self._options, partition)
+
+
+def _starting(options: SourceOptions, portal: Portal, watch: BridgeWatch) -> dict[str, int]:
+    if options.starting_timestamp is None:
+        return place(options.starting, watch.extents, option="startingOffsets")
+    return _at_time(portal, watch, options.starting_timestamp)
+
+
+def _at_time(portal: Portal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
+    addresses = watch.addresses
+    found = portal.call(lambda client: client.offsets_at(addresses, milliseconds * 1000))
+    return {shard: offset for shard, offset in found.items() if shard in watch.extents}
+
+
+async def _pin(client: BridgeClient, *, address: str, group: str, start: dict[str, int]) -> dict[str, int]:
+    return await client.pin(address, group, start)
+
+
+async def _move(client: BridgeClient, *, address: str, group: str, offsets: dict[str, int]) -> None:
+    await client.move(address, group, offsets)
+
+
+@final
+class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what arrives at a bridge."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._watch = BridgeWatch(options.shards)
+        self._initial: Offsets | None = None
+        self._target: dict[str, Extent] | None = None
+        self._known = False
+        self._poll = _FIRST_POLL
+
+    @property
+    def _portal(self) -> Portal:
+        return portal_to(self._options.connection)
+
+    # -- in the process of the query's offsets --------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
+        if self._initial is None:
+            self._look()
+            start = _starting(self._options, self._portal, self._watch)
+            if self._options.group is not None:
+                start = self._pin(self._options.group, start)
+            self._initial = Offsets(next=start, initial=True)
+        return self._initial.to_json()
+
+    def _look(self) -> None:
+        self._portal.call(self._watch.look)
+        self._known = True
+
+    def _expect(self, position: Offsets) -> None:
+        """Let no shard be passed over that the checkpoint names."""
+        if self._options.fail_on_data_loss:
+            self._watch.expect(position.next)
+
+    def _pin(self, group: str, start: dict[str, int]) -> dict[str, int]:
+        pinned: dict[str, int] = {}
+        for address in self._watch.addresses:
+            own = {shard: offset for shard, offset in start.items() if self._watch.address(shard) == address}
+            pinned |= self._portal.call(partial(_pin, address=address, group=group, start=own))
+        return {shard: pinned.get(shard, offset) for shard, offset in start.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        """Return the limit that the options set for each batch."""
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        """Note what is there now; nothing beyond it is read."""
+        self._look()
+        self._target = self._watch.extents
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
+        position = parse_offsets(start)
+        self._expect(position)
+        poll = self._poll if self._target is None else 0.0
+        self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
+        self._known = True
+        extents = self._watch.extents
+        if self._target is not None:
+            # A shard that nobody knew but the checkpoint has come since.
+            self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
+            extents = {
+                shard: Extent(earliest=extents[shard].earliest, next=min(extents[shard].next, target.next))
+                for shard, target in self._target.items()
+                if shard in extents
+            }
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
+        idle = end is position
+        if not idle:
+            missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
+            end = dataclasses.replace(end, lost=saturated(end.lost + missing))
+        self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
+        return start if idle else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        """Return what the bridge held when it was last looked at."""
+        return {shard: extent.next for shard, extent in self._watch.extents.items()} or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges of a batch; the same for the same offsets."""
+        begin, stop = parse_offsets(start), parse_offsets(end)
+        self._expect(stop)
+        if not self._known:
+            self._look()  # after a restart the first batch is repeated, and nobody has looked yet
+        ranges = ranges_between(begin, stop)
+        return _partitions(self._options, self._watch, ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
+        group = self._options.group
+        if group is None:
+            return
+        offsets = parse_offsets(end).next
+        for address in self._watch.addresses:
+            own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
+            try:
+                self._portal.call(partial(_move, address=address, group=group, offsets=own))
+            except (BridgeUnreachable, StoreFull):
+                continue  # Spark's checkpoint is what counts; the next commit tells the bridge
+
+    # -- in the executors -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        return _read(self._options, partition)

@@ -1,0 +1,19 @@
+"""The durable log: checksummed segments, an LMDB index, deduplication, retention.
+
+Promises: what was synced survives a kill and a power cut; an offset range reads the same each time; damage is found,
+never passed on.  Not here: who may read (iris.spark_bridge.server).
+"""
+
+from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, crc32, decode_frames, frame_header, frame_size
+from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
+from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
+from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.log.segments import is_full, sync_directory
+from iris.spark_bridge.log.store import JOB_PREFIX, QUERY, Appended, ShardState, Store
+
+__all__ = (
+    "CHUNK_EVENTS", "HEADER_SIZE", "JOB_PREFIX", "QUERY", "ROOM", "Appended", "Chunk", "FileRange", "Retention",
+    "ShardState", "Store", "crc32", "decode_frames", "file_range_untrusted", "frame_header", "frame_size",
+    "is_full", "machine", "open_store", "read_file_range", "sync_directory",
+)  # fmt: skip

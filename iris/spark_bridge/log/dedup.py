@@ -1,0 +1,139 @@
+"""Which events of a publisher are already in the log, so that a repeat is recognized.
+
+A publisher numbers the events that it wants confirmed: 1, 2, 3, ... over all topics.  A bridge sees some of these
+numbers (it may not subscribe to every topic) and, after a retry, sees them out of order.  A high-water mark would
+take the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap says of each of the last WINDOW numbers
+whether it is stored, in blocks of 4,096 bits, of which only those exist that are in use.
+
+Numbers older than the window cannot be judged.  They are refused: the publisher is told nothing, and its
+``publish`` ends in an error instead of in a loss or a double.  At 150,000 events/s the window spans 7 seconds,
+longer than ``publish`` waits by default.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from iris.spark_bridge.runs import Arrivals, cut_run
+
+BLOCK: Final = 4096
+BLOCK_BYTES: Final = BLOCK // 8
+WINDOW: Final = 256 * BLOCK
+
+_BIT: Final = tuple(1 << bit for bit in range(8))
+
+
+@final
+class Verdict(enum.Enum):
+    """What to do with one event."""
+
+    NEW = "new"
+    REPEAT = "repeat"
+    STALE = "stale"
+
+
+@final
+class PublisherWindow:
+    """The numbers of one publisher that are stored.
+
+    ``blocks`` maps the number of a block to its bits; ``changed`` are the blocks to write, ``expired`` those to
+    delete.  Plain attributes instead of effects: this runs once per run of events.
+    """
+
+    __slots__ = ("blocks", "changed", "expired", "newest")
+
+    def __init__(self, blocks: Mapping[int, bytes]) -> None:
+        self.blocks = {number: bytearray(bits) for number, bits in blocks.items()}
+        self.newest = max(self.blocks, default=0)
+        self.changed: set[int] = set()
+        self.expired: set[int] = set()
+
+    def admit(self, sequence: int) -> Verdict:
+        """Judge one number, and count it as stored if it is new."""
+        number, bit = divmod(sequence, BLOCK)
+        block = self.blocks.get(number)
+        if block is None:
+            if number <= self.newest - WINDOW // BLOCK:
+                return Verdict.STALE
+            block = self.blocks[number] = bytearray(BLOCK_BYTES)
+            if number > self.newest:
+                self._advance(number)
+        mask = _BIT[bit & 7]
+        if block[bit >> 3] & mask:
+            return Verdict.REPEAT
+        block[bit >> 3] |= mask
+        self.changed.add(number)
+        return Verdict.NEW
+
+    def admit_all(self, first: int, count: int) -> bool:
+        """Count ``count`` numbers from ``first`` on as stored, if all of them are new; else change nothing."""
+        found: list[tuple[int, bytearray, int]] = []
+        at, end = first, first + count
+        while at < end:
+            number, bit = divmod(at, BLOCK)
+            size = min(end - at, BLOCK - bit)
+            block = self.blocks.get(number)
+            if block is None:
+                if number <= self.newest - WINDOW // BLOCK:
+                    return False
+                block = bytearray(BLOCK_BYTES)
+            mask = ((1 << size) - 1) << bit
+            bits = int.from_bytes(block, "little")
+            if bits & mask:
+                return False
+            found.append((number, block, bits | mask))
+            at += size
+        for number, block, bits in found:
+            block[:] = bits.to_bytes(BLOCK_BYTES, "little")
+            self.blocks[number] = block
+            self.changed.add(number)
+            if number > self.newest:
+                self._advance(number)
+        return True
+
+    def _advance(self, newest: int) -> None:
+        self.newest = newest
+        for number in [number for number in self.blocks if number <= newest - WINDOW // BLOCK]:
+            del self.blocks[number]
+            self.changed.discard(number)
+            self.expired.add(number)
+
+
+def admit_runs(
+    runs: Sequence[Arrivals], window: Callable[[str], PublisherWindow]
+) -> tuple[Sequence[Arrivals], int, list[Arrivals]]:
+    """Sort out repeats.
+
+    Args:
+        runs: in the order of arrival; those with number 0 are not numbered and always new.
+        window: returns the window of a publisher.
+
+    Returns:
+        The new events, the number of repeats, and the stale events, which must not be confirmed.
+    """
+    if not any(run.confirm for run in runs):
+        return runs, 0, []
+    new: list[Arrivals] = []
+    stale: list[Arrivals] = []
+    repeats = 0
+    for run in runs:
+        if run.confirm == 0 or window(run.publisher).admit_all(run.confirm, len(run.payloads)):
+            new.append(run)
+            continue
+        admit = window(run.publisher).admit
+        verdicts = [admit(run.confirm + at) for at in range(len(run.payloads))]
+        at = 0
+        for verdict, alike in itertools.groupby(verdicts):
+            end = at + len(list(alike))
+            match verdict:
+                case Verdict.NEW:
+                    new.append(cut_run(run, at, end))
+                case Verdict.REPEAT:
+                    repeats += end - at
+                case Verdict.STALE:
+                    stale.append(cut_run(run, at, end))
+            at = end
+    return new, repeats, stale

@@ -1,0 +1,111 @@
+"""Part of a log that its reader reads from the segment file itself, because it is on the member's machine.
+
+The member tells a reader that may read, and that names the machine on which the member runs, in which file a range
+lies.  The reader opens that file with its own rights: segments are their owner's alone, so this works for the
+processes of one user (and for root), and gives nobody what he could not read anyway.  It makes sure that it is the
+file that the member sees (device and inode, while this machine runs), and verifies each chunk as it does any other.
+Whatever does not fit ends it, and the rest comes by session; what is wrong with a log, the member says.
+
+Nothing is held back for the reader: a file that retention removes stays readable as long as it is open, and one that is
+gone before it was opened is asked for by session, which says what was trimmed.
+
+Files are read and not mapped: a block that the disk cannot read is an error here, and would be a signal that ends the
+process there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+import pyarrow as pa
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.spark_bridge.log.chunk import MAX_DATA, Chunk, decode_frames
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    """Chunks that lie one behind the other in one segment file."""
+
+    path: str
+    device: int
+    inode: int
+    position: int
+    """Where the first chunk begins, in bytes."""
+    sizes: Sequence[int]
+    """Bytes of the pieces in which they may be read; whole chunks each."""
+
+
+@functools.cache
+def machine() -> str | None:
+    """Return what tells this machine from all others until it is started again; None: this system has no such thing."""
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def file_range_untrusted(fields: Any) -> FileRange:
+    """Read what a member says of a file.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    try:
+        found = FileRange(**{field.name: fields[field.name] for field in dataclasses.fields(FileRange)})
+    except (KeyError, TypeError):
+        raise _not_understood() from None
+    numbers = (found.device, found.inode, found.position, *_whole(found.sizes))
+    if not isinstance(found.path, str) or not all(type(number) is int and number >= 0 for number in numbers):
+        raise _not_understood()
+    return found
+
+
+def _whole(sizes: object) -> Sequence[int]:
+    if not isinstance(sizes, list) or not all(
+        type(size) is int and 0 < size <= 2 * MAX_DATA for size in cast("list[object]", sizes)
+    ):
+        raise _not_understood()
+    return cast("list[int]", sizes)
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge told of a file in a form that is not understood")
+
+
+def _is_it(found: FileRange, status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (found.device, found.inode)
+
+
+def read_file_range(found: FileRange) -> Iterator[Chunk]:
+    """Yield the chunks, verified; none if the file that has this path here is another one.
+
+    Raises:
+        OSError, ValueError, OverflowError: it cannot be read, or what was told of it makes no sense.
+        LogDamaged: what is there is not whole chunks.
+    """
+    if not _is_it(found, os.lstat(found.path)):  # opening alone can do something, if it is no file
+        return
+    descriptor = os.open(found.path, _FLAGS)
+    try:
+        if not _is_it(found, os.fstat(descriptor)):
+            return
+        positions = itertools.accumulate(found.sizes, initial=found.position)
+        for position, size in zip(positions, found.sizes, strict=False):
+            # Arrow keeps the memory for the next piece; a new one of its own would have to be zeroed first.
+            buffer = pa.allocate_buffer(size)
+            count = os.preadv(descriptor, [buffer], position)
+            yield from decode_frames(memoryview(buffer)[:count])
+    finally:
+        os.close(descriptor)

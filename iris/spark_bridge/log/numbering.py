@@ -1,0 +1,161 @@
+"""Which events of a topic a publisher has sent, so that missing ones are noticed: a machine.
+
+A publisher numbers the events of each topic.  A bridge that stores a topic sees all of its numbers, so one that it has
+not seen is an event that it does not have: lost on the way, or published while it was away.  What has been seen is kept
+in the log with the events themselves, and outlives the bridge's process.
+
+A number that is skipped is a *hole*.  It may still be filled: an event that is to be confirmed is sent again after a
+loss, behind later ones.  The publisher says from which number on it may send something again; what is missing below
+that is a *gap* and stays one.
+
+Nothing is called a gap that is none.  Numbering begins with the first event that a publisher owes to this bridge, see
+``iris.patterns.pubsub.interest.start_offsets``; a publisher that restarts is another one; one that has forgotten a topic begins it anew
+with higher numbers, and says so; of topics that were forgotten here the next event that comes is the first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, final
+
+from iris.kernel.wire import MAX_NUMBER
+from iris.patterns.pubsub.interest import Milestones
+
+MAX_HOLES: Final = 64
+"""Holes of one topic; when there are more, the oldest is taken for a gap."""
+
+MAX_TOPICS: Final = 4096
+"""Topics of one publisher whose numbers are remembered.  A publisher may use a new topic for each event."""
+
+
+class Hole(NamedTuple):
+    """Numbers that are missing, and the place in the log of the event that showed it."""
+
+    first: int
+    last: int
+    shard: int
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """How many events they are."""
+        return self.last - self.first + 1
+
+
+@final
+class Numbering:
+    """The numbers of one topic of one publisher.
+
+    Attributes:
+        next: the number that is expected; 0 if none has come.
+        holes: what is missing below that and may still come, in order.
+    """
+
+    __slots__ = ("_place", "_unsettled", "holes", "next")
+
+    def __init__(self, following: int = 0, holes: Iterable[Hole] = ()) -> None:
+        self.next = following
+        self.holes = list(holes)
+        self._unsettled = 0
+        """What is missing below this number does not come any more."""
+        self._place = (0, 0)
+
+    def arrive(self, first: int, count: int, *, owed: int, milestones: Milestones, shard: int, offset: int) -> None:
+        """Count events as stored.
+
+        Args:
+            first: number of the first one.
+            count: how many they are; their numbers follow each other.
+            owed: if it is the first run since the bridge has come: from which number on it is owed the topic; else 0.
+            milestones: came with them.
+            shard: where they were stored.
+            offset: the same.
+        """
+        end = first + count
+        began = milestones[0] if milestones else 0
+        if not self.next:
+            self.next = owed or first
+        if self.next <= began < first:
+            self.next = began + 1  # the publisher had forgotten the topic: there are no numbers in between
+        if first > self.next:
+            self.holes.append(Hole(self.next, first - 1, shard, offset))
+        elif self.holes and first < self.next:
+            self.holes = [part for hole in self.holes for part in _without(hole, first, end)]
+        if end > self.next:
+            self.next = end
+            # The last word of the publisher counts: what is repeated may carry an older one.
+            self._unsettled = milestones[3] if len(milestones) > 3 else end
+            self._place = (shard, offset)
+
+    def settle(self, begins: Mapping[int, int]) -> Iterator[Hole]:
+        """Yield what is missing for good and was not yielded before, where readers come by.
+
+        To be called when all that is stored together was counted.
+
+        Args:
+            begins: for each shard, the offset of the first event of these.
+        """
+        for hole in self._settled():
+            if hole.offset >= begins.get(hole.shard, MAX_NUMBER):
+                yield hole
+            else:  # readers may be beyond the place where it was first seen
+                yield hole._replace(shard=self._place[0], offset=self._place[1])
+
+    def _settled(self) -> Iterator[Hole]:
+        waiting: list[Hole] = []
+        for hole in self.holes:
+            if hole.last < self._unsettled:
+                yield hole
+            elif hole.first < self._unsettled:
+                yield hole._replace(last=self._unsettled - 1)
+                waiting.append(hole._replace(first=self._unsettled))
+            else:
+                waiting.append(hole)
+        surplus = max(0, len(waiting) - MAX_HOLES)
+        yield from waiting[:surplus]
+        self.holes = waiting[surplus:]
+
+
+def _without(hole: Hole, first: int, end: int) -> Iterator[Hole]:
+    """Yield what is left of a hole without the numbers ``first`` up to but not including ``end``."""
+    if end <= hole.first or hole.last < first:
+        yield hole
+        return
+    if hole.first < first:
+        yield hole._replace(last=first - 1)
+    if end <= hole.last:
+        yield hole._replace(first=end)
+
+
+@final
+class PublisherNumberings:
+    """The topics of one publisher, the one that was heard last behind the others.
+
+    ``changed`` are the topics to write, ``expired`` those to delete, as in ``PublisherWindow``.
+    """
+
+    __slots__ = ("changed", "expired", "topics")
+
+    def __init__(self, topics: Iterable[tuple[str, Numbering]] = ()) -> None:
+        self.topics: OrderedDict[str, Numbering] = OrderedDict(topics)
+        self.changed: set[str] = set()
+        self.expired: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    def topic(self, name: str) -> Numbering:
+        """Return the numbering of a topic, to count events in it."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = Numbering()
+            self.expired.discard(name)
+            if len(self.topics) > MAX_TOPICS:
+                oldest, _ = self.topics.popitem(last=False)
+                self.changed.discard(oldest)
+                self.expired.add(oldest)
+        else:
+            self.topics.move_to_end(name)
+        self.changed.add(name)
+        return found

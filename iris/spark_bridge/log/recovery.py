@@ -1,0 +1,114 @@
+"""Opening a log: its directory, its lock, and what appends that never finished have left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import Entropy
+from iris.security.files import make_directories
+from iris.spark_bridge.errors import LogDamaged, StoreBusy
+from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
+from iris.spark_bridge.log.lmdb_store import LmdbStore
+from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
+
+
+def open_store(
+    directory: Path,
+    *,
+    shards: Sequence[int],
+    entropy: Entropy,
+    disk: Disk | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    map_bytes: int = MAP_BYTES,
+    look_only: bool = False,
+) -> LmdbStore:
+    """Open the log in ``directory``, made if it is not there.
+
+    Takes the same short time for any number of events: nothing is scanned.
+
+    Args:
+        directory: for this log alone.
+        shards: numbers of the shards to make, if they are not there; others that are there are kept.
+        entropy: makes the epochs of new shards.
+        disk: what segments are written to; the real one by default.
+        segment_bytes: size of a segment file.
+        map_bytes: how large the index may become.
+        look_only: make nothing, and leave alone what appends that never finished have left behind.
+
+    Raises:
+        StoreBusy: another process has it open.
+        StoreFull: there is no room.
+        LogDamaged: what is there is not a log of this version, or files of it are missing or of another log.
+        ConfigError: the directory cannot be used, or there is no log to look at.
+    """
+    segments = directory / "segments"
+    if not (directory / "index" / "data.mdb").exists():
+        if look_only:
+            raise ConfigError(f"there is no log in {directory}")
+        if left := sorted(segments.glob("*.segment")):
+            raise LogDamaged(
+                f"the index of the log in {directory} is gone, and {len(left)} segment files are there, {left[0]} the "
+                "first: put the index back, or move them away to begin a new log"
+            )
+    try:
+        if not look_only:
+            for made in (directory, segments, directory / "index"):
+                make_directories(made)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreBusy(f"the log in {directory} is open in another process") from None
+        index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
+        try:
+            files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
+            if not look_only:
+                _remove_strangers(segments, index, files)
+                with index.write() as view:
+                    for number in shards:
+                        if view.shard(number) is None:
+                            epoch = entropy(8).hex()
+                            view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
+                for made in (segments, directory / "index", directory, directory.parent):
+                    sync_directory(made)
+                Reserve(directory / "reserve").make()
+        except BaseException:
+            index.close()
+            raise
+    except BaseException:
+        os.close(lock)
+        raise
+    return LmdbStore(directory, index, files, lock)
+
+
+def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
+    """Delete the segment files of appends that never became part of the log."""
+    with index.read() as view:
+        view.check_segments()
+        shards = view.shards()
+        named = {
+            files.path(shard.number, shard.epoch, segment.first)
+            for shard in shards
+            for segment in view.segments(shard.number)
+        }
+    present = set(directory.glob("*.segment"))
+    # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.
+    own = tuple(files.path(shard.number, shard.epoch, 0).name.rpartition("-")[0] for shard in shards)
+    foreign = [path for path in present - named if not path.name.startswith(own)]
+    if foreign:
+        raise LogDamaged(
+            f"{len(foreign)} segment files are of another log than the index beside them, {min(foreign)} the first: "
+            "put back the index that belongs to them, or move them away"
+        )
+    missing = named - present
+    if missing:
+        raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")
+    for path in present - named:
+        path.unlink()

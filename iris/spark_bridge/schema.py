@@ -1,0 +1,319 @@
+"""The columns of an event: those of Spark's Kafka source, so that existing queries need a new format and nothing else.
+
+========== ======================= ==========================================================================
+column     Spark type              content
+========== ======================= ==========================================================================
+key        binary                  the publisher's ``key=`` in UTF-8, or null
+value      binary                  the payload; a text in UTF-8, other payloads that were not bytes in msgpack
+topic      string                  the topic
+partition  int                     number of the shard
+offset     bigint                  position in the shard: 0, 1, 2, ... without gaps
+timestamp  timestamp               when the bridge stored it; never decreases within a shard
+timestampType int                  1, as in Kafka: the time of the log's append
+headers    array<struct<key,value>> the publisher's headers, and those that start with ``iris-``
+========== ======================= ==========================================================================
+
+Headers added by the bridge: ``iris-sender`` (verified name of the publisher's cluster) and, for payloads that were
+not bytes, ``iris-encoding`` with the value ``utf-8`` or ``msgpack``.  Names that a publisher gives and that start with
+``iris-`` are dropped, so that these can be believed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.names import MAX_KEY
+from iris.patterns.pubsub.interest import check_topic
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.record_batches import read_batch_untrusted
+from iris.spark_bridge.runs import Arrivals
+
+HEADER_SENDER: Final = "iris-sender"
+HEADER_ENCODING: Final = "iris-encoding"
+TEXT: Final = "utf-8"
+PACKED: Final = "msgpack"
+"""What ``HEADER_ENCODING`` says.  In logs of earlier versions texts are packed, too."""
+HEADER_SINK: Final = "iris-sink"
+"""On events that a bridge publishes for Spark: the query that wrote them."""
+HEADER_BRIDGE: Final = "iris-bridge"
+"""On the same: the bridge whose log they are in, so that none of its members stores them once more."""
+
+RESERVED: Final = "iris-"
+LOG_APPEND_TIME: Final = 1
+
+MAX_VALUE: Final = MIB
+"""Largest value that Spark may publish: the payload that nodes take by default."""
+
+MAX_HEADERS: Final = 7 * KIB
+"""Bytes of the headers that Spark may publish with a row: what nodes take by default, less what the bridge adds."""
+MAX_HEADER_COUNT: Final = 500
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS: Final = pa.list_(pa.field("element", _HEADER))
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS),
+    ]
+)
+"""Exactly what Spark derives from SPARK_SCHEMA: it compares the two and takes no other batch."""
+
+SPARK_SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key: string, value: binary>>"
+)
+
+SINK_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in ("key", "value", "topic", "headers")])
+"""What Spark publishes: the rest is the log's to say."""
+
+COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != "headers")
+SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
+
+
+def encode_events(runs: Sequence[Arrivals], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
+    """Make the columns of events that get the offsets ``first``, ``first + 1``, ...
+
+    Args:
+        runs: at least one event.
+        shard: number of the shard.
+        first: offset of the first event.
+        timestamp: microseconds since 1970, one for all of them.
+    """
+    values: list[bytes] = []
+    encodings: list[str | None] | None = None
+    for run in runs:
+        payloads = run.payloads
+        if set(map(type, payloads)) == {bytes}:
+            values += payloads
+            if encodings is not None:
+                encodings += [None] * len(payloads)
+            continue
+        if encodings is None:
+            encodings = []
+            encodings += [None] * len(values)
+        for payload in payloads:
+            value, encoding = _stored(payload)
+            values.append(value)
+            encodings.append(encoding)
+    counts = [len(run.payloads) for run in runs]
+    return _place(
+        _spread([None if run.key is None else run.key.encode() for run in runs], counts, pa.binary()),
+        pa.array(values, pa.binary()),
+        _spread([run.topic for run in runs], counts, pa.string()),
+        _headers(runs, encodings),
+        shard=shard,
+        first=first,
+        timestamp=timestamp,
+    )
+
+
+def _stored(payload: Any) -> tuple[bytes, str | None]:
+    """Return the value of a payload and how it is encoded, if it was not bytes."""
+    if type(payload) is bytes:
+        return payload, None
+    data: bytes = payload.data
+    text = _text_untrusted(data)
+    return (data, PACKED) if text is None else (text, TEXT)
+
+
+def _text_untrusted(data: bytes) -> bytes | None:
+    """Return the UTF-8 of a packed text, or None if it is another value, or none at all."""
+    first = data[0] if data else 0
+    if 0xA0 <= first <= 0xBF:
+        size, begin = first & 0x1F, 1
+    elif 0xD9 <= first <= 0xDB:
+        begin = 1 + (1 << (first - 0xD9))
+        size = int.from_bytes(data[1:begin])
+    else:
+        return None
+    if len(data) != begin + size:
+        return None
+    text = data[begin:]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    return text
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Make sure that rows of SINK_SCHEMA can be published.
+
+    Raises:
+        ConfigError: a value or topic is null, a topic is malformed, or something is too large for an event.
+    """
+    for name in ("value", "topic"):
+        if rows.column(name).null_count:
+            raise ConfigError(f"column {name} is null in {rows.column(name).null_count} rows: it must not be")
+    for topic in set(rows.column("topic").to_pylist()):
+        check_topic(topic)
+    for name, limit in (("value", MAX_VALUE), ("key", MAX_KEY)):
+        largest = pc.max(pc.binary_length(rows.column(name))).as_py() or 0
+        if largest > limit:
+            raise ConfigError(f"column {name} has {largest} bytes in a row: the limit of an event is {limit}")
+    _check_headers(rows.column("headers"))
+
+
+def _check_headers(headers: pa.Array[Any]) -> None:
+    if headers.null_count == len(headers):
+        return
+    most = pc.max(pc.list_value_length(headers)).as_py() or 0
+    if most > MAX_HEADER_COUNT:  # before each of them becomes an object
+        raise ConfigError(f"column headers has {most} headers in a row: the limit of an event is {MAX_HEADER_COUNT}")
+    for pairs in headers.to_pylist():
+        given = [pair for pair in pairs or () if pair is not None]
+        size = sum(len((pair["key"] or "").encode()) + len(pair["value"] or b"") for pair in given)
+        if size > MAX_HEADERS:
+            raise ConfigError(
+                f"column headers has {len(given)} headers of {size} bytes in a row: the limit of an event is "
+                f"{MAX_HEADERS} bytes"
+            )
+
+
+def place_rows(rows: pa.RecordBatch, *, sender: str, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
+    """Make the columns of rows that Spark publishes (SINK_SCHEMA); as ``encode_events``."""
+    return _place(
+        rows.column("key"),
+        rows.column("value"),
+        rows.column("topic"),
+        _row_headers(rows, sender),
+        shard=shard,
+        first=first,
+        timestamp=timestamp,
+    )
+
+
+def _place(
+    keys: pa.Array[Any],
+    values: pa.Array[Any],
+    topics: pa.Array[Any],
+    headers: pa.Array[Any],
+    *,
+    shard: int,
+    first: int,
+    timestamp: int,
+) -> pa.RecordBatch:
+    count = len(values)
+    return pa.RecordBatch.from_arrays(
+        [
+            keys,
+            values,
+            topics,
+            _integers(pa.int32(), array("i", [shard]) * count),
+            _integers(pa.int64(), array("q", range(first, first + count))),
+            _integers(_TIMESTAMP, array("q", [timestamp]) * count),
+            _integers(pa.int32(), array("i", [LOG_APPEND_TIME]) * count),
+            headers,
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _spread(values: Sequence[str | bytes | None], counts: Sequence[int], kind: pa.DataType) -> pa.Array[Any]:
+    """Return each of the values as often as its count says; 0.1 us less for each event if all are alike."""
+    if values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), sum(counts))
+    every: list[str | bytes | None] = []
+    for value, count in zip(values, counts, strict=True):
+        every += [value] * count
+    return pa.array(every, kind)
+
+
+def _texts_as_bytes(texts: Sequence[str | None]) -> pa.Array[Any]:
+    # UTF-8 strings and binaries have the same layout: the buffers are taken as they are.
+    strings = pa.array(texts, pa.string())
+    return pa.Array.from_buffers(pa.binary(), len(strings), strings.buffers(), strings.null_count)
+
+
+def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
+    # Ten times faster than a list of int; the buffer keeps the array alive.
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(memoryview(values))], 0)
+
+
+def _headers(runs: Sequence[Arrivals], encodings: Sequence[str | None] | None) -> pa.Array[Any]:
+    if encodings is None and not any(run.headers for run in runs):
+        counts = [len(run.payloads) for run in runs]
+        senders = _spread([run.sender.cluster.encode() for run in runs], counts, pa.binary())
+        names_alike = _spread([HEADER_SENDER], [len(senders)], pa.string())
+        return _header_lists(names_alike, senders, array("i", range(len(senders) + 1)))
+    names: list[str] = []
+    texts: list[str] = []
+    ends = array("i", [0])
+    for run in runs:
+        own = [(name, text) for name, text in run.headers.items() if not name.startswith(RESERVED)]
+        for _ in run.payloads:
+            names.append(HEADER_SENDER)
+            texts.append(run.sender.cluster)
+            encoding = None if encodings is None else encodings[len(ends) - 1]
+            if encoding is not None:
+                names.append(HEADER_ENCODING)
+                texts.append(encoding)
+            for name, text in own:
+                names.append(name)
+                texts.append(text)
+            ends.append(len(names))
+    return _header_lists(pa.array(names, pa.string()), _texts_as_bytes(texts), ends)
+
+
+def _row_headers(rows: pa.RecordBatch, sender: str) -> pa.Array[Any]:
+    name = sender.encode()
+    names: list[str] = []
+    values: list[bytes | None] = []
+    ends = array("i", [0])
+    for given in rows.column("headers").to_pylist():
+        names.append(HEADER_SENDER)
+        values.append(name)
+        for pair in given or ():
+            if pair is not None and pair["key"] is not None and not pair["key"].startswith(RESERVED):
+                names.append(pair["key"])
+                values.append(pair["value"])
+        ends.append(len(names))
+    return _header_lists(pa.array(names, pa.string()), pa.array(values, pa.binary()), ends)
+
+
+def _header_lists(names: pa.Array[Any], values: pa.Array[Any], ends: array[int]) -> pa.Array[Any]:
+    pairs = pa.Array.from_buffers(_HEADER, len(names), [None], 0, children=[names, values])
+    return pa.Array.from_buffers(_HEADERS, len(ends) - 1, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
+
+
+def key_text(key: bytes | None) -> str | None:
+    """Return a key of the log as publishers give it."""
+    return None if key is None else key.decode("utf-8", "replace")
+
+
+def header_texts(pairs: Sequence[Mapping[str, Any] | None] | None) -> dict[str, str]:
+    """Return headers of the log as publishers give them: there values are bytes, here text."""
+    return {
+        pair["key"]: (pair["value"] or b"").decode("utf-8", "replace")
+        for pair in pairs or ()
+        if pair is not None and pair["key"] is not None and not pair["key"].startswith(RESERVED)
+    }
+
+
+def decode_events(data: bytes | memoryview) -> pa.RecordBatch:
+    """Return the columns in ``data``, which ``serialize`` of a batch of SCHEMA has written; nothing is copied.
+
+    It may come from a peer.
+
+    Raises:
+        LogDamaged: it is something else.
+    """
+    try:
+        return read_batch_untrusted(data, SCHEMA)
+    except RemoteProtocolError as error:
+        raise LogDamaged(str(error)) from error

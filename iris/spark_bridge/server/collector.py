@@ -1,0 +1,79 @@
+"""Broadcasts and tunnels to a cluster, as events of the log.
+
+A bridge that gathers for the cluster ``orders`` is a member of it.  A broadcast becomes an event on the topic
+``broadcasts.orders``.  Each message of a tunnel becomes an event on ``tunnels.orders``: its key names the tunnel, so
+all of them stand in one shard in their order, and its header ``position`` counts them from 0.  When the other end says
+that this was all, it gets the number of messages as soon as they are on the disk.
+
+A broadcast is stored at most once, as it is delivered.  A tunnel that breaks may be stored in part; whoever sends it
+again finds the parts by their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from iris.kernel.config import MIB
+from iris.kernel.names import Entropy
+from iris.kernel.wire import encode_payload, payload_size
+from iris.patterns.messages import Message, Sender
+from iris.patterns.service import Service
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.runs import Part
+from iris.spark_bridge.server.member import BridgeMember
+
+_LARGEST: Final = 16 * MIB
+"""Payloads were within the node's own limit when they arrived."""
+
+_ID_BYTES: Final = 8
+
+
+def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> Service:
+    """Return the service of a bridge's member in a cluster for which it gathers.
+
+    Args:
+        cluster: its name.
+        member: stores.
+        entropy: names tunnels.
+    """
+    service = Service(cluster)
+
+    @service.broadcast
+    async def take_broadcast(message: Message) -> None:  # pyright: ignore[reportUnusedFunction]
+        topic = f"broadcasts.{cluster}"
+        if member.sharding.owns(None, message.sender.node, topic):  # every member of the bridge gets it
+            await member.take([_event(topic, message.payload, message.sender, None, message.headers)])
+
+    @service.tunnel
+    async def take_tunnel(tunnel: Tunnel) -> None:  # pyright: ignore[reportUnusedFunction]
+        topic = f"tunnels.{cluster}"
+        key = entropy(_ID_BYTES).hex()
+        while not member.sharding.owns(key, tunnel.sender.node, topic):
+            key = entropy(_ID_BYTES).hex()
+        position = 0
+        async for payload in tunnel:
+            await member.take([_event(topic, payload, tunnel.sender, key, {"position": str(position)})])
+            position += 1
+        stored = trio.Event()
+        await member.take([], stored.set)
+        await stored.wait()
+        await tunnel.send(position)
+
+    return service
+
+
+def _event(topic: str, payload: Any, sender: Sender, key: str | None, headers: Mapping[str, str]) -> Part:
+    encoded = encode_payload(payload, _LARGEST)
+    return Part(
+        topic=topic,
+        key=key,
+        sender=sender,
+        publisher=sender.node,
+        confirm=0,
+        headers=headers,
+        payloads=[encoded],
+        size=payload_size(encoded),
+    )

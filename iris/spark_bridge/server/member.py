@@ -1,0 +1,369 @@
+"""One member of a bridge at work: events from subscriptions to the log, then confirmations to their publishers.
+
+The way of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
+writes one group, the next one gathers; when both are full, subscriptions fill up and publishers are asked to pause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import saturated
+from iris.patterns.pubsub.interest import Matcher
+from iris.patterns.pubsub.subscribe import Subscription
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.log import Retention
+from iris.spark_bridge.log import Appended, ShardState, Store
+from iris.spark_bridge.runs import Arrivals, count_events, stored_size
+from iris.spark_bridge.schema import HEADER_BRIDGE
+from iris.spark_bridge.server.clock_check import MemberClock
+from iris.spark_bridge.server.group_commit import Group, GroupLimits
+from iris.spark_bridge.server.sharding import Sharding
+
+_TAKEN_AT_ONCE: Final = 4096
+_RETENTION_INTERVAL: Final = 30.0
+_FULL_RETRY: Final = 0.5
+"""Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
+
+_TELLERS: Final = 4096
+
+_PUBLISHER_MEMORY: Final = 24 * 3600.0
+"""Seconds after its last event that the repeats of a publisher are still recognized."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeStatistics:
+    """Counters of a member of a bridge, in events unless said.
+
+    received = stored + repeats + stale + strays + waiting.
+    """
+
+    received: int
+    stored: int
+    repeats: int
+    """Known already: a publisher sent them again."""
+    stale: int
+    """Repeats so late that they could not be judged; neither stored nor confirmed."""
+    strays: int
+    """Of shards that other members have; neither stored nor confirmed.  Not all agree on the number of shards."""
+    waiting: int
+    missed: int
+    """Noticed to be missing: lost before they arrived, or published while this member was away.  Gaps in the log.
+
+    A bridge whose members divide the events cannot count them: each sees a part of the numbering.  The publisher does.
+    """
+    commits: int
+    """Groups written to the disk."""
+    refusals: int
+    """Attempts to write a group that failed because there was no room."""
+    untold: int
+    """Rows that Spark wrote which are stored, and could not be published to those who listen."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Events that arrived together.
+
+    Attributes:
+        subscription: through which they came, and through which they are confirmed.
+        stored: called when they are on the disk.
+    """
+
+    runs: Sequence[Arrivals]
+    subscription: Subscription | None = None
+    stored: Callable[[], None] | None = None
+
+
+@final
+class BridgeMember:
+    """Stores what arrives.  ``run`` does the work; the rest may be asked at any time."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        shards: Sequence[int],
+        of: int | None = None,
+        bridge: str,
+        limits: GroupLimits,
+        retention: Retention,
+        clock: MemberClock,
+    ) -> None:
+        self.store: Final = store
+        self.sharding: Final = Sharding(shards, of)
+        self.of: Final = of
+        """How many shards the bridge has, if its members divide the events."""
+        self._bridge = bridge
+        self._own = frozenset(shards)
+        self._retention = retention
+        self._clock = clock
+        self._group: Group[_Batch] = Group(limits)
+        self._arrived = Wakeup()
+        self._room = trio.lowlevel.ParkingLot()
+        self._news = trio.Event()
+        self._states: dict[str, ShardState] = {}
+        self._known: Mapping[int, str] = store.members()
+        self._tellers: OrderedDict[str, None] = OrderedDict()
+        """Nodes that publish what Spark has written: of their numbers some are stored under another one."""
+        self._received = self._stored = self._repeats = self._stale = self._strays = 0
+        self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
+
+    def statistics(self) -> BridgeStatistics:
+        """Return a snapshot of the counters."""
+        return BridgeStatistics(
+            received=self._received,
+            stored=self._stored,
+            repeats=self._repeats,
+            stale=self._stale,
+            strays=self._strays,
+            waiting=self._waiting,
+            missed=self._missed,
+            commits=self._commits,
+            refusals=self._refusals,
+            untold=self._untold,
+        )
+
+    @property
+    def states(self) -> Mapping[str, ShardState]:
+        """The shards by id, as they are now."""
+        return self._states
+
+    @property
+    def known(self) -> Mapping[int, str]:
+        """The shards that the bridge is known to have, by number, with the cluster at which each was found last."""
+        return self._known
+
+    async def note_shards(self, found: Mapping[int, str]) -> None:
+        """Keep in the log which shards the bridge has: who reads while one is away has to be told.
+
+        Args:
+            found: numbers of shards, with the cluster at which each is found.
+
+        Raises:
+            StoreFull: there is no room for that; readers are told all the same, until this member ends.
+        """
+        self._known = {**self._known, **found}
+        await trio.to_thread.run_sync(self.store.note_members, found)
+
+    async def forget_shard(self, number: int) -> bool:
+        """Forget a shard whose log is gone; tell whether it was known, and not this member's own."""
+        if number in self._own or not await trio.to_thread.run_sync(self.store.forget_member, number):
+            return False
+        self._known = {shard: address for shard, address in self._known.items() if shard != number}
+        return True
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds since 1970."""
+        return self._clock.now()
+
+    def take_note(self, untold: int) -> None:
+        """Look at the store again, after rows of Spark's were added; ``untold`` could not be published."""
+        self._untold += untold
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the store again, after it was changed."""
+        states = {state.id: state for state in self.store.shards() if state.number in self._own}
+        if states != self._states:
+            self._states = states
+            self._news.set()
+            self._news = trio.Event()
+
+    async def wait_news(self, known: Mapping[str, int], timeout: float) -> None:
+        """Wait until a shard's next offset is not the one in ``known``, or for ``timeout`` seconds."""
+        with trio.move_on_after(timeout):
+            while {shard: state.next for shard, state in self._states.items()} == known:
+                await self._news.wait()
+
+    # -- working --------------------------------------------------------------------------------------------
+
+    async def run(self, subscriptions: Sequence[tuple[str, Subscription]]) -> None:
+        """Store what the subscriptions (pattern and subscription) receive, until it is cancelled.
+
+        What has been received by then is written and confirmed first; that takes one write to the disk.
+        """
+        committing = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._commit_groups, committing)
+            nursery.start_soon(self._apply_retention)
+            try:
+                async with trio.open_nursery() as receiving:
+                    receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``take``
+                    for turn, (_, subscription) in enumerate(subscriptions):
+                        # Of several subscriptions of one group each event comes to one, whichever that is.
+                        patterns = [pattern for pattern, _ in subscriptions]
+                        wanted = _first_match(patterns, turn) if self.of is None else None
+                        receiving.start_soon(self._receive, subscription, wanted)
+            finally:
+                committing.cancel()
+
+    async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
+        while True:
+            runs = await subscription._receive_runs(_TAKEN_AT_ONCE)
+            runs = [run for run in runs if (wanted is None or wanted(run.topic)) and not self._is_own(run)]
+            if not runs:
+                continue
+            await self._gather(_Batch(runs=runs, subscription=subscription))
+
+    def _is_own(self, run: Arrivals) -> bool:
+        """Tell whether Spark wrote these events: a member has stored them before it published them."""
+        own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
+        if own:
+            self._tellers[run.publisher] = None
+            if len(self._tellers) > _TELLERS:
+                self._tellers.popitem(last=False)
+        return own
+
+    def _is_judged(self, publisher: str) -> bool:
+        """Tell whether all events of a publisher come here, so that numbers that are missing are events that are."""
+        return self.of is None and publisher not in self._tellers
+
+    async def take(self, runs: Sequence[Arrivals], stored: Callable[[], None] | None = None) -> None:
+        """Store events that did not come through a subscription, after all that was taken before.
+
+        Args:
+            runs: the events, not numbered.
+            stored: called when they are on the disk.
+
+        Returns when they wait for the disk; while a full group does, it waits for that.
+        """
+        await self._gather(_Batch(runs=runs, stored=stored))
+
+    async def _gather(self, batch: _Batch) -> None:
+        count = count_events(batch.runs)
+        self._received += count
+        self._waiting += count
+        size = sum(map(stored_size, batch.runs))
+        self._group.add(batch, events=count, size=size, now=trio.current_time())
+        self._arrived.wake()
+        while self._group.is_full:
+            await self._room.park()
+
+    async def _commit_groups(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                while self._group.is_empty:
+                    await self._arrived.wait()
+                while (wait := self._group.deadline - trio.current_time()) > 0:
+                    with trio.move_on_after(wait):
+                        await self._arrived.wait()
+                await self._commit(retry=True)
+        if not self._group.is_empty:
+            with trio.CancelScope(shield=True):
+                await self._commit(retry=False)
+
+    async def _commit(self, *, retry: bool) -> None:
+        """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
+        batches = self._group.take()
+        self._room.unpark_all()
+        runs = [run for batch in batches for run in batch.runs]
+        parts, strays = self.sharding.split(runs)
+        appended = await self._append(parts)
+        while appended is None:
+            _explain((*batches, *self._group.batches))
+            if not retry:
+                return
+            await self._retain()
+            await trio.sleep(_FULL_RETRY)
+            appended = await self._append(parts)
+        self._commits += 1
+        self._missed = saturated(self._missed + appended.missed)
+        self._waiting -= count_events(runs)
+        self._stored += appended.count
+        self._repeats += appended.repeats
+        self._stale += count_events(appended.stale)
+        self._strays += count_events(strays)
+        self.refresh()
+        unstored = [*appended.stale, *strays]
+        # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
+        to_confirm: dict[Subscription, list[Arrivals]] = {}
+        for batch in batches:
+            if batch.subscription is not None:
+                to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
+        for subscription, own in to_confirm.items():
+            await subscription._confirm_ranges(_confirmations(own, unstored))
+        for batch in batches:
+            if batch.stored is not None:
+                batch.stored()
+
+    async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:
+        try:
+            append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
+            return await trio.to_thread.run_sync(append)
+        except StoreFull:
+            self._refusals += 1
+            return None
+
+    async def _apply_retention(self) -> None:
+        while True:
+            await self._retain()
+            before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
+            if self._clock.is_believed():
+                with suppress(StoreFull):  # next time
+                    await trio.to_thread.run_sync(self.store.forget_publishers, before)
+            await trio.sleep(_RETENTION_INTERVAL)
+
+    async def _retain(self) -> None:
+        retention = self._retention
+        if not self._clock.is_believed():
+            retention = dataclasses.replace(retention, max_age=None)
+        with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
+            await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
+        self.refresh()
+
+
+def _explain(batches: Sequence[_Batch]) -> None:
+    """Tell publishers what their confirmations wait for."""
+    for batch in batches:
+        if batch.subscription is not None:
+            publishers = {NodeId(run.publisher) for run in batch.runs if run.confirm}
+            batch.subscription._explain_delay(publishers, "its log has no room for more events")
+
+
+def _confirmations(runs: Sequence[Arrivals], unstored: Sequence[Arrivals]) -> dict[NodeId, list[int]]:
+    """Return, by publisher, the first and the last number of each range of events that are stored now."""
+    unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
+    ranges: dict[NodeId, list[int]] = {}
+    for run in runs:
+        if not run.confirm:
+            continue
+        known = ranges.setdefault(NodeId(run.publisher), [])
+        last = run.confirm + len(run.payloads) - 1
+        if not unknown:
+            if known and known[-1] == run.confirm - 1:
+                known[-1] = last
+            else:
+                known += (run.confirm, last)
+        else:
+            for number in range(run.confirm, last + 1):
+                if (run.publisher, number) not in unknown:
+                    known += (number, number)
+    return ranges
+
+
+def _first_match(patterns: Sequence[str], turn: int) -> Callable[[str], bool] | None:
+    """Return what tells whether the pattern number ``turn`` is the first that matches a topic; None: it always is.
+
+    An event whose topic matches several patterns arrives once for each.
+    """
+    if turn == 0:
+        return None
+    matcher: Matcher[int] = Matcher()
+    for number, pattern in enumerate(patterns[: turn + 1]):
+        matcher.add(pattern, number)
+    return lambda topic: min(matcher.match(topic)) == turn

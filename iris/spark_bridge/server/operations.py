@@ -1,0 +1,451 @@
+"""What a bridge answers: the operations of its service, and the tunnel through which readers get chunks.
+
+========= ================================== =========================================================
+operation payload                            reply
+========= ================================== =========================================================
+shards    None                               {shards: a list of id, number, epoch, address, earliest, next, size,
+                                             timestamp, gap, of: number of all shards, 0 if members do not share;
+                                             known: pairs of the number of a shard that the bridge is known to have,
+                                             and the cluster at which it was found last}
+offsets   {known: {id: next}, timeout: s}    {id: [earliest, next, gap]}, when it differs from ``known`` or time is over
+gaps      {shard: id, start: offset,         a list of the gaps in the range, ordered, 256 at most: the fields of
+          end: offset, topics: patterns,     ``Gap``; those of topics that the reader may not subscribe to are left
+          skip: number}                      out, and so many of the first
+times     {timestamp: microseconds}          {id: first offset that is not older}
+locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the range begins; None if
+          end: offset, machine: text}        the reader is on another machine
+pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
+move      {group: name, offsets: {...}}      None
+cursors   None                               a list of cursors: group, owner ("" if none), start, offsets, timestamp
+drop      {group: name}, {query: name}       whether that was known
+          or {shard: number}
+transfer  {group: name} or {query: name},    the same; it belongs to that cluster from now on
+          and {to: cluster}
+trim      {shard: id, before: offset}        number of events removed
+status    None                               the counters of ``BridgeStatistics``
+commit    {query, batch: number,             number of rows, or None if the batch was committed before
+          parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
+abort     {query, batch: number}             None
+========= ================================== =========================================================
+
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}; bytes follow that are, put
+together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or {error: code,
+message: text}.  Events of topics that the reader has not named, none being all, may be left out of the frames; they are
+if the reader may not subscribe to all topics.
+
+Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
+``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
+
+Who may call which is in ``iris.spark_bridge.server.permissions``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
+
+import trio
+
+from iris.kernel.config import KIB, MIB, Config
+from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
+from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.interest import is_pattern
+from iris.patterns.service import Service
+from iris.patterns.tunnel import Tunnel
+from iris.security.identity import MAX_PATTERNS
+from iris.spark_bridge.datasource import TopicFilter, keep_topics
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.gaps import GAPS_AT_ONCE
+from iris.spark_bridge.log import machine
+from iris.spark_bridge.log import QUERY, ShardState
+from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
+from iris.spark_bridge.server.sink_commits import Intake
+from iris.spark_bridge.staging import StagedPart
+
+MAX_POLL: Final = 10.0
+"""Seconds that a question for offsets may wait for news."""
+
+_READ_BYTES: Final = MIB
+"""Read from the disk at a time, for each reader."""
+
+_PARTS: Final = "parts are pairs of partition and attempt, or these two and the rows"
+
+_LOCATED_BYTES: Final = 16 * MIB
+"""Of a file that one answer names.  The next question takes 1 ms, beside 10 ms that reading so much takes."""
+
+_PIECE: Final = 256 * KIB
+"""Bytes of one message in a reader's tunnel: one frame."""
+
+RequestHandler = Callable[[Sender, Any], Awaitable[object]]
+"""Takes who asks, who may, and the payload; returns the reply."""
+
+TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
+"""Takes the tunnel of somebody who may open it, and its first message."""
+
+
+@final
+class Operations:
+    """The handlers of one member.
+
+    Args:
+        member: stores and reads.
+        intake: takes what Spark writes.
+        permissions: say who may call which.
+        config: how much one cluster may have, and do at a time.
+        address: name of the cluster at which this member's shards are found.
+    """
+
+    def __init__(
+        self, member: BridgeMember, intake: Intake, *, permissions: Permissions, config: Config, address: str
+    ) -> None:
+        self._member = member
+        self._intake = intake
+        self._permissions = permissions
+        self._config = config
+        self._address = address
+        self._at_a_time = {"read": config.bridge_reads_per_owner, "stage": config.bridge_stagings_per_owner}
+        self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
+        """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
+        self._polls: Counter[str] = Counter()
+        """By cluster, the questions that wait for news."""
+
+    def service(self, cluster: str) -> Service:
+        """Return the service for one of the clusters that the member joins.  Each operation has a permission."""
+        requests: Mapping[str, RequestHandler] = {
+            "shards": self._shards,
+            "offsets": self._offsets,
+            "gaps": self._gaps,
+            "times": self._times,
+            "locate": self._locate,
+            "pin": self._pin,
+            "move": self._move,
+            "cursors": self._cursors,
+            "drop": self._drop,
+            "transfer": self._transfer,
+            "trim": self._trim,
+            "status": self._status,
+            "commit": self._commit,
+            "abort": self._abort,
+        }
+        tunnels: Mapping[str, TunnelHandler] = {"read": self._read, "stage": self._stage}
+        service = Service(cluster)
+        for operation, handler in requests.items():
+            service.request(operation)(partial(self._answer, operation, PERMISSIONS[operation], handler))
+        for operation, taker in tunnels.items():
+            service.tunnel(operation)(partial(self._serve, operation, PERMISSIONS[operation], taker))
+        return service
+
+    async def _answer(
+        self, operation: str, permission: Permission, handler: RequestHandler, request: Request
+    ) -> object:
+        try:
+            self._permissions.check(operation, request.sender)
+            await self._check_owner(permission, request.sender, request.payload)
+            return await handler(request.sender, request.payload)
+        except (RemoteError, LogDamaged):
+            raise
+        except IrisError as error:
+            # An answer: nothing has gone wrong here, so nothing is logged as if it had.
+            raise RemoteError(type(error).__name__, str(error)) from None
+
+    async def _serve(self, operation: str, permission: Permission, handler: TunnelHandler, tunnel: Tunnel) -> None:
+        async with _answering(tunnel):
+            self._permissions.check(operation, tunnel.sender)
+            cluster = tunnel.sender.cluster
+            turns = self._turns.setdefault((operation, cluster), trio.Semaphore(self._at_a_time[operation]))
+            async with turns:
+                try:
+                    fields = _fields(await tunnel.receive())
+                except trio.EndOfChannel:
+                    raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
+                await self._check_owner(permission, tunnel.sender, fields)
+                await handler(tunnel, fields)
+
+    async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
+        """See that what the payload names belongs to the sender's cluster, from now on if to nobody before."""
+        kind = permission.owns
+        if kind is None:
+            return
+        name = _name(_fields(payload), kind)
+        config = self._config
+        if kind == "group":
+            most, most_of_owner = config.bridge_groups, config.bridge_groups_per_owner
+        else:
+            most, most_of_owner = config.bridge_queries, config.bridge_queries_per_owner
+        claim = partial(
+            self._member.store.claim,
+            kind,
+            name,
+            sender.cluster,
+            most=most,
+            most_of_owner=most_of_owner,
+            now=self._member.now(),
+        )
+        check_owner(kind, name, owner=await trio.to_thread.run_sync(claim), caller=sender.cluster)
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    async def _shards(self, _sender: Sender, _payload: object) -> dict[str, Any]:
+        shards = [
+            {**dataclasses.asdict(state), "id": state.id, "address": self._address, "of": self._member.of or 0}
+            for state in self._member.states.values()
+        ]
+        return {"shards": shards, "known": [list(known) for known in self._member.known.items()]}
+
+    async def _offsets(self, sender: Sender, payload: object) -> dict[str, list[int]]:
+        fields = _fields(payload)
+        timeout = fields.get("timeout")
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_POLL:
+            raise RemoteError("bad_request", f"timeout is {timeout!r}: use 0 to {MAX_POLL:g} seconds")
+        known = _offsets(fields, "known")
+        if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
+            timeout = 0
+        self._polls[sender.cluster] += 1
+        try:
+            await self._member.wait_news(known, timeout)
+        finally:
+            self._polls[sender.cluster] -= 1
+            if not self._polls[sender.cluster]:
+                del self._polls[sender.cluster]
+        return {state.id: [state.earliest, state.next, state.gap] for state in self._member.states.values()}
+
+    async def _gaps(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
+        fields = _fields(payload)
+        state = self._state(_text(fields, "shard"))
+        start, end, skip = _number(fields, "start"), _number(fields, "end"), _number(fields, "skip")
+        topics = _patterns(fields, "topics")
+        if topics:
+            self._permissions.check_topics(sender, topics)
+        wanted = TopicFilter(topics)
+        found = [
+            gap
+            for gap in self._member.store.gaps()
+            if gap.shard == state.number
+            and gap.spans(start, end)
+            and wanted.wants(gap.topic)
+            and self._permissions.may_read(sender, gap.topic)
+        ]
+        return [dataclasses.asdict(gap) for gap in found[skip : skip + GAPS_AT_ONCE]]
+
+    async def _times(self, _sender: Sender, payload: object) -> dict[str, int]:
+        timestamp = _number(_fields(payload), "timestamp")
+        store = self._member.store
+        return {
+            state.id: await trio.to_thread.run_sync(store.offset_at, state.number, timestamp)
+            for state in self._member.states.values()
+        }
+
+    async def _pin(self, _sender: Sender, payload: object) -> dict[str, dict[str, int]]:
+        fields = _fields(payload)
+        start = self._own_offsets(fields, "start")
+        pin = partial(self._member.store.pin_cursor, _name(fields, "group"), start, now=self._member.now())
+        cursor = await trio.to_thread.run_sync(pin)
+        return {"start": dict(cursor.start), "offsets": dict(cursor.offsets)}
+
+    async def _move(self, _sender: Sender, payload: object) -> None:
+        fields = _fields(payload)
+        offsets = self._own_offsets(fields, "offsets")
+        move = partial(self._member.store.move_cursor, _name(fields, "group"), offsets, now=self._member.now())
+        await trio.to_thread.run_sync(move)
+
+    def _own_offsets(self, fields: Mapping[str, object], name: str) -> dict[str, int]:
+        """Return offsets of this member's shards; it keeps no others for a group, however many are given."""
+        states = self._member.states
+        return {shard: offset for shard, offset in _offsets(fields, name).items() if shard in states}
+
+    async def _cursors(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
+        owners = await trio.to_thread.run_sync(self._member.store.owners, "group")
+        return [
+            {
+                "group": cursor.group,
+                "owner": owners.get(cursor.group, ""),
+                "start": dict(cursor.start),
+                "offsets": dict(cursor.offsets),
+                "timestamp": cursor.timestamp,
+            }
+            for cursor in await trio.to_thread.run_sync(self._member.store.cursors)
+        ]
+
+    async def _drop(self, _sender: Sender, payload: object) -> bool:
+        fields = _fields(payload)
+        if "shard" in fields:
+            return await self._member.forget_shard(_number(fields, "shard"))
+        kind, name = _kind_and_name(fields)
+        if kind == "group":
+            return await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
+        await self._intake.discard(name)
+        return await trio.to_thread.run_sync(self._member.store.drop_query, name)
+
+    async def _transfer(self, _sender: Sender, payload: object) -> bool:
+        fields = _fields(payload)
+        kind, name = _kind_and_name(fields)
+        transfer = partial(self._member.store.transfer, kind, name, _text(fields, "to"), now=self._member.now())
+        return await trio.to_thread.run_sync(transfer)
+
+    async def _trim(self, _sender: Sender, payload: object) -> int:
+        fields = _fields(payload)
+        state = self._state(_text(fields, "shard"))
+        before = _number(fields, "before")
+        if before > state.next:
+            raise RemoteError("bad_request", f"before is {before}: shard {state.id} ends at {state.next}")
+        trimmed = await trio.to_thread.run_sync(self._member.store.trim, state.number, before)
+        self._member.refresh()
+        return trimmed
+
+    async def _status(self, _sender: Sender, _payload: object) -> dict[str, int]:
+        return dataclasses.asdict(self._member.statistics())
+
+    def _state(self, shard: str) -> ShardState:
+        state = self._member.states.get(shard)
+        if state is None:
+            raise RemoteError("DataLost", f"shard {shard} is not there: the log was wiped or is another one")
+        return state
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        state = self._state(_text(fields, "shard"))
+        at, end = _number(fields, "start"), _number(fields, "end")
+        topics = _patterns(fields, "topics")
+        wanted = TopicFilter(topics)
+
+        def read() -> tuple[bytes, int]:
+            chunks = self._member.store.read(state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
+            # What is read as it is stored is not looked at: that would take as long as all the rest.
+            kept = chunks if everything else [keep_topics(chunk, wanted) for chunk in chunks]
+            return b"".join(chunk.frame for chunk in kept), chunks[-1].end
+
+        while at < end:
+            self._permissions.check_topics(tunnel.sender, topics)  # what it may can change while this goes on
+            everything = self._permissions.may_read_all(tunnel.sender)
+            frames, at = await trio.to_thread.run_sync(read)
+            for position in range(0, len(frames), _PIECE):
+                await tunnel.send(frames[position : position + _PIECE])
+
+    async def _locate(self, sender: Sender, payload: object) -> dict[str, Any] | None:
+        if not self._permissions.may_read_all(sender):
+            return None  # events of all topics are in one file
+        fields = _fields(payload)
+        if machine() is None or _text(fields, "machine") != machine():
+            return None
+        state = self._state(_text(fields, "shard"))
+        start, end = _number(fields, "start"), _number(fields, "end")
+        locate = partial(self._member.store.locate, state.number, state.epoch, start, end, max_bytes=_LOCATED_BYTES)
+        try:
+            return dataclasses.asdict(await trio.to_thread.run_sync(locate))
+        except ValueError as error:
+            raise RemoteError("bad_request", str(error)) from None
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        await tunnel.send(await self._intake.stage(_part(fields), tunnel))
+
+    async def _commit(self, sender: Sender, payload: object) -> int | None:
+        writer = self._permissions.writer(sender)
+        fields = _fields(payload)
+        given = fields.get("parts")
+        if not isinstance(given, list):
+            raise RemoteError("bad_request", _PARTS)
+        parts: list[StagedPart] = []
+        carried: dict[StagedPart, bytes] = {}
+        for listed in cast("list[object]", given):
+            if not isinstance(listed, list) or len(cast("list[object]", listed)) not in (2, 3):
+                raise RemoteError("bad_request", _PARTS)
+            partition, attempt, *rows = cast("list[object]", listed)
+            parts.append(_part({**fields, "partition": partition, "attempt": attempt}))
+            for stream in rows:
+                if not isinstance(stream, bytes):
+                    raise RemoteError("bad_request", _PARTS)
+                carried[parts[-1]] = stream
+        if len(set(parts)) < len(parts):
+            raise RemoteError("bad_request", "a part is listed twice: its rows would be stored twice")
+        query, batch = _name(fields, "query"), _number(fields, "batch")
+        return await self._intake.commit(query, batch, parts, carried, writer=writer)
+
+    async def _abort(self, _sender: Sender, payload: object) -> None:
+        fields = _fields(payload)
+        await self._intake.abort(_name(fields, "query"), _number(fields, "batch"))
+
+
+@asynccontextmanager
+async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
+    """Tell the other end of a tunnel what went wrong, and that this is all."""
+    try:
+        yield
+    except RemoteError as error:
+        await tunnel.send({"error": error.code, "message": error.message})
+    except ValueError as error:
+        await tunnel.send({"error": "bad_request", "message": str(error)})
+    except TunnelBroken:
+        raise
+    except IrisError as error:
+        await tunnel.send({"error": type(error).__name__, "message": str(error)})
+    await tunnel.send_eof()
+
+
+# -- payloads of peers -----------------------------------------------------------------------------------------
+
+
+def _fields(payload: object) -> Mapping[str, object]:
+    if not isinstance(payload, dict):
+        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
+    return cast("dict[str, object]", payload)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= 256:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use 1 to 256 bytes of text")
+    return value
+
+
+def _name(fields: Mapping[str, object], kind: Kind) -> str:
+    """Return the name of the group or query that ``fields`` are about.  That of a query is part of paths, too."""
+    name = _text(fields, kind)
+    if kind == "query" and not QUERY.match(name):
+        raise RemoteError("bad_request", f"query is {name!r}: use 1 to 64 letters, digits, '-' and '_'")
+    return name
+
+
+def _kind_and_name(fields: Mapping[str, object]) -> tuple[Kind, str]:
+    kind: Kind = "query" if "query" in fields else "group"
+    return kind, _name(fields, kind)
+
+
+def _number(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number, 0 or more")
+    return value
+
+
+def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise RemoteError("bad_request", f"{name} is {value!r}: use offsets by shard id")
+    offsets = cast("dict[str, object]", value)
+    return {shard: _number(offsets, shard) for shard in offsets}
+
+
+def _patterns(fields: Mapping[str, object], name: str) -> list[str]:
+    value = fields.get(name)
+    patterns = cast("list[object]", value) if isinstance(value, list) else None
+    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
+        raise RemoteError("bad_request", f"{name}: use a list of topic patterns, {MAX_PATTERNS} at most")
+    return cast("list[str]", patterns)
+
+
+def _part(fields: Mapping[str, object]) -> StagedPart:
+    return StagedPart(
+        query=_name(fields, "query"),
+        batch=_number(fields, "batch"),
+        partition=_number(fields, "partition"),
+        attempt=_number(fields, "attempt"),
+    )

@@ -1,0 +1,204 @@
+"""Who may call which operation of a bridge: one table, which the dispatcher applies and docs/spark.md prints.
+
+Three things are asked, in this order: whether the bridge was started for certain readers only; what the certificate of
+the caller's cluster permits; and whether the group or query that is named belongs to the caller's cluster.  It belongs
+to the cluster that has named it first, and the log remembers that.
+
+Whoever reads has to be permitted to subscribe to what it reads.  A bridge that was started with ``--reader`` has been
+told otherwise: clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for
+every reader, as writers and monitoring need them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, Literal, final
+
+from iris.cluster.mesh import Peer
+from iris.kernel.errors import NotAllowed
+from iris.kernel.names import NodeId
+from iris.patterns.messages import Sender
+from iris.spark_bridge.server.sink_commits import Writer
+
+Kind = Literal["group", "query"]
+"""What belongs to a cluster; also the field of an operation's payload that names it."""
+
+Caller = Literal["reader", "subscriber", "writer", "bridge"]
+
+CALLERS: Final[Mapping[Caller, str]] = {
+    "reader": "clusters that `--reader` names; without it all that may use the bridge's cluster",
+    "subscriber": "readers that `--reader` names; without it, those that may subscribe to something: they get that",
+    "writer": "readers of the bridge's realm that may publish something",
+    "bridge": "the bridge's own cluster",
+}
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """Who may call one operation."""
+
+    purpose: str
+    caller: Caller
+    owns: Kind | None = None
+    """What the payload names under this word must belong to the caller's cluster, or to nobody: then it does now."""
+
+
+PERMISSIONS: Final[Mapping[str, Permission]] = {
+    "shards": Permission(purpose="which shards there are, and what they hold", caller="reader"),
+    "offsets": Permission(purpose="wait for events", caller="reader"),
+    "gaps": Permission(purpose="what is missing of the topics that it may subscribe to", caller="subscriber"),
+    "times": Permission(purpose="find offsets by time", caller="reader"),
+    "status": Permission(purpose="counters", caller="reader"),
+    "cursors": Permission(purpose="groups, and how far they are", caller="reader"),
+    "read": Permission(purpose="events", caller="subscriber"),
+    "locate": Permission(purpose="the file that holds events", caller="subscriber"),
+    "pin": Permission(purpose="begin as a group", caller="subscriber", owns="group"),
+    "move": Permission(purpose="write down how far a group is", caller="subscriber", owns="group"),
+    "stage": Permission(purpose="leave rows of a batch", caller="writer", owns="query"),
+    "commit": Permission(
+        purpose="let a batch become part of the log, each row on a topic that the caller may publish on",
+        caller="writer",
+        owns="query",
+    ),
+    "abort": Permission(purpose="give a batch up", caller="writer", owns="query"),
+    "drop": Permission(purpose="forget a group, a query, or a shard whose log is gone", caller="bridge"),
+    "transfer": Permission(purpose="give a group or a query to another cluster", caller="bridge"),
+    "trim": Permission(purpose="remove events", caller="bridge"),
+}
+"""Every operation of ``iris.spark_bridge.server.operations``."""
+
+
+def permission_table() -> Iterator[str]:
+    """Yield the lines of the table as the documentation has it."""
+    yield "| operation | what for | who may |"
+    yield "|---|---|---|"
+    for operation, permission in PERMISSIONS.items():
+        owned = "" if permission.owns is None else f"; the {permission.owns} is its own"
+        yield f"| `{operation}` | {permission.purpose} | {permission.caller}{owned} |"
+
+
+@final
+class Permissions:
+    """Applies the table.
+
+    Args:
+        bridge: name of the bridge's cluster.
+        readers: clusters that may read; None: every node that may use the bridge's cluster.
+        find_peer: returns what is known of a node that has just asked for something.
+    """
+
+    def __init__(
+        self, *, bridge: str, readers: Collection[str] | None, find_peer: Callable[[NodeId], Peer | None]
+    ) -> None:
+        self._bridge = bridge
+        self._readers = None if readers is None else frozenset((bridge, *readers))
+        self._find_peer = find_peer
+
+    def check(self, operation: str, sender: Sender) -> Permission:
+        """Return the row of an operation, if a node may call it as far as that does not depend on what it names.
+
+        Raises:
+            NotAllowed: it may not.
+        """
+        permission = PERMISSIONS[operation]
+        match permission.caller:
+            case "reader":
+                self._check_reader(sender)
+            case "subscriber":
+                self._check_subscriber(sender)
+            case "writer":
+                self.writer(sender)
+            case "bridge":
+                if sender.cluster != self._bridge:
+                    raise NotAllowed(
+                        f"only nodes of cluster {self._bridge!r} may change its log, and this one speaks for "
+                        f"{sender.cluster!r}"
+                    )
+        return permission
+
+    def _check_reader(self, sender: Sender) -> None:
+        if self._readers is not None and sender.cluster not in self._readers:
+            raise NotAllowed(f"nodes of cluster {sender.cluster!r} may not read from the bridge {self._bridge!r}")
+
+    def _check_subscriber(self, sender: Sender) -> None:
+        self._check_reader(sender)
+        if not self._is_named(sender):
+            peer = self._peer(sender)
+            if not peer.other_realm and peer.identity.certificate.rights.subscribes == ():
+                raise self._refused(sender, "any topic")
+
+    def _is_named(self, sender: Sender) -> bool:
+        """Tell whether a node may have all that is in the log, because the bridge was started so."""
+        return self._readers is not None or sender.cluster == self._bridge
+
+    def _peer(self, sender: Sender) -> Peer:
+        peer = self._find_peer(sender.node)
+        if peer is None:
+            raise NotAllowed(f"what node {sender.node} may do is not known any more: it is not linked")
+        return peer
+
+    def _refused(self, sender: Sender, topics: str) -> NotAllowed:
+        return NotAllowed(
+            f"nodes of cluster {sender.cluster!r} may not subscribe to {topics}, and so not read that from the bridge "
+            f"{self._bridge!r}: name topics that they may, by the option subscribe or --topic, or have the bridge "
+            f"started with --reader {sender.cluster}"
+        )
+
+    def may_read_all(self, sender: Sender) -> bool:
+        """Tell whether a subscriber may have the events of all topics.
+
+        Raises:
+            NotAllowed: it is not linked any more.
+        """
+        return self._is_named(sender) or self._peer(sender).may_hear(">")
+
+    def may_read(self, sender: Sender, topic: str) -> bool:
+        """Tell whether a subscriber may have the events of a topic.
+
+        Raises:
+            NotAllowed: it is not linked any more.
+        """
+        return self._is_named(sender) or self._peer(sender).may_hear(topic)
+
+    def check_topics(self, sender: Sender, topics: Sequence[str]) -> None:
+        """Make sure that a subscriber may have the events of topics.
+
+        Args:
+            sender: the subscriber.
+            topics: patterns; none for all topics.
+
+        Raises:
+            NotAllowed: it may not have the events of one of them.
+        """
+        if self.may_read_all(sender):
+            return
+        if not topics:
+            raise self._refused(sender, "all topics")
+        peer = self._peer(sender)
+        for pattern in topics:
+            if not peer.may_hear(pattern):
+                raise self._refused(sender, repr(pattern))
+
+    def writer(self, sender: Sender) -> Writer:
+        """Return what a node may write.
+
+        Raises:
+            NotAllowed: it may write nothing.
+        """
+        self._check_reader(sender)
+        return Writer(sender, self._find_peer)
+
+
+def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:
+    """Make sure that a group or query belongs to who names it.
+
+    Raises:
+        NotAllowed: it belongs to another cluster.
+    """
+    if owner != caller:
+        raise NotAllowed(
+            f"{kind} {name!r} belongs to cluster {owner!r}, and this node speaks for {caller!r}: take another name, or "
+            f"have it given to that cluster by 'iris bridge transfer --{kind} {name} --to {caller}'"
+        )

@@ -1,0 +1,239 @@
+"""How Spark writes to a bridge: parts are staged by its tasks, and committed by its driver, each batch once.
+
+Who may write into a bridge's log by way of Spark: whoever may publish the same topics, and nobody else.
+
+The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing, must
+not reach through it what it cannot reach itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Final, final
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+import trio
+
+from iris.cluster.mesh import Peer
+from iris.kernel.errors import IrisError, NotAllowed, RemoteError
+from iris.kernel.names import NodeId
+from iris.patterns.messages import Sender
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.log import Store
+from iris.spark_bridge.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
+from iris.spark_bridge.server.clock_check import MemberClock
+from iris.spark_bridge.server.sharding import Sharding
+from iris.spark_bridge.staging import StagedPart, Staging
+
+
+@final
+class Writer:
+    """What one node may have written.
+
+    Args:
+        sender: the node.
+        find_peer: returns what is known of a node that has just asked for something.
+
+    Raises:
+        NotAllowed: it may publish nothing here.
+    """
+
+    def __init__(self, sender: Sender, find_peer: Callable[[NodeId], Peer | None]) -> None:
+        self.cluster = sender.cluster
+        peer = find_peer(sender.node)
+        if peer is None or peer.other_realm:
+            raise NotAllowed(f"only nodes of the bridge's own realm may write to it, not those of {sender.cluster!r}")
+        self._rights = peer.identity.certificate.rights
+        self._border = peer.border
+        self._known: set[str] = set()
+        if self._rights.publishes == ():
+            raise self._refused("publish, and what Spark writes is published: the sink needs a credential that may")
+
+    def _refused(self, what: str) -> NotAllowed:
+        return NotAllowed(f"the certificate of cluster {self.cluster!r} does not permit to {what}")
+
+    def check(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass rows of SINK_SCHEMA on.
+
+        Raises:
+            NotAllowed: one of them is on a topic that the node may not publish on.
+        """
+        for batch in rows:
+            for topic in set(batch.column("topic").to_pylist()) - self._known:
+                if not self._rights.may_publish(topic):
+                    raise self._refused(f"publish on {topic!r}")
+                if self._border is not None and not self._border.may_enter(topic):
+                    raise NotAllowed(f"events on {topic!r} from other sites are not let in")
+                self._known.add(topic)
+            yield batch
+
+
+_ABANDONED: Final = 24 * 3600.0
+"""Seconds after which a batch that was staged and neither committed nor given up is forgotten."""
+
+_LOOKED_FOR: Final = 3600.0
+
+_TELLING: Final = 30.0
+"""Seconds for publishing a batch; its writer gives an attempt to commit 60 s."""
+
+Publish = Callable[..., Awaitable[None]]
+"""``node.publish``."""
+
+
+@final
+class Intake:
+    """Takes what Spark writes.
+
+    Args:
+        bridge: its name.
+        publish: tells the mesh of what was committed: those who listen at that time get it, at most once.
+        committed: called when the log has grown, with the number of rows that could not be published.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        staging: Staging,
+        sharding: Sharding,
+        *,
+        bridge: str,
+        publish: Publish,
+        committed: Callable[[int], None],
+        clock: MemberClock,
+    ) -> None:
+        self._store = store
+        self._staging = staging
+        self._sharding = sharding
+        self._bridge = bridge
+        self._publish = publish
+        self._committed = committed
+        self._clock = clock
+        self._appending = trio.Lock()
+        self._committing: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        """By query, as long as one of its batches is being committed: its listeners may not hold up other queries."""
+
+    async def stage(self, part: StagedPart, tunnel: Tunnel) -> int:
+        """Write the bytes that come through a tunnel, and return how many they were.
+
+        Raises:
+            QuotaExceeded: the cluster at the other end would have staged too much.
+            StoreFull: there is no room for them.
+        """
+        size = 0
+        with ExitStack() as stack:
+            write = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part, tunnel.sender.cluster))
+            async for payload in tunnel:
+                if not isinstance(payload, bytes):
+                    raise RemoteError("bad_request", "a staged part is bytes")
+                await trio.to_thread.run_sync(write, payload)
+                size += len(payload)
+            await trio.to_thread.run_sync(stack.pop_all().close)
+        return size
+
+    async def commit(
+        self,
+        query: str,
+        batch: int,
+        parts: Sequence[StagedPart],
+        carried: Mapping[StagedPart, bytes],
+        *,
+        writer: Writer,
+    ) -> int | None:
+        """Let the parts become part of the log and tell the mesh; None if they are part of it already.
+
+        Args:
+            query: the batch's query.
+            batch: number of the batch.
+            parts: all of them.
+            carried: the streams of those that are not staged.
+            writer: who commits.
+
+        Raises:
+            StoreFull: there is no room; nothing was committed.
+            StaleBatch: a later batch of the query was committed before; this one was not.
+            LogDamaged: a part is missing or damaged; nothing was committed.
+            NotAllowed: the writer may not publish on a topic; nothing was committed.
+        """
+        ordered = sorted(parts, key=lambda part: part.partition)
+        # What came with the commit is in memory anyway: its rows are kept for the mesh, and not read a second time.
+        kept: list[pa.RecordBatch] | None = [] if len(carried) == len(ordered) else None
+        committing = self._committing.setdefault(query, trio.Lock())
+        async with committing:
+            rows = self._staging.rows(ordered, carried)
+            append = partial(
+                self._store.append_batch,
+                query,
+                batch,
+                writer.check(rows if kept is None else _keep(rows, kept)),
+                sender=writer.cluster,
+                split=partial(split_rows, self._sharding, query),
+                now=self._clock.now(),
+            )
+            async with self._appending:
+                count = await trio.to_thread.run_sync(append)
+            if count is not None:
+                self._committed(0)
+                told = self._staging.rows(ordered, carried) if kept is None else iter(kept)
+                await self._tell(query, told, count, blocking=kept is None)
+            await trio.to_thread.run_sync(self._staging.discard, query, batch)
+        return count
+
+    async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
+        """Publish what is in the log now, as far as that goes in a while.
+
+        Rows that could not be are counted, and no error of the one who wrote: whoever has to have all of them reads the
+        log.  Subscribers that make their publishers wait may not hold up Spark's query.
+        """
+        own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
+        told = 0
+        try:
+            with trio.move_on_after(_TELLING):
+                while True:
+                    rows = await trio.to_thread.run_sync(next, batches, None) if blocking else next(batches, None)
+                    if rows is None:
+                        break
+                    for row in rows.to_pylist():
+                        headers = {**own, **header_texts(row["headers"])}
+                        with suppress(IrisError):
+                            await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                            told += 1
+        finally:
+            self._committed(count - told)
+
+    async def abort(self, query: str, batch: int) -> None:
+        """Forget what was staged of a batch."""
+        await trio.to_thread.run_sync(self._staging.discard, query, batch)
+
+    async def discard(self, query: str) -> None:
+        """Forget all that was staged of a query."""
+        await trio.to_thread.run_sync(self._staging.discard, query, sys.maxsize)
+
+    async def discard_abandoned(self) -> None:
+        """Forget batches that nobody comes back to, now and every hour, until cancelled."""
+        while True:
+            if self._clock.is_believed():
+                await trio.to_thread.run_sync(self._staging.discard_older, self._clock.seconds() - _ABANDONED)
+            await trio.sleep(_LOOKED_FOR)
+
+
+def _keep(batches: Iterator[pa.RecordBatch], kept: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass rows on, and keep them."""
+    for rows in batches:
+        kept.append(rows)
+        yield rows
+
+
+def split_rows(sharding: Sharding, publisher: str, rows: pa.RecordBatch) -> Mapping[int, pa.RecordBatch]:
+    """Divide rows by number of shard."""
+    if sharding.only is not None:
+        return {sharding.only: rows}
+    keys: list[bytes | None] = rows.column("key").to_pylist()
+    topics: list[str] = rows.column("topic").to_pylist()
+    places: dict[int, list[int]] = {}
+    for at, (key, topic) in enumerate(zip(keys, topics, strict=True)):
+        places.setdefault(sharding.shard_of(key_text(key), publisher, topic), []).append(at)
+    return {shard: rows.take(pa.array(found, pa.int64())) for shard, found in places.items()}

@@ -1,0 +1,68 @@
+"""Whom publishers wait for, kept on a bridge's disk: the durable subscribers of its realm, itself and others.
+
+A publisher that starts while one bridge is away learns of it from another one, also if that was away at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import trio
+
+from iris.kernel.tasks import open_background
+from iris.kernel.tasks import Wakeup
+from iris.patterns.pubsub.interest import DurableSubscribers
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.log import Store
+
+_log: Final = logging.getLogger("iris")
+
+_RETRY: Final = 0.5
+"""Seconds between attempts to write to a full disk."""
+
+
+@asynccontextmanager
+async def remember_subscribers(
+    store: Store,
+    durable: DurableSubscribers,
+    *,
+    name: str,
+    topics: Sequence[str],
+    group: str | None,
+    share: Sequence[int],
+) -> AsyncIterator[None]:
+    """Be the durable subscriber ``name`` of some topics, tell of those in the store, keep all that are known.
+
+    Raises:
+        ConfigError, NotAllowed: see ``DurableSubscribers.claim``.
+    """
+    refused = durable.load(await trio.to_thread.run_sync(store.subscribers))
+    if refused:
+        _log.warning("%d durable subscribers that bridge %s remembers are not of this realm", refused, name)
+    changed = Wakeup()
+    end = durable.on_changed(changed.wake)
+
+    async def keep() -> None:
+        while True:
+            await changed.wait()
+            try:
+                await write()
+            except StoreFull:
+                await trio.sleep(_RETRY)
+                changed.wake()
+
+    async def write() -> None:
+        await trio.to_thread.run_sync(store.keep_subscribers, durable.records())
+
+    try:
+        with durable.claim(name, topics, group=group, share=tuple(share)):
+            async with open_background() as nursery:
+                nursery.start_soon(keep)
+                yield
+            with trio.CancelScope(shield=True), suppress(StoreFull):
+                await write()
+    finally:
+        end()

@@ -1,0 +1,7 @@
+"""SparkSession, Java and the Python of Spark's workers: what ``iris.spark_bridge.configure`` sets up."""
+
+from iris.spark_bridge.session.session import configure, foreach_batch, register
+
+__all__ = (
+    "configure", "foreach_batch", "register",
+)  # fmt: skip

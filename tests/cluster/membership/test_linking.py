@@ -1,0 +1,228 @@
+"""For how long a member that is declared dead keeps its link."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.membership.linking import Linking, dials_second
+from iris.cluster.mesh.dialer import Turns
+from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.mesh.reconnect import EVERY, FREE, Flapping
+from iris.cluster.swim.context import Changed
+from iris.cluster.swim.records import MemberState
+from iris.kernel.errors import NotSent
+from iris.kernel.names import NodeId
+from iris.testing import open_network
+from tests.support.membership import node, record
+
+
+@asynccontextmanager
+async def open_pair() -> AsyncIterator[tuple[iris.Node, iris.Node]]:
+    async with open_network() as network, network.open_node("one") as one, network.open_node("two") as two:
+        yield one, two
+
+
+def tell(node: iris.Node, other: NodeId, state: MemberState) -> None:
+    """Have a node's membership told by its machine how another one is seen."""
+    record = node._membership._swim.record(other)
+    assert record is not None
+    node._membership._perform([Changed(node=other, state=state, record=record)])
+
+
+async def test_who_was_not_heard_under_suspicion_loses_its_link_when_it_is_declared_dead(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_pair() as (one, two):
+        tell(one, two.id, MemberState.SUSPECT)
+        tell(one, two.id, MemberState.DEAD)
+        link = one._mesh.peers[two.id].link
+        await trio.testing.wait_all_tasks_blocked()
+        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+
+
+async def test_who_was_heard_under_suspicion_keeps_its_link_for_time_to_refute(autojump_clock: MockClock) -> None:
+    async with open_pair() as (one, two):
+        tell(one, two.id, MemberState.SUSPECT)
+        await two._mesh.barrier(one.id)
+        tell(one, two.id, MemberState.DEAD)
+        link = one._mesh.peers[two.id].link
+        await trio.sleep(4.9)
+        assert one._mesh.peers[two.id].link is link
+        await trio.sleep(0.2)
+        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+
+
+async def test_who_refutes_in_time_keeps_its_link(autojump_clock: MockClock) -> None:
+    async with open_pair() as (one, two):
+        tell(one, two.id, MemberState.SUSPECT)
+        await two._mesh.barrier(one.id)
+        tell(one, two.id, MemberState.DEAD)
+        link = one._mesh.peers[two.id].link
+        await trio.sleep(1)
+        tell(one, two.id, MemberState.ALIVE)
+        await trio.sleep(10)
+        assert one._mesh.peers[two.id].link is link
+
+
+async def test_a_suspicion_that_has_passed_does_not_count(autojump_clock: MockClock) -> None:
+    async with open_pair() as (one, two):
+        tell(one, two.id, MemberState.SUSPECT)
+        await two._mesh.barrier(one.id)
+        tell(one, two.id, MemberState.ALIVE)
+        tell(one, two.id, MemberState.SUSPECT)
+        tell(one, two.id, MemberState.DEAD)
+        link = one._mesh.peers[two.id].link
+        await trio.testing.wait_all_tasks_blocked()
+        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+
+
+def test_of_any_two_one_leaves_it_to_the_other_to_dial_and_each_dials_about_half_of_all() -> None:
+    random = Random(1)
+    nodes = [NodeId(f"{random.getrandbits(128):032x}") for _ in range(100)]
+    for one in nodes:
+        assert all(dials_second(one, other) != dials_second(other, one) for other in nodes if other != one)
+        assert 25 < sum(dials_second(one, other) for other in nodes if other != one) < 75
+
+
+class Links:
+    """As much of a mesh as linking needs, with nobody else in it."""
+
+    def __init__(self, node: NodeId, *, answers: bool) -> None:
+        self.node = node
+        self.peers: dict[NodeId, object] = {}
+        self.turns = Turns(5.0)
+        self.closing = self.dial_only = False
+        self.advertised = ()
+        self.answers = answers
+        self.redialling = self
+        self.flapping = Flapping()
+        self.dialled: list[float] = []
+        self.sources: list[str] = []
+
+    def peer(self, node: NodeId) -> object:
+        return self.peers.get(node)
+
+    async def connect(self, urls: object, *, expected: NodeId, source: str, hearsay: bool) -> None:
+        self.dialled.append(trio.current_time())
+        self.sources.append(source)
+        if not self.answers:
+            await trio.sleep(5.0)
+            raise NotSent("nobody answers")
+        self.peers[expected] = object()
+
+
+@asynccontextmanager
+async def open_linking(links: Links) -> AsyncIterator[Linking]:
+    async with trio.open_nursery() as nursery:
+        yield Linking(
+            cast("Mesh", links),
+            nursery,
+            record={node(number): record(number) for number in range(1, 20)}.get,
+            is_alive=lambda _: True,
+            refused=lambda _: None,
+            failed=lambda _: None,
+            unreached=lambda: None,
+        )
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("late", "hurry", "after"), [(0.0, False, 0.5), (0.0, True, 0.0), (0.01, True, 0.0), (0.1, True, 2.5)]
+)
+async def test_who_has_something_to_say_waits_for_the_other_to_dial_only_if_it_is_late(
+    autojump_clock: MockClock, late: float, hurry: bool, after: float
+) -> None:
+    one, other = next((node(n), node(1)) for n in range(2, 20) if dials_second(node(n), node(1)))
+    links = Links(one, answers=True)
+    links.turns.lateness = lambda: late
+    async with open_linking(links) as linking:
+        began = trio.current_time()
+        linking.begin(other)
+        if hurry:
+            linking.hold(other, (0x14, ()))
+        await trio.sleep(10.0)
+    assert links.dialled == [pytest.approx(began + after)]
+
+
+async def test_a_member_is_new_until_two_attempts_to_link_to_it_have_failed(autojump_clock: MockClock) -> None:
+    one, other = next((node(n), node(1)) for n in range(2, 20) if not dials_second(node(n), node(1)))
+    links = Links(one, answers=False)
+    async with open_linking(links) as linking:
+        assert not linking.is_new(other)
+        linking.begin(other, new=True)
+        await trio.sleep(10.2)
+        assert linking.is_new(other)
+        await trio.sleep(0.1)
+        assert not linking.is_new(other)
+        assert len(links.dialled) == 2
+
+
+async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockClock) -> None:
+    async with open_linking(Links(node(2), answers=False)) as linking:
+        linking.begin(node(1))
+        linking.begin(node(1), new=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not linking.is_new(node(1))
+
+
+@pytest.mark.parametrize("late", [0.0, 0.1])
+async def test_newcomers_are_dialled_at_different_times_by_those_that_are_late(
+    autojump_clock: MockClock, late: float
+) -> None:
+    random = Random(2)
+    others = [NodeId(f"{random.getrandbits(128):032x}") for _ in range(100)]
+    waited: list[float] = []
+    for one in [other for other in others if not dials_second(other, node(1))]:
+        links = Links(one, answers=True)
+        links.turns.lateness = lambda: late
+        async with open_linking(links) as linking:
+            began = trio.current_time()
+            linking.begin(node(1), new=True)
+            await trio.sleep(3.0)
+            waited.append(links.dialled[0] - began)
+    assert max(waited) <= 20 * late
+    assert len(waited) > 30
+    assert (len(set(waited)) > 0.9 * len(waited)) == bool(late)
+
+
+async def test_a_member_waits_for_its_turn_behind_those_of_its_own_cluster(autojump_clock: MockClock) -> None:
+    links = Links(node(2), answers=True)
+    async with open_linking(links) as linking:
+        linking.hold(node(1), (0x14, ()))
+        await trio.testing.wait_all_tasks_blocked()
+    assert links.sources == [f"cluster {record(1).name}"]
+
+
+async def test_where_many_members_of_a_cluster_cannot_be_reached_they_are_tried_again_so_often_in_all(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.cluster.membership.linking._RETRIES", 0.1)
+    links = Links(node(50), answers=False)
+    async with open_linking(links) as linking:
+        for number in range(1, 20):
+            linking.begin(node(number))
+        await trio.sleep(1000.0)
+        assert 19 + 0.09 * 1000 * 0.9 < len(links.dialled) <= 2 * 19 + 0.1 * 1000
+        assert sum(linking._unreached.values()) == 19
+    assert not linking._unreached
+
+
+async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_was_given_up(
+    autojump_clock: MockClock,
+) -> None:
+    links = Links(node(2), answers=True)
+    began = trio.current_time()
+    for _ in range(2 * FREE):
+        links.flapping.broke(node(1), began)
+    async with open_linking(links) as linking:
+        linking.hold(node(1), (0x14, ()))
+        await trio.sleep(10.0)
+    assert links.dialled == [pytest.approx(began + EVERY)]

@@ -1,0 +1,180 @@
+"""The mesh over the real network, within one process and towards one that is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.peer import Peer
+from iris.kernel.config import Config
+from iris.kernel.errors import NotSent
+from iris.kernel.transport.network import NngTransport
+from iris.kernel.wire.codec import Message
+from tests.support.far_mesh import open_far_mesh
+from tests.support.meshes import PeerLog
+from tests.support.realms import WALL, TestRealm
+
+MARK = 0x7E
+SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc"]
+
+
+class Node:
+    """A mesh, its log, and the numbers it has received."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.log = PeerLog()
+        self.received: list[int] = []
+        self.news = trio.Event()
+        mesh.observe(self.log)
+        mesh.on(MARK, 1, self.receive)
+
+    def receive(self, _: Peer, message: Message) -> None:
+        self.received.append(message[1])
+        self.news.set()
+
+    def mark(self, other: Node, number: int) -> None:
+        self.mesh.post(other.mesh.node, (MARK, number), 0)
+
+    async def wait_received(self, count: int) -> None:
+        while len(self.received) < count:
+            self.news = trio.Event()
+            await self.news.wait()
+
+
+@asynccontextmanager
+async def open_nodes(count: int, url: str, path: Path, config: Config | None = None) -> AsyncIterator[list[Node]]:
+    config = config or Config()
+    realm = TestRealm(1)
+    nodes: list[Node] = []
+    async with AsyncExitStack() as stack:
+        for number in range(count):
+            transport = NngTransport(config)
+            listening = await transport.listen([f"ipc://{path}/{number}" if url == "ipc" else url])
+            mesh = await stack.enter_async_context(
+                open_mesh(
+                    realm.identity(f"n{number}"),
+                    transport,
+                    listening,
+                    config=config,
+                    entropy=realm.entropy,
+                    wall_clock=lambda: WALL,
+                )
+            )
+            nodes.append(Node(mesh))
+        with trio.fail_after(60):
+            yield nodes
+
+
+@pytest.mark.parametrize("url", SCHEMES)
+async def test_nodes_link_over_every_kind_of_connection(url: str, tmp_path: Path) -> None:
+    async with open_nodes(2, url, tmp_path) as (a, b):
+        await a.mesh.connect(b.mesh.listening)
+        for number in range(1000):
+            a.mark(b, number)
+        await b.wait_received(1000)
+        b.mark(a, 1)
+        await a.wait_received(1)
+        assert b.received == list(range(1000))
+
+
+async def test_every_node_may_dial_every_other_at_the_same_time(tmp_path: Path) -> None:
+    async with open_nodes(5, "tcp://127.0.0.1:0", tmp_path) as nodes:
+
+        async def dial(one: Node, other: Node) -> None:
+            await one.mesh.connect(other.mesh.listening, expected=other.mesh.node)
+            one.mark(other, 1)
+
+        async with trio.open_nursery() as nursery:
+            for one in nodes:
+                for other in nodes:
+                    if one is not other:
+                        nursery.start_soon(dial, one, other)
+        for node in nodes:
+            await node.wait_received(4)
+        for one in nodes:
+            for other in nodes:
+                if one is not other:
+                    await one.mesh.barrier(other.mesh.node)
+        for node in nodes:
+            assert len(node.mesh.peers) == 4
+            assert {what for what, _ in node.log.entries} == {"up"}
+            assert node.mesh.refusals == {}
+            assert len(node.mesh._ways) == 4
+
+
+async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> None:
+    config = Config(session_lifetime=0.2, session_rejected=4.0)
+    async with open_nodes(2, "tcp://127.0.0.1:0", tmp_path, config) as (a, b):
+        peer = await a.mesh.connect(b.mesh.listening)
+        sessions = {peer.session}
+        sent = 0
+        while len(sessions) < 4:
+            while peer.link.has_room():
+                peer.link.post((MARK, bytes(60_000)), 60_000)
+                sent += 1
+            await peer.link.wait_room()
+            sessions.add(peer.session)
+        await b.wait_received(sent)
+        assert {what for what, _ in a.log.entries} == {"up"}
+
+
+async def test_a_node_that_leaves_is_not_taken_for_lost(tmp_path: Path) -> None:
+    for _ in range(5):
+        async with open_nodes(2, "tcp://127.0.0.1:0", tmp_path) as (a, b):
+            await a.mesh.barrier((await a.mesh.connect(b.mesh.listening)).node)
+            await b.mesh.say_goodbye("the end", 1.0)
+            b.mesh.close()
+            while a.mesh.peers:  # noqa: ASYNC110 -- the log tells nobody
+                await trio.sleep(0.005)
+            assert a.log.of(b.mesh.node) == ["up", "down"]
+            assert "the end" in a.log.reasons[0]
+
+
+@pytest.mark.parametrize("url", SCHEMES)
+async def test_a_link_resumes_when_its_connection_breaks(url: str, tmp_path: Path) -> None:
+    async with open_nodes(2, url, tmp_path) as (a, b):
+        peer = await a.mesh.connect(b.mesh.listening)
+        for number in range(5):
+            outgoing = peer.link.outgoing
+            assert outgoing is not None
+            # What b's end of it would do: an oversize frame ends a connection.
+            outgoing.send_nowait(bytes(3_000_000))
+            while peer.link.outgoing is outgoing:  # noqa: ASYNC110 -- until the mesh has noticed
+                await trio.sleep(0.005)
+            a.mark(b, number)
+            await b.wait_received(number + 1)
+            await a.mesh.barrier(b.mesh.node)
+        assert b.received == list(range(5))
+        assert a.log.of(b.mesh.node) == ["up", *["refused", "reset"] * 5]
+
+
+async def test_a_process_that_is_killed_is_given_up(tmp_path: Path) -> None:
+    async with open_nodes(1, "tcp://127.0.0.1:0", tmp_path) as (a,), open_far_mesh() as (process, url):
+        peer = await a.mesh.connect([url])
+        await a.mesh.barrier(peer.node)
+        process.send_signal(signal.SIGKILL)
+        with trio.fail_after(60):
+            while a.mesh.peers:  # noqa: ASYNC110 -- the log tells nobody
+                await trio.sleep(0.005)
+        assert a.log.of(peer.node) == ["up", "refused", "down"]
+        with pytest.raises(NotSent):
+            await a.mesh.connect([url])
+
+
+async def test_a_process_that_is_stopped_keeps_its_place(tmp_path: Path) -> None:
+    async with open_nodes(1, "tcp://127.0.0.1:0", tmp_path) as (a,), open_far_mesh() as (process, url):
+        peer = await a.mesh.connect([url])
+        process.send_signal(signal.SIGSTOP)
+        with trio.move_on_after(0.3) as scope:
+            await a.mesh.barrier(peer.node)
+        assert scope.cancelled_caught
+        process.send_signal(signal.SIGCONT)
+        await a.mesh.barrier(peer.node)
+        assert a.log.of(peer.node) == ["up"]

@@ -1,0 +1,92 @@
+"""Updates: their form on the wire; anything else is refused with one error."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iris.cluster.swim.gossip import (
+    MAX_UPDATES,
+    Accusation,
+    Claim,
+    Evidence,
+    Renewal,
+    Update,
+    encode_update,
+    update_size,
+    updates_untrusted,
+)
+from iris.kernel import wire
+from iris.kernel.errors import RemoteProtocolError
+from tests.support.membership import node, record
+
+UPDATES: list[Update] = [
+    record(1),
+    Renewal(node=node(2), incarnation=5, signature=b"s" * 64),
+    Claim(node=node(3), incarnation=1, witness=node(4), evidence=Evidence.REFUSED, signature=b"s" * 64),
+    Accusation(node=node(5), incarnation=2**62),
+]
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 4), st.binary(max_size=17), st.text(max_size=3)),
+    lambda inner: st.lists(inner, max_size=11).map(tuple),
+    max_leaves=30,
+)
+
+
+def test_updates_come_out_of_the_wire_as_they_went_in() -> None:
+    sent = (16, tuple(map(encode_update, UPDATES)))
+    (message,) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([sent])))
+    assert updates_untrusted(message[1]) == UPDATES
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
+def test_the_size_of_an_update_is_not_below_its_bytes_on_the_wire(update: Update) -> None:
+    assert update_size(update) >= len(wire.pack(encode_update(update)))
+
+
+@given(values)
+def test_whatever_a_peer_sends_is_read_or_refused_with_one_error(value: object) -> None:
+    try:
+        updates = updates_untrusted(value)
+    except RemoteProtocolError:
+        return
+    assert [encode_update(update) for update in updates] == list(cast("tuple[object, ...]", value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        (None,),
+        ((),),
+        ((4, bytes(16), 1),),
+        ((2, bytes(16), 1, bytes(16), 0, b""),),
+        ((2, bytes(16), 1, bytes(16), 3, b""),),
+        ((3, bytes(15), 1),),
+        ((1, bytes(16), 1, bytes(129)),),
+        (encode_update(UPDATES[3]),) * (MAX_UPDATES + 1),
+    ],
+)
+def test_malformed_updates_are_refused(value: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        updates_untrusted(value)
+
+
+def test_a_claim_is_bound_to_its_witness_incarnation_and_evidence() -> None:
+    statements = {
+        Claim(node=node(a), incarnation=i, witness=node(w), evidence=e).statement()
+        for a in (1, 2)
+        for i in (1, 2)
+        for w in (1, 2)
+        for e in Evidence
+    }
+    assert len(statements) == 16
+
+
+def test_a_renewal_changes_the_incarnation_and_nothing_else() -> None:
+    old, new = record(1), record(1, incarnation=2)
+    assert Renewal(node=old.node, incarnation=2, signature=new.signature).applied_to(old) == new

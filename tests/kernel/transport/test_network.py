@@ -1,0 +1,411 @@
+"""The real network, on loopback and the real clock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from iris.kernel.config import KIB, MIB, Config
+from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.transport.network import check_url
+from iris.kernel.transport.port import Outgoing, Refused
+from iris.kernel.wire.header import FRAME_OVERHEAD
+from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive, waiting
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "good",
+    ["tcp://127.0.0.1:0", "tcp://[::1]:65535", "tcp://*:80", "ws://host:1/path", "ws://host:1", "ipc:///" + "x" * 106],
+)
+def test_addresses(good: str) -> None:
+    assert check_url(good) == good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "host:80",
+        "http://host:80",
+        "mem://x",
+        "tcp://host",
+        "tcp://host:",
+        "tcp://host:65536",
+        "tcp://host:-1",
+        "tcp://host:12ab",
+        "ws://host/path",
+        "ipc:///" + "x" * 107,
+        "ipc:///" + "ä" * 60,
+        "ipc:///\ud800",
+        "ipc:///a\0b",
+    ],
+)
+async def test_what_is_no_address_is_refused_before_anything_is_done(bad: str) -> None:
+    with pytest.raises(ConfigError):
+        check_url(bad)
+    async with open_transports() as (transport,):
+        with pytest.raises(ConfigError):
+            await transport.listen([bad])
+        with pytest.raises(ConfigError):
+            await transport.dial(bad, ignore)
+
+
+# -- listening ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_it_listens_where_it_says(url: str) -> None:
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        assert ":0" not in bound
+        way = await near.dial(bound, ignore)
+        assert way.send_nowait(b"hello")
+        assert await receive(far) == b"hello"
+        way.close()
+
+
+async def test_it_listens_at_several_addresses_at_once(tmp_path: Path) -> None:
+    async with open_transports(2) as (near, far):
+        bound = await far.listen(["tcp://127.0.0.1:0", f"ipc://{tmp_path}/s", "tcp://127.0.0.1:0"])
+        assert len(set(bound)) == 3
+        for number, url in enumerate(bound):
+            way = await near.dial(url, ignore)
+            way.send_nowait(b"%d" % number)
+            assert await receive(far) == b"%d" % number
+            way.close()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_an_address_that_is_taken_is_named(url: str) -> None:
+    async with open_transports(2) as (one, two):
+        (bound,) = await one.listen([url])
+        with pytest.raises(ConfigError, match=f"{bound}.* in use"):
+            await two.listen([bound])
+
+
+async def test_an_address_that_is_not_ours_is_named() -> None:
+    async with open_transports() as (transport,):
+        with pytest.raises(ConfigError, match=r"tcp://192\.0\.2\.1:5000"):
+            await transport.listen(["tcp://192.0.2.1:5000"])
+
+
+async def test_an_ipc_socket_is_for_its_user_only_and_goes_with_the_transport(tmp_path: Path) -> None:
+    async with open_transports() as (transport,):
+        await transport.listen([f"ipc://{tmp_path}/s"])
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+    assert not (tmp_path / "s").exists()
+
+
+async def test_an_ipc_socket_is_never_open_to_others_not_even_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode is right when ``listen`` returns, without anybody having to change it then."""
+
+    def too_late(*_: object, **__: object) -> None:
+        pytest.fail("others may have connected by now")
+
+    monkeypatch.setattr(Path, "chmod", too_late)
+    monkeypatch.setattr(os, "chmod", too_late)
+    former = os.umask(0)
+    try:
+        async with open_transports() as (transport,):
+            await transport.listen([f"ipc://{tmp_path}/s"])
+            assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+    finally:
+        os.umask(former)
+
+
+async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    async with open_transports() as (transport,):
+        with pytest.raises(ConfigError, match="cannot listen"):
+            await transport.listen([f"ipc://{tmp_path}/missing/s"])
+
+
+# -- limits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config", [Config(), Config(max_payload=1000, batch_bytes=2000), Config(max_payload=2 * MIB)], ids=["", "s", "l"]
+)
+@pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
+async def test_every_socket_has_a_receive_limit(config: Config, url: str) -> None:
+    expected = max(config.max_payload, config.batch_bytes, MIB) + FRAME_OVERHEAD
+    async with open_transports(config=config) as (transport,):
+        (bound,) = await transport.listen([url])
+        way = await transport.dial(bound, ignore)
+        assert transport._pull.recv_max_size == expected
+        largest = bytes(expected)
+        assert way.send_nowait(largest)
+        assert await receive(transport) == largest
+        way.close()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_an_oversize_frame_ends_its_own_connection_and_nothing_else(url: str) -> None:
+    async with open_transports(3) as (good, bad, far):
+        (bound,) = await far.listen([url])
+        broken = trio.Event()
+        innocent = await good.dial(bound, lambda: pytest.fail("the wrong connection broke"))
+        guilty = await bad.dial(bound, broken.set)
+        guilty.send_nowait(bytes(2 * MIB))
+        async with waiting(far), waiting(bad):
+            await broken.wait()
+        innocent.send_nowait(b"still here")
+        assert await receive(far) == b"still here"
+        innocent.close()
+        guilty.close()
+
+
+async def test_a_claimed_length_costs_no_memory_and_ends_the_connection() -> None:
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen(["tcp://127.0.0.1:0"])
+        way = await near.dial(bound, lambda: pytest.fail("the wrong connection broke"))
+        before = resident()
+        with socket.create_connection(("127.0.0.1", int(bound.rsplit(":", 1)[1])), timeout=60) as raw:
+            raw.sendall(b"\0SP\0\0\x50\0\0")  # a PUSH says hello
+            assert raw.recv(8) == b"\0SP\0\0\x51\0\0"
+            raw.sendall(struct.pack(">Q", 8 << 30) + bytes(64 * KIB))
+            async with waiting(far):
+                with contextlib.suppress(ConnectionResetError):
+                    assert await trio.to_thread.run_sync(raw.recv, 100) == b""
+        assert resident() - before < 8 * MIB
+        way.send_nowait(b"still here")
+        assert await receive(far) == b"still here"
+        way.close()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def resident() -> int:
+    """Bytes of memory that this process really holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+# -- dialling ----------------------------------------------------------------------------------------------
+
+
+async def test_nobody_listening_is_a_refusal_at_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with open_transports() as (transport,):
+        for url in (f"tcp://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/x", f"ipc://{tmp_path}/nobody"):
+            with pytest.raises(Refused, match=f"cannot connect to {url}"):
+                await transport.dial(url, ignore)
+
+
+async def test_a_host_that_does_not_exist_is_no_refusal() -> None:
+    async with open_transports() as (transport,):
+        with pytest.raises(NotSent, match=r"nosuch\.invalid") as caught:
+            await transport.dial("tcp://nosuch.invalid:5000", ignore)
+        assert not isinstance(caught.value, Refused)
+
+
+async def test_a_dial_that_is_cancelled_leaves_no_thread_and_no_socket_behind() -> None:
+    with socket.socket() as silent:  # accepts, and never says hello
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(50)
+        port = silent.getsockname()[1]
+        async with open_transports() as (transport,):
+            descriptors: list[int] = []
+            threads = trio.to_thread.current_default_thread_limiter()
+            for _ in range(3):
+                for _ in range(5):
+                    with trio.move_on_after(0.02) as scope:
+                        await transport.dial(f"tcp://127.0.0.1:{port}", ignore)
+                    assert scope.cancelled_caught
+                assert threads.borrowed_tokens == 0
+                descriptors.append(open_descriptors())
+            assert descriptors[-1] == descriptors[0]
+
+
+# -- frames ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_frames_arrive_in_order_under_backpressure(url: str) -> None:
+    frames = 2000
+
+    async def send(way: Outgoing) -> None:
+        for number in range(frames):
+            frame = struct.pack(">I", number) + bytes(number % 3000)
+            while not way.send_nowait(frame):
+                await way.wait_writable()
+
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        way = await near.dial(bound, ignore)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, way)
+            for number in range(frames):
+                frame = await receive(far)
+                assert struct.unpack_from(">I", frame) == (number,)
+                assert len(frame) == 4 + number % 3000
+        way.close()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_a_reader_that_does_not_read_is_felt_by_every_task_that_writes(url: str) -> None:
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while not way.send_nowait(b"x"):
+            await way.wait_writable()
+        written += 1
+
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        way = await near.dial(bound, ignore)
+        taken = await fill(way)
+        assert taken < 500
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(write)
+            await wait_all_tasks_blocked(0.02)
+            assert written == 0
+            for _ in range(taken + 3):
+                await receive(far)
+        assert written == 3
+        way.close()
+
+
+async def test_a_task_that_stops_waiting_lets_the_next_one_watch(url: str) -> None:
+    async def watch(scope: trio.CancelScope) -> None:
+        with scope:
+            await way.wait_writable()
+
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        way = await near.dial(bound, ignore)
+        taken = await fill(way)
+        first = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, first)
+            await wait_all_tasks_blocked()
+
+            async def write() -> None:
+                while not way.send_nowait(b"x"):
+                    await way.wait_writable()
+
+            nursery.start_soon(write)
+            await wait_all_tasks_blocked()
+            first.cancel()
+            with trio.fail_after(60):
+                for _ in range(taken + 1):
+                    await receive(far)
+            nursery.cancel_scope.deadline = trio.current_time() + 60
+        assert not nursery.cancel_scope.cancelled_caught, "nobody has told the one that waited of the room"
+        way.close()
+
+
+# -- closing -----------------------------------------------------------------------------------------------
+
+
+async def test_closing_a_way_ends_every_wait_on_it_and_is_told_to_nobody(url: str) -> None:
+    async def wait() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await way.wait_writable()
+
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        way = await near.dial(bound, lambda: pytest.fail("it was closed on purpose"))
+        await fill(way)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            way.close()
+        way.close()
+        with pytest.raises(trio.ClosedResourceError):
+            way.send_nowait(b"x")
+        with pytest.raises(trio.ClosedResourceError):
+            await way.wait_writable()
+        await wait_all_tasks_blocked(0.02)
+
+
+async def test_closing_a_transport_ends_its_readers_wait(url: str) -> None:
+    async with open_transports() as (transport,):
+        await transport.listen([url])
+
+        async def read() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await transport.wait_readable()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            transport.close()
+        transport.close()
+        with pytest.raises(trio.ClosedResourceError):
+            transport.receive_nowait()
+        with pytest.raises(trio.ClosedResourceError):
+            await transport.wait_readable()
+
+
+async def test_a_reader_that_is_interrupted_looks_up_and_waits_again(url: str) -> None:
+    async with open_transports(2) as (near, far):
+        (bound,) = await far.listen([url])
+        looked_up = 0
+
+        async def read() -> None:
+            nonlocal looked_up
+            while far.receive_nowait() != b"x":
+                await far.wait_readable()
+                looked_up += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            for expected in (1, 2):
+                far.interrupt()
+                await wait_all_tasks_blocked(0.01)
+                assert looked_up >= expected
+            way = await near.dial(bound, lambda: None)
+            assert way.send_nowait(b"x")
+        way.close()
+        far.close()
+        far.interrupt()
+
+
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
+async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> None:
+    told = 0
+    news = trio.Event()
+
+    def note() -> None:
+        nonlocal told
+        told += 1
+        news.set()
+
+    async with open_transports(3) as (near, far, second):
+        (bound,) = await far.listen([url])
+        way = await near.dial(bound, note)
+        far.close()
+        async with waiting(near):
+            await news.wait()
+        await second.listen([bound])
+        assert not way.send_nowait(b"x")  # and nobody dials again by himself
+        also_broken = trio.Event()
+        witness = await near.dial(bound, also_broken.set)
+        witness.send_nowait(b"y")
+        assert await receive(second) == b"y"
+        second.close()
+        async with waiting(near):
+            await also_broken.wait()
+            await wait_all_tasks_blocked(0.02)
+        assert told == 1
+        way.close()
+        witness.close()

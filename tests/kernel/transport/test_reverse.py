@@ -1,0 +1,238 @@
+"""Reverse connections: whoever cannot be dialled dials both directions.  In memory and over the real network alike."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from iris.kernel.config import MIB
+from iris.kernel.errors import NotSent
+from iris.kernel.transport.memory import MemoryNetwork
+from iris.kernel.transport.port import Incoming, Outgoing, Transport
+from iris.kernel.transport.writer import StreamOutgoing
+from tests.support.transports import ignore, open_transports, receive, waiting
+
+TOKEN = "00ff" * 8
+
+
+class Books:
+    """What a transport tells of connections."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, str | None] = {}
+        self.changed = trio.lowlevel.ParkingLot()
+
+    def connection_opened(self, connection: int, address: str | None) -> None:
+        self.open[connection] = address
+        self.changed.unpark_all()
+
+    def connection_closed(self, connection: int) -> None:
+        del self.open[connection]
+        self.changed.unpark_all()
+
+    def connections_refused(self, count: int) -> None:
+        pass
+
+    async def wait_open(self, count: int) -> None:
+        while len(self.open) != count:
+            await self.changed.park()
+
+
+class Told:
+    """Who was told that a connection broke."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def note(self, name: str) -> Callable[[], None]:
+        def told() -> None:
+            self.names.append(name)
+            self._changed.unpark_all()
+
+        return told
+
+    async def wait(self, count: int) -> None:
+        while len(self.names) < count:
+            await self._changed.park()
+
+
+class Ends:
+    """Two nodes: ``office`` listens, ``home`` cannot be dialled."""
+
+    def __init__(self, office: Any, home: Any, url: str) -> None:
+        self.office: Transport = office
+        self.home: Transport = home
+        self.url = url
+        self.books = Books()
+        home.observe(self.books)
+
+    async def join(
+        self, office_told: Callable[[], None] = ignore, home_told: Callable[[], None] = ignore
+    ) -> tuple[Outgoing, Incoming]:
+        """Make a reverse connection; it may be dialled before anybody waits for it."""
+        incoming = self.home.dial_reverse(self.url, TOKEN, home_told)
+        async with self.attended():
+            outgoing = await self.office.accept_reverse(TOKEN, office_told)
+            await self.books.wait_open(1)
+        return outgoing, incoming
+
+    @asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """Receive at both ends, as nodes do all the time: by the way they see what else happens."""
+        async with waiting(self.office), waiting(self.home):
+            yield
+
+
+@pytest.fixture(params=["memory", "ws"])
+def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    @asynccontextmanager
+    async def in_memory() -> AsyncIterator[Ends]:
+        network = MemoryNetwork()
+        office, home = network.transport("office"), network.transport("home")
+        with trio.fail_after(60):
+            (url,) = await office.listen(["mem://office"])
+            yield Ends(office, home, url)
+        home.close()
+        office.close()
+
+    @asynccontextmanager
+    async def over_ws() -> AsyncIterator[Ends]:
+        async with open_transports(2) as (office, home):
+            (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+            (await home.dial(url, ignore)).close()
+            yield Ends(office, home, url)
+
+    return in_memory if request.param == "memory" else over_ws
+
+
+async def send(way: Outgoing, frame: bytes) -> None:
+    while not way.send_nowait(frame):
+        await way.wait_writable()
+
+
+async def test_frames_come_by_it_in_order(open_ends: Callable[[], Any]) -> None:
+    async with open_ends() as ends:
+        outgoing, _ = await ends.join()
+        for number in range(100):
+            await send(outgoing, b"%d" % number)
+            assert await receive(ends.home) == b"%d" % number
+        assert ends.home.source() in ends.books.open
+        outgoing.close()
+
+
+async def test_an_end_that_closes_is_noticed_by_the_other_one_only(open_ends: Callable[[], Any]) -> None:
+    for closer in ("office", "home"):
+        async with open_ends() as ends:
+            told = Told()
+            outgoing, incoming = await ends.join(told.note("office"), told.note("home"))
+            (outgoing if closer == "office" else incoming).close()
+            async with ends.attended():
+                await ends.books.wait_open(0)
+                await told.wait(1)
+                await wait_all_tasks_blocked(0.01)
+            assert told.names == ["home" if closer == "office" else "office"]
+            outgoing.close()
+            incoming.close()
+
+
+async def test_a_connection_that_is_hung_up_tells_both(open_ends: Callable[[], Any]) -> None:
+    async with open_ends() as ends:
+        told = Told()
+        outgoing, _ = await ends.join(told.note("office"), told.note("home"))
+        ends.home.hang_up(next(iter(ends.books.open)))
+        async with ends.attended():
+            await told.wait(2)
+        assert sorted(told.names) == ["home", "office"]
+        outgoing.close()
+
+
+async def test_waiting_can_be_given_up_and_the_token_used_again(open_ends: Callable[[], Any]) -> None:
+    async with open_ends() as ends:
+        with trio.move_on_after(0.05) as scope:
+            await ends.office.accept_reverse(TOKEN, ignore)
+        assert scope.cancelled_caught
+        outgoing, _ = await ends.join()
+        await send(outgoing, b"x")
+        assert await receive(ends.home) == b"x"
+        outgoing.close()
+
+
+async def test_a_token_is_waited_for_once(open_ends: Callable[[], Any]) -> None:
+    async with open_ends() as ends, trio.open_nursery() as nursery:
+        nursery.start_soon(ends.office.accept_reverse, TOKEN, ignore)
+        await wait_all_tasks_blocked()
+        with pytest.raises(NotSent, match="address in use"):
+            await ends.office.accept_reverse(TOKEN, ignore)
+        nursery.cancel_scope.cancel()
+
+
+async def test_dialling_can_be_given_up_before_anybody_waits(open_ends: Callable[[], Any]) -> None:
+    async with open_ends() as ends:
+        ends.home.dial_reverse(ends.url, TOKEN, ignore).close()
+        with trio.move_on_after(0.3) as scope:
+            async with ends.attended():
+                await ends.office.accept_reverse(TOKEN, ignore)
+        assert scope.cancelled_caught
+        assert ends.books.open == {}
+
+
+async def test_whoever_comes_second_is_turned_away() -> None:
+    async with open_transports(3) as (office, home, thief):
+        (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        for node in (home, thief):
+            (await node.dial(url, ignore)).close()
+        ends = Ends(office, home, url)
+        told = Told()
+        outgoing, _ = await ends.join(told.note("office"))
+        theirs = thief.dial_reverse(url, TOKEN, ignore)
+        async with waiting(thief):
+            for number in range(50):
+                await send(outgoing, b"%d" % number)
+                assert await receive(home) == b"%d" % number
+        assert told.names == []
+        theirs.close()
+        outgoing.close()
+
+
+async def test_small_frames_go_at_once_and_little_is_left_to_the_system() -> None:
+    async with open_transports(2) as (office, home):
+        (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        (await home.dial(url, ignore)).close()
+        outgoing, _ = await Ends(office, home, url).join()
+        assert isinstance(outgoing, StreamOutgoing)
+        assert outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert 0 < outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < MIB
+        outgoing.close()
+
+
+async def test_many_nodes_come_to_one_address() -> None:
+    async with open_transports(9) as (office, *homes):
+        (url,) = await office.listen(["ws://127.0.0.1:0"])
+        for number, home in enumerate(homes):
+            home.observe(Books())
+            (await home.dial(url, ignore)).close()
+            home.dial_reverse(url, f"{number:032x}", ignore)
+        async with AsyncExitStack() as stack:
+            for home in homes:
+                await stack.enter_async_context(waiting(home))
+            ways = [await office.accept_reverse(f"{number:032x}", ignore) for number in range(8)]
+        for number, (way, home) in enumerate(zip(ways, homes, strict=True)):
+            await send(way, b"%d" % number)
+            assert await receive(home) == b"%d" % number
+            way.close()
+
+
+async def test_without_a_ws_address_nobody_can_come() -> None:
+    async with open_transports(2) as (office, home):
+        (url,) = await office.listen(["tcp://127.0.0.1:0"])
+        with pytest.raises(NotSent, match="listens at a ws:// address"):
+            await office.accept_reverse(TOKEN, ignore)
+        with pytest.raises(NotSent, match="that takes a ws:// address"):
+            home.dial_reverse(url, TOKEN, ignore)

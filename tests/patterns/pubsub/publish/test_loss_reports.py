@@ -1,0 +1,179 @@
+"""What a publisher learns of events that its subscribers did not get, and when strict publishing raises."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from iris.kernel import wire
+from iris.kernel.config import Config
+from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.publish.loss_reports import read_losses_untrusted
+from iris.patterns.pubsub.subscribe.subscription import Overflow
+from tests.support.events import collect, publish
+from tests.support.meshes import Fleet, MeshNode, open_meshes
+
+
+def started(fleet: Fleet, nursery: trio.Nursery) -> None:
+    """Let the nodes look after what needs the time, as whole nodes do."""
+    for node in fleet.nodes.values():
+        nursery.start_soon(node.pubsub.run)
+
+
+def told(node: MeshNode) -> tuple[int, int]:
+    statistics = node.pubsub.statistics()
+    return statistics.dropped, statistics.refused
+
+
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
+async def test_a_publisher_learns_exactly_how_many_events_were_dropped(
+    autojump_clock: MockClock, overflow: Overflow
+) -> None:
+    async with open_meshes("a", "b", "c") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b, c = (fleet[name] for name in "abc")
+        async with (
+            b.pubsub.subscribe("t", max_events=5, overflow=overflow) as one,
+            b.pubsub.subscribe(">", max_events=50, overflow=overflow) as two,
+            c.pubsub.subscribe("t") as roomy,
+        ):
+            await publish(a, "t", *range(100))
+            await publish(c, "t", *range(7))
+            await trio.sleep(1)
+            dropped = one.statistics().dropped + two.statistics().dropped
+            assert told(a)[0] + told(c)[0] == dropped == (107 - 5) + (107 - 50)
+            assert told(a)[0] > 100
+            assert told(b) == (0, 0)
+            assert a.pubsub.publishing.take_losses("t") == told(a)[0]
+            assert len(await collect(roomy)) == 107
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_said_while_nothing_is_lost(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("t") as events:
+            posted = b.peer(a).link.statistics().posted
+            await publish(a, "t", *range(1000))
+            assert len(await collect(events)) == 1000
+            assert b.peer(a).link.statistics().posted == posted
+        nursery.cancel_scope.cancel()
+
+
+async def test_events_that_a_subscriber_does_not_allow_are_told_as_refused(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", "c") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b, c = (fleet[name] for name in "abc")
+        async with b.pubsub.subscribe("t", allow=["c"]):
+            await publish(a, "t", 1, 2, 3)
+            await publish(c, "t", 1)
+            await trio.sleep(1)
+            assert (told(a), told(c)) == ((0, 3), (0, 0))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_strict_publisher_is_told_once_of_what_was_lost_on_its_topic(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b = fleet["a"], fleet["b"]
+        losses = a.pubsub.losses
+        async with b.pubsub.subscribe(">", max_events=5):
+            await publish(a, "t", *range(9))
+            losses.check("t")  # nobody has said anything yet
+            await trio.sleep(1)
+            losses.check("other")
+            with pytest.raises(EventsLost, match="'t' did not get 4 of the events") as caught:
+                losses.check("t")
+            assert caught.value.count == 4
+            losses.check("t")
+            await publish(a, "t", 10)
+            await trio.sleep(1)
+            with pytest.raises(EventsLost) as caught:
+                losses.check("t")
+            assert caught.value.count == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_link_did_not_take_is_known_at_once(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", config=Config(link_bytes=2_000_000)) as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("t") as stalled:
+            b.transport.pause()
+            await publish(a, "t", *[bytes(1000)] * 20_000)
+            await publish(a, "u", b"unheard")
+            statistics = a.pubsub.statistics()
+            with pytest.raises(EventsLost) as caught:
+                a.pubsub.losses.check("t")
+            assert caught.value.count == statistics.lost["subscriber stalled"] > 1000
+            assert statistics.sent == statistics.handed_over + sum(statistics.lost.values()) == 20_000
+            assert (statistics.published, statistics.unheard) == (20_001, 1)
+            a.pubsub.losses.check("u")
+            b.transport.resume()
+            assert len(await collect(stalled)) == statistics.handed_over
+
+
+async def test_a_report_that_finds_no_room_is_made_later_and_is_complete(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b = fleet["a"], fleet["b"]
+        full = True
+        post = b.mesh.post
+
+        def post_unless_full(node: NodeId, message: wire.Message, size: int, reserve: int = 0) -> None:
+            if full and message[0] == kinds.EVENTS_LOST:
+                raise NotSent("full")
+            post(node, message, size, reserve)
+
+        monkeypatch.setattr(b.mesh, "post", post_unless_full)
+        async with b.pubsub.subscribe(">", max_events=1):
+            for topic in range(1000):  # more than one message holds
+                await publish(a, f"t.{topic}", 1)
+            await trio.sleep(1)
+            assert told(a) == (0, 0)
+            full = False
+            await trio.sleep(1)
+            assert told(a) == (999, 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_publisher_that_is_gone_is_not_told(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe(">", max_events=1):
+            await publish(a, "t", *range(10))
+            await trio.sleep(0.01)
+            b.mesh.drop(a.id, "test")
+            await trio.sleep(1)
+            assert not b.pubsub._reports._gathered
+        nursery.cancel_scope.cancel()
+
+
+async def test_losses_on_topics_that_were_never_published_are_nothing(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        await publish(a, "known", 1)
+        b.mesh.post(a.id, (kinds.EVENTS_LOST, ("made up", 5, 5, "known", 1, 2)), 0)
+        await trio.sleep(1)
+        assert told(a) == (1, 2)
+        assert [a.pubsub.publishing.take_losses(topic) for topic in ("made up", "known")] == [0, 3]
+
+
+def test_losses_of_a_peer() -> None:
+    assert read_losses_untrusted(()) == []
+    assert read_losses_untrusted(("t", 1, 0, "u", 0, 2)) == [("t", 1, 0), ("u", 0, 2)]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [None, 7, "tt", ("t",), ("t", 1), ("t", 1, -1), ("t", True, 1), (1, 1, 1), ("t", 2**62 + 1, 0), ("t", 1, None)],
+)
+def test_malformed_losses_are_the_peers_error(field: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_losses_untrusted(field)

@@ -1,0 +1,79 @@
+"""Subscribers at other sites, as a publisher knows them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from iris.cluster.directory.directory import Subscriber
+from iris.kernel.names import NodeId
+from iris.patterns.pubsub import remote as foreign_subscribers
+from iris.patterns.pubsub.remote import ForeignSubscribers
+
+if TYPE_CHECKING:
+    from iris.cluster.mesh.mesh import Mesh
+    from iris.cluster.sites.sites import Sites
+
+NODE = NodeId("a" * 32)
+
+
+class Elsewhere:
+    """What gateways have told of other sites, and whom a publisher reaches out for."""
+
+    def __init__(self) -> None:
+        self.subscribers_version = 0
+        self.directory = self
+        self.present: set[Subscriber] = set()
+        self.reached: list[set[tuple[str, NodeId]]] = []
+
+    def subscribers(self) -> set[Subscriber]:
+        return set(self.present)
+
+    def tell(self, *present: Subscriber) -> None:
+        self.present = set(present)
+        self.subscribers_version += 1
+
+    async def reach_nodes(self, nodes: set[tuple[str, NodeId]], *, within: float | None = None) -> int:
+        assert within is None
+        self.reached.append(nodes)
+        return 0
+
+
+class Local:
+    """What of the mesh is needed."""
+
+    identity = None
+
+    def __init__(self) -> None:
+        self.refusals: Counter[str] = Counter()
+
+
+async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_subscribers, "MAX_SITE_SHAPES", 4)
+    sites, mesh = Elsewhere(), Local()
+    known = ForeignSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: None)
+    patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
+    many = [Subscriber("far", NODE, pattern) for pattern in patterns]
+    one, other = Subscriber("other", NODE, "a.*.a.>"), Subscriber("far", NODE, "b.c")
+    for _ in range(2):  # told again, nothing changes
+        sites.tell(*many, one, other)
+        await known.reach("a.a.a.a")
+        assert len(known._matcher.shapes) == 4 + 1
+        assert sites.reached[-1] == {("far", NODE), ("other", NODE)}
+        await known.reach("b.c")  # without wildcards there is no bound but that of the directory
+        assert sites.reached[-1] == {("far", NODE)}
+    refused = mesh.refusals["subscriber of another site beyond its patterns"]
+    assert refused == 2**4 - 1 - 4
+    sites.tell(one)
+    await known.reach("a.a.a.a")
+    assert sites.reached[-1] == {("other", NODE)}
+    sites.tell(*many[-3:], one)
+    await known.reach("a.a.a.a")
+    assert mesh.refusals["subscriber of another site beyond its patterns"] == refused
+    sites.tell()
+    await known.reach("a.a.a.a")
+    assert sites.reached[-1] == set()
+    assert (len(known._matcher), known._known, known._refused, known._shapes) == (0, set(), set(), {})

@@ -1,0 +1,233 @@
+"""What always holds of shedding, adaptive limits and second requests, whatever the load."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from iris.kernel.errors import ConfigError, MemberLost, NotAllowed, NotSent, RemoteError
+from iris.kernel.names import NodeId
+from iris.patterns.priority import Priority, check_priority
+from iris.patterns.request.hedging import Hedging
+from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
+from iris.patterns.service.load_shedding import Shedding
+
+TARGET: Final = 0.02
+LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
+
+
+# -- shedding ------------------------------------------------------------------------------------------------
+
+MOMENTS: Final = st.lists(
+    st.tuples(
+        st.sampled_from(["begun", "begun", "refuses", "gives up"]),
+        st.floats(0, 0.3),
+        st.integers(0, 200),
+        st.integers(1, 64),
+        st.sampled_from(Priority),
+    ),
+    max_size=80,
+)
+
+
+@given(MOMENTS)
+def test_whatever_happens_the_dearest_are_never_refused_and_what_is_shed_is_counted(
+    moments: list[tuple[str, float, int, int, Priority]],
+) -> None:
+    shedding = Shedding(TARGET)
+    now, shed = 0.0, 0
+    for what, pause, waiting, running, priority in moments:
+        now += pause
+        stands = shedding.stands(now, running)
+        match what:
+            case "begun":
+                shedding.begun(now, waiting)
+            case "refuses":
+                refused = shedding.refuses(priority, now, waiting, running)
+                shed += refused
+                assert not (refused and priority is HIGH)
+                assert not (refused and not stands), "only while the queue stands"
+                if priority is LOW:
+                    assert refused == stands, "the lowest goes first, however short its wait"
+            case _:
+                given_up = shedding.gives_up(pause, now, waiting, running)
+                shed += given_up
+                assert not (given_up and pause <= 2 * TARGET), "who has not waited long is served"
+        assert shedding.shed == shed
+        assert shedding.wait(now, waiting) >= 0
+        assert shedding.target(running) >= TARGET
+        assert shedding.busy or not shedding.stands(now, running), "it has to be asked as long as it may refuse"
+
+
+@given(st.integers(1, 50), st.integers(1, 64))
+def test_who_would_wait_longer_is_refused_sooner(waiting: int, running: int) -> None:
+    """One more in the queue never turns a refusal into a yes."""
+    answers: list[bool] = []
+    for place in range(waiting):
+        shedding = Shedding(TARGET)
+        for turn in range(60):
+            shedding.begun(turn * 0.01, 5)
+        answers.append(shedding.refuses(NORMAL, 0.6, place, running))
+    assert answers == sorted(answers)
+
+
+def test_a_queue_is_given_the_time_of_a_burst_and_not_a_moment_more() -> None:
+    shedding = Shedding(TARGET)
+    shedding.begun(0.0, 3)
+    assert not shedding.stands(3 * TARGET, 1)
+    assert shedding.stands(3 * TARGET + 1e-6, 1)
+    shedding.begun(0.1, 0)
+    assert not shedding.stands(0.2, 1), "it was empty"
+
+
+def test_for_a_second_after_a_refusal_the_next_queue_has_no_time_of_its_own() -> None:
+    shedding = Shedding(TARGET)
+    shedding.begun(0.0, 3)
+    assert shedding.refuses(LOW, 0.1, 3, 1)
+    shedding.begun(0.2, 0)
+    assert shedding.busy
+    assert shedding.refuses(LOW, 1.0, 1, 1)
+    shedding.begun(1.5, 0)
+    assert shedding.refuses(LOW, 2.0, 1, 1), "counted from the last one"
+    shedding.begun(3.1, 0)
+    assert not shedding.busy
+    assert not shedding.refuses(LOW, 3.2, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["", "HIGH", "urgent", "0", "low "])
+def test_a_priority_that_is_none_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(ConfigError, match="use 'low', 'normal' or 'high'"):
+        check_priority(name)
+
+
+# -- adaptive limits -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300), st.lists(st.tuples(st.floats(0, 100), st.integers(1, 300)), max_size=400), st.randoms())
+def test_no_times_at_all_drive_a_limit_out_of_its_bounds(
+    most: int, ends: list[tuple[float, int]], rng: random.Random
+) -> None:
+    adaptive = AdaptiveConcurrency(most)
+    for _ in range(5):
+        for seconds, running in rng.sample(ends, len(ends)):
+            limit = adaptive.ended(seconds, running)
+            assert limit == adaptive.limit
+            assert 1 <= limit <= most
+    assert repr(adaptive) == f"<AdaptiveConcurrency: {adaptive.limit} of {most}>"
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 100), st.floats(0.0001, 10), st.integers(0, 2**32))
+def test_handlers_that_never_slow_each_other_down_may_all_run(most: int, seconds: float, seed: int) -> None:
+    """Times that vary by chance alone cost no places for good."""
+    rng = random.Random(seed)
+    adaptive = AdaptiveConcurrency(most)
+    reached = 0
+    for _ in range(most * 400):
+        reached = max(reached, adaptive.ended(seconds * rng.uniform(0.8, 1.2), adaptive.limit))
+        if reached == most:
+            break
+    assert reached == most
+
+
+# -- second requests -----------------------------------------------------------------------------------------
+
+ERRORS: Final = [NotSent("a"), MemberLost("b"), RemoteError("c", "d"), NotAllowed("e")]
+
+
+def always(_: set[NodeId]) -> bool:
+    return True
+
+
+class Members:
+    """Two members, each of which takes its time and then replies or fails."""
+
+    def __init__(self, *plans: tuple[float, Any]) -> None:
+        self.plans = plans
+        self.asked = 0
+        self.cancelled = 0
+
+    async def ask(self, tried: set[NodeId]) -> Any:
+        seconds, outcome = self.plans[self.asked]
+        node = NodeId(str(self.asked) * 32)
+        assert node not in tried
+        tried.add(node)
+        self.asked += 1
+        try:
+            await trio.sleep(seconds)
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def expected(plans: tuple[tuple[float, Any], tuple[float, Any]], delay: float) -> tuple[float, Any, int]:
+    """Return when a hedged request ends, how, and how many members it has asked."""
+    (first, one), (second, other) = plans
+    if first <= delay:
+        return first, one, 1
+    ends = sorted([(first, 0, one), (delay + second, 1, other)])
+    for moment, _, outcome in ends:
+        if not isinstance(outcome, Exception):
+            return moment, outcome, 2
+    return ends[-1][0], one, 2
+
+
+@settings(max_examples=60)
+@given(
+    st.tuples(
+        st.tuples(st.sampled_from([0.05, 0.3, 0.72]), st.sampled_from(["first", *ERRORS])),
+        st.tuples(st.sampled_from([0.01, 0.22, 0.91]), st.sampled_from(["second", *ERRORS])),
+    )
+)
+def test_of_two_members_the_first_reply_counts_and_otherwise_the_first_ones_error(
+    plans: tuple[tuple[float, Any], tuple[float, Any]],
+) -> None:
+    async def main() -> None:
+        members, hedging = Members(*plans), Hedging()
+        moment, outcome, asked = expected(plans, 0.1)
+        began = trio.current_time()
+        try:
+            result = await hedging.ask(members.ask, 0.1, always)
+        except Exception as error:  # noqa: BLE001 -- compared with what is expected
+            result = error
+        assert result is outcome
+        assert trio.current_time() - began == pytest.approx(moment)
+        assert members.asked == asked == 1 + hedging.second
+        assert hedging.won == (outcome == "second")
+        ended = sum(end <= moment + 1e-9 for end in (plans[0][0], 0.1 + plans[1][0])[:asked])
+        assert members.cancelled == asked - ended
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_second_requests_never_exceed_their_share_however_late_replies_are(autojump_clock: MockClock) -> None:
+    hedging = Hedging()
+
+    async def late(tried: set[NodeId]) -> str:
+        await trio.sleep(1)
+        return "late"
+
+    for number in range(1, 200):
+        assert await hedging.ask(late, 0.01, always) == "late"
+        assert hedging.second <= 1 + 0.05 * number
+        assert hedging.requests == number
+    assert hedging.second >= 9, "and they are used"
+
+
+async def test_a_bug_in_what_is_called_is_not_taken_for_a_members_failure(autojump_clock: MockClock) -> None:
+    async def broken(tried: set[NodeId]) -> str:
+        await trio.sleep(0.001)
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await Hedging().ask(broken, 1, always)
+    assert caught.group_contains(ZeroDivisionError)

@@ -1,0 +1,101 @@
+"""A fork: the child can use neither sessions nor half-finished handshakes; the parent notices nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from iris.kernel.errors import LocalProtocolError
+from iris.security.channel import fork_guard as forks
+from tests.support.realms import WALL, TestRealm
+from tests.support.sessions import finish, sessions, start
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """Fork; return what ``check`` says in the child."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads; nothing here uses them
+        child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, 1)
+    return os.waitstatus_to_exitcode(status) == 0
+
+
+def refuses(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except LocalProtocolError as error:
+        return "parent process" in str(error)
+    return False
+
+
+def test_a_session_raises_in_the_child_of_a_fork_and_works_on_in_the_parent() -> None:
+    near, far = sessions()
+    frame = far.seal(b"before")
+    assert in_child(lambda: refuses(lambda: near.seal(b"x")))
+    assert in_child(lambda: refuses(lambda: near.open_untrusted(frame)))
+    assert in_child(lambda: near.closed and far.closed)
+    assert near.open_untrusted(frame) == b"before"
+    assert far.open_untrusted(near.seal(b"after")) == b"after"
+    assert near.statistics().sent_frames == 1
+
+
+def test_the_keys_are_gone_from_the_sessions_of_the_child() -> None:
+    near, _ = sessions()
+    assert in_child(lambda: near._seal_key is None and near._open_key is None)
+
+
+def test_closing_in_the_child_does_not_hide_the_reason() -> None:
+    near, _ = sessions()
+
+    def close_and_seal() -> bool:
+        near.close()
+        return refuses(lambda: near.seal(b"x"))
+
+    assert in_child(close_and_seal)
+
+
+def test_half_finished_handshakes_raise_in_the_child_too() -> None:
+    realm = TestRealm()
+    initiator, responder = start(realm.identity("orders"), realm.identity("billing"))
+    responder.receive_first_untrusted(initiator.frame)
+    assert in_child(lambda: refuses(lambda: responder.respond(b"", wall_now=WALL)))
+    assert in_child(lambda: refuses(lambda: initiator.receive_untrusted(b"", now=0.0, wall_now=WALL)))
+
+
+def test_a_grandchild_is_no_better_off() -> None:
+    near, _ = sessions()
+    assert in_child(lambda: in_child(lambda: refuses(lambda: near.seal(b"x"))))
+
+
+def test_a_child_can_make_sessions_of_its_own() -> None:
+    assert in_child(lambda: (pair := sessions())[1].open_untrusted(pair[0].seal(b"x")) == b"x")
+
+
+def test_sessions_that_are_gone_are_not_remembered() -> None:
+    gc.collect()
+    before = len(forks._live)
+    near, far = sessions()
+    assert len(forks._live) == before + 2
+    del near, far
+    gc.collect()
+    assert len(forks._live) == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_finished_handshake_holds_no_keys(finished: bool) -> None:
+    realm = TestRealm()
+    initiator, responder = start(realm.identity("orders"), realm.identity("billing"))
+    if finished:
+        finish(initiator, responder)
+    assert (initiator._noise is None) is finished

@@ -1,0 +1,187 @@
+"""Payloads as columns: what fits a user's schema becomes values, and what does not is taken for nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iris.kernel.config import MIB
+from iris.kernel.errors import ConfigError
+from iris.kernel.wire.payload import Payload, encode_payload, split_payload
+from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
+from iris.spark_bridge.errors import PayloadUnfit
+from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
+from tests.support.arrivals import FakeEvent
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+FIELDS: list[tuple[str, pa.DataType]] = [("a", pa.int64()), ("b", pa.string())]
+
+
+def read(
+    payloads: list[Payload], fields: list[tuple[str, pa.DataType]] = FIELDS, *, fail: bool = False
+) -> list[dict[str, Any]]:
+    """Return the rows of events with these payloads, as they come out of the log."""
+    stored = encode_events([FakeEvent(payload) for payload in payloads], shard=3, first=40, timestamp=0)
+    typed = typed_columns(pa.schema(fields), corrupt="_corrupt_record", fail=fail)
+    batch = typed.parse(decode_events(stored.serialize().to_pybytes()))
+    batch.validate(full=True)
+    assert batch.schema.equals(pa.schema(fields))
+    return batch.to_pylist()
+
+
+def packed(value: object) -> Payload:
+    return encode_payload(value, MIB)
+
+
+def test_fields_become_columns_whether_json_or_msgpack() -> None:
+    rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "ü\n", "more": [1]}, {}]
+    payloads: list[Payload] = [json.dumps(row).encode() for row in rows]
+    expected = [{"a": 1, "b": "x"}, {"a": 2, "b": "ü\n"}, {"a": None, "b": None}]
+    assert read(payloads) == expected
+    assert read([packed(row) for row in rows]) == expected
+    assert read([payloads[0], packed(rows[1]), payloads[2]]) == expected
+
+
+def test_a_text_is_read_as_json_also_from_older_logs() -> None:
+    text = '{"a": 1, "b": "ü"}'
+    assert read([packed(text), text.encode(), packed({"a": 2})]) == [{"a": 1, "b": "ü"}] * 2 + [{"a": 2, "b": None}]
+    # Before texts were stored as such they were in the log as msgpack.
+    stored = encode_events([FakeEvent(packed([]))] * 2, shard=0, first=0, timestamp=0)
+    values = pa.array([split_payload(packed(text))[0], split_payload(packed({"a": 3}))[0]], pa.binary())
+    former = pa.RecordBatch.from_arrays([stored.column(0), values, *stored.columns[2:]], schema=SCHEMA)
+    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=True)
+    assert typed.parse(former).to_pylist() == [{"a": 1, "b": "ü"}, {"a": 3, "b": None}]
+
+
+def test_every_kind_of_value_is_read() -> None:
+    kinds: list[tuple[str, pa.DataType]] = [
+        ("yes", pa.bool_()),
+        ("small", pa.int8()),
+        ("real", pa.float64()),
+        ("exact", pa.decimal128(10, 2)),
+        ("at", TIMESTAMP),
+        ("list", pa.list_(pa.field("element", pa.int32()))),
+        ("inner", pa.struct([pa.field("x", pa.string())])),
+    ]
+    text = b'{"yes":true,"small":-5,"real":2,"exact":12.5,"at":"2013-01-01T10:00:00Z","list":[1,2],"inner":{"x":"y"}}'
+    (row,) = read([text], kinds)
+    assert (row["yes"], row["small"], row["real"], str(row["exact"])) == (True, -5, 2.0, "12.50")
+    assert row["at"].isoformat() == "2013-01-01T10:00:00+00:00"
+    assert (row["list"], row["inner"]) == ([1, 2], {"x": "y"})
+
+
+def test_columns_of_the_log_stand_beside_those_of_the_payload() -> None:
+    fields: list[tuple[str, pa.DataType]] = [("_offset", pa.int64()), ("a", pa.int64()), ("_topic", pa.string())]
+    assert read([b'{"a":7}', b'{"a":8}'], fields) == [
+        {"_offset": 40, "a": 7, "_topic": "a.b"},
+        {"_offset": 41, "a": 8, "_topic": "a.b"},
+    ]
+
+
+UNFIT = [
+    b"",
+    b" ",
+    b"no json",
+    b"5",
+    b"[1]",
+    b'"x"',
+    b'{"a":1',
+    b'{"a":1}{"a":2}',
+    b'{"a":1}\n{"a":2}',
+    b'{"a":1}}\n{"v":{"a":2}',
+    b'1}{"v":2',
+    b'{"a":1.5}',
+    b'{"a":"1"}',
+    b'{"a":99999999999999999999}',
+    b'{"b":5}',
+    b'{"a":1,"a":2}',
+    b'{"b":"\xff"}',
+    packed(5),
+    packed([1]),
+    packed({"a": "x"}),
+    packed({"a": math.nan}),
+    packed({"b": b"\xff"}),
+]
+
+
+@pytest.mark.parametrize("payload", UNFIT)
+def test_a_payload_that_does_not_fit_keeps_its_row_and_no_other_is_touched(payload: Payload) -> None:
+    fields: list[tuple[str, pa.DataType]] = [*FIELDS, ("_corrupt_record", pa.binary())]
+    good = b'{"a":1,"b":"x"}'
+    rows = read([good, payload, good], fields)
+    whole = {"a": 1, "b": "x", "_corrupt_record": None}
+    raw = payload if isinstance(payload, bytes) else payload.data
+    assert rows == [whole, {"a": None, "b": None, "_corrupt_record": raw}, whole]
+    assert read([payload, good]) == [{"a": None, "b": None}, {"a": 1, "b": "x"}]
+
+
+def test_a_payload_that_does_not_fit_may_be_an_error_that_names_it() -> None:
+    with pytest.raises(PayloadUnfit, match=r"event 42 of shard 3, on topic 'a.b'.*PERMISSIVE"):
+        read([b"{}", b"{}", b"nonsense", b"{}"], fail=True)
+    assert len(read([b"{}", b"{}"], fail=True)) == 2
+
+
+values = st.one_of(
+    st.fixed_dictionaries({}, optional={"a": st.none() | st.integers(-(2**63), 2**63 - 1), "b": st.none() | st.text()}),
+    st.sampled_from(UNFIT),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(values, min_size=1, max_size=20), st.booleans())
+def test_each_row_is_its_own_payload(given_values: list[Any], as_msgpack: bool) -> None:
+    payloads: list[Payload] = [
+        (packed(cast("object", value)) if as_msgpack else json.dumps(value).encode())
+        if isinstance(value, dict)
+        else value
+        for value in given_values
+    ]
+    for value, row in zip(given_values, read(payloads), strict=True):
+        fits = isinstance(value, dict)
+        assert row == {name: value.get(name) if fits else None for name in ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([("a", pa.date32())], "column a of the schema is date32"),
+        ([("a", pa.struct([pa.field("x", pa.map_(pa.string(), pa.string()))]))], "column a.x"),
+        ([("a", pa.int64()), ("_offset", pa.int32())], "column _offset of the schema is int32: the log's is int64"),
+        ([("a", pa.int64()), ("_corrupt_record", pa.int32())], "use string or binary"),
+        ([("_topic", pa.string())], "names no field of the payload"),
+        ([("a", pa.int64()), ("_ofset", pa.int64())], "column _ofset .*: did you mean _offset"),
+        ([("a", pa.int64()), ("_x", pa.int64())], "column _x .*: use _key, _value,.* _corrupt_record"),
+        ([("a", pa.int64()), ("a", pa.string())], "column a is in the schema more than once"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused(fields: list[tuple[str, pa.DataType]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        typed_columns(pa.schema(fields), corrupt="_corrupt_record", fail=False)
+
+
+def test_columns_that_are_not_null_are_refused() -> None:
+    with pytest.raises(ConfigError, match="NOT NULL"):
+        typed_columns(pa.schema([pa.field("a", pa.int64(), nullable=False)]), corrupt="_corrupt_record", fail=False)
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [("_offset", "is '_offset', a column of the log"), ("odd", "is 'odd', and the schema has no such column: add it")],
+)
+def test_a_column_for_what_does_not_fit_is_one_of_the_schema_and_not_of_the_log(corrupt: str, message: str) -> None:
+    fields = [("a", pa.int64()), ("_offset", pa.int64())]
+    with pytest.raises(ConfigError, match=f"option columnNameOfCorruptRecord {message}"):
+        typed_columns(pa.schema(fields), corrupt=corrupt, fail=False)
+
+
+def test_the_columns_of_the_log_have_the_logs_types() -> None:
+    check_log_columns(SCHEMA)
+    other = pa.schema([pa.field("value", pa.string()) if field.name == "value" else field for field in SCHEMA])
+    with pytest.raises(ConfigError, match="column value of the schema is string, and the log's is binary: leave"):
+        check_log_columns(other)

@@ -1,0 +1,159 @@
+"""Bridges that are away: confirmed events wait for them, until somebody of their cluster has them forgotten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+import trio
+
+from iris.kernel.errors import NotAllowed, NotSent, RequestTimeout
+from iris.spark_bridge.admin import verify_log
+from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.testing import Network, open_network
+from tests.support.arrivals import stored
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that other tasks bring about."""
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
+            await trio.sleep(0.001)
+
+
+def payloads(directory: Path) -> list[bytes]:
+    store = open_store(directory, shards=[0], entropy=os.urandom)
+    try:
+        return stored(store)
+    finally:
+        store.close()
+
+
+async def run_for_a_moment(network: Network, name: str, directory: Path) -> None:
+    """Have a bridge come and go."""
+    async with network.open_node(name) as node, open_bridge(node, topics=["a.>"], directory=directory, name=name):
+        await trio.sleep(0.05)
+
+
+async def test_two_bridges_have_all_that_was_confirmed_though_one_was_killed(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("east") as east,
+        open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east"),
+        network.open_node("shop") as shop,
+    ):
+        async with (
+            network.open_node("west", host="west") as west,
+            open_bridge(west, topics=["a.>"], directory=tmp_path / "west", name="west"),
+        ):
+            await shop.publish("a.b", b"both", confirm=True)
+            network.memory.crash("west")
+            with pytest.raises(RequestTimeout, match=r"'west' of cluster 'west' of 'a\.b' is away"):
+                await shop.publish("a.b", b"refused", confirm=True, timeout=8)
+        async with trio.open_nursery() as nursery:
+
+            async def publish() -> None:
+                await shop.publish("a.b", b"waited", confirm=True, timeout=60)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(publish)
+            await trio.sleep(0.2)
+            async with (
+                network.open_node("west") as again,
+                open_bridge(again, topics=["a.>"], directory=tmp_path / "west", name="west"),
+            ):
+                await trio.sleep_forever()
+    assert payloads(tmp_path / "east") == [b"both", b"refused", b"waited"]
+    assert payloads(tmp_path / "west") == [b"both", b"waited"]
+
+
+async def test_a_publisher_learns_of_a_bridge_that_is_away_from_one_that_was_away_too(tmp_path: Path) -> None:
+    async with open_network() as network:
+        async with (
+            network.open_node("east") as east,
+            open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east"),
+        ):
+            await run_for_a_moment(network, "west", tmp_path / "west")
+        # Now nobody is there who could tell.
+        async with (
+            network.open_node("east") as east,
+            open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east"),
+            network.open_node("shop") as shop,
+        ):
+            assert [(one.name, one.present) for one in shop.durable_subscribers()] == [("east", True), ("west", False)]
+            with pytest.raises(RequestTimeout, match="'west'"):
+                await shop.publish("a.b", b"1", confirm=True, timeout=0.5)
+            async with network.open_node("thief") as thief:
+                with pytest.raises(NotAllowed, match="'west' belongs to cluster 'west'"):
+                    await thief.forget_subscriber("west")
+            async with network.open_node("west") as owner:
+                await owner.forget_subscriber("west")
+            await shop.publish("a.b", b"2", confirm=True)
+    store = open_store(tmp_path / "east", shards=[0], entropy=os.urandom)
+    assert len(store.subscribers()) == 2, "that it was forgotten is remembered"
+    store.close()
+
+
+async def test_a_bridge_that_was_stopped_in_order_is_away_and_not_gone(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("shop") as shop:
+        await run_for_a_moment(network, "bridge", tmp_path)
+        with pytest.raises(RequestTimeout, match="'bridge' of cluster 'bridge'"):
+            await shop.publish("a.b", b"1", confirm=True, timeout=0.2)
+        async with network.open_node("bridge") as node, open_bridge(node, topics=["c"], directory=tmp_path):
+            with pytest.raises(NotSent, match=r"no durable subscriber of 'a\.b'"):
+                await shop.publish("a.b", b"2", confirm=True)  # it stores other topics now
+
+
+async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iris.spark_bridge.errors import StoreFull
+    from iris.spark_bridge.log.lmdb_store import LmdbStore
+
+    keep, full = LmdbStore.keep_subscribers, True
+
+    def refuse(self: LmdbStore, records: list[bytes]) -> None:
+        if full:
+            raise StoreFull("no room")
+        keep(self, records)
+
+    monkeypatch.setattr(LmdbStore, "keep_subscribers", refuse)
+    async with (
+        open_network() as network,
+        network.open_node("east") as east,
+        open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east") as bridge,
+    ):
+        await run_for_a_moment(network, "west", tmp_path / "west")
+        assert bridge.store.subscribers() == []
+        full = False
+        await until(lambda: len(bridge.store.subscribers()) == 2)
+
+
+def make_former(directory: Path) -> None:
+    """Make a log as the version before this one left it."""
+    open_store(directory, shards=[0], entropy=os.urandom).close()
+    with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+        later = [environment.open_db(name) for name in (b"numberings", b"gaps", b"subscribers", b"members")]
+        with environment.begin(write=True) as transaction:
+            for table in later:
+                transaction.drop(table)
+            transaction.put(b"format", b"iris log 2")
+    (directory / "index" / "witness").unlink()
+
+
+def test_a_log_of_the_former_version_is_opened_and_keeps_what_is_known(tmp_path: Path) -> None:
+    make_former(tmp_path)
+    assert list(verify_log(tmp_path)) == []
+    for _ in range(2):
+        store = open_store(tmp_path, shards=[0], entropy=os.urandom)
+        store.keep_subscribers([b"one", b"two"])
+        assert sorted(store.subscribers()) == [b"one", b"two"]
+        store.keep_subscribers([b"two"])
+        store.close()
+    store = open_store(tmp_path, shards=[], entropy=os.urandom)
+    assert store.subscribers() == [b"two"]
+    store.close()
