@@ -127,7 +127,7 @@ class Stage:
         self.middle: Final = middle
         self.dispatched = 0
         for kind, fields in ((kinds.REQUEST, 7), (kinds.EVENTS, 6)):
-            victim.on(kind, fields, self._receive)
+            victim.register(kind, fields, self._receive)
 
     def _receive(self, *_: object) -> None:
         self.dispatched += 1

@@ -59,19 +59,19 @@ class Links:
         self.returned = 0
         mesh.observe(self)
 
-    def peer_up(self, peer: Peer) -> None:
-        """See ``PeerObserver.peer_up``."""
+    def peer_connected(self, peer: Peer) -> None:
+        """See ``PeerObserver.peer_connected``."""
         self.returned += self.cut is not None and peer.identity.cluster == _STOLEN
         self._news.set()
 
-    def peer_reset(self, peer: Peer) -> None:
-        """See ``PeerObserver.peer_reset``."""
+    def frames_lost(self, peer: Peer) -> None:
+        """See ``PeerObserver.frames_lost``."""
 
-    def peer_refused(self, node: NodeId) -> None:
-        """See ``PeerObserver.peer_refused``."""
+    def peer_unreachable(self, node: NodeId) -> None:
+        """See ``PeerObserver.peer_unreachable``."""
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- as the protocol has it
-        """See ``PeerObserver.peer_down``."""
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- as the protocol has it
+        """See ``PeerObserver.peer_removed``."""
         if peer.identity.cluster == _STOLEN:
             self.cut = time.monotonic()
         self._news.set()

@@ -34,7 +34,7 @@ import trio
 from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.files.credential_file import load_credential, save_credential
@@ -103,7 +103,7 @@ def wall_clock() -> float:
 
 async def be_node(credential: Credential, url: str) -> None:
     """Take links at ``url`` until standard input ends; print where, and at the end what was refused."""
-    transport = NngTransport(Config())
+    transport = NetworkTransport(Config())
     listening = await transport.listen([url])
     identity = credential.new_identity(os.urandom, wall_clock())
     async with open_mesh(
@@ -175,9 +175,9 @@ async def be_crowd(url: str, half_open: int, slow: int, addresses: int, rate: fl
 
 
 def _upgrade(url: str) -> bytes:
-    from iris.kernel.transport.websocket import PULL, Asking
+    from iris.kernel.transport.websocket import PULL, ClientUpgrade
 
-    return Asking(url, PULL, _SLOW_FRAME).request
+    return ClientUpgrade(url, PULL, _SLOW_FRAME).request
 
 
 def _web_claim(size: int) -> bytes:
@@ -189,7 +189,7 @@ def _web_claim(size: int) -> bytes:
 
 async def dial(credential: Credential, url: str) -> float:
     """Link to the node once; return how long it took, with all attempts."""
-    transport = NngTransport(Config())
+    transport = NetworkTransport(Config())
     listening = await transport.listen(["tcp://127.0.0.1:0"])
     identity = credential.new_identity(os.urandom, wall_clock())
     async with open_mesh(

@@ -32,13 +32,8 @@ from iris.kernel.transport import MemoryNetwork
 from iris.node.environment import Environment
 from iris.node.node import Node
 from iris.node.open import open_node
-from iris.security.authority import RealmRoot
-from iris.security.authority import distrust_realm, issue_realm_bundle, trust_realm
-from iris.security.identity import issue_certificate
-from iris.security.identity import GATE_SECRET_SIZE, Credential
-from iris.security.identity import Rights
-from iris.security.identity import RealmBundle
-from iris.security.identity import SigningKey
+from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
+from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
 __all__ = ["ALL_RIGHTS", "MemoryNetwork", "Network", "Rights", "open_network"]
 

@@ -15,7 +15,7 @@ import iris
 from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.rates import ROUNDS, payload, row
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.datasource.sink import Carried, commit_parts
+from iris.spark_bridge.datasource.sink import DriverRows, commit_parts
 from iris.spark_bridge.schema import SINK_SCHEMA
 from iris.spark_bridge.staging.staging import new_part
 
@@ -23,22 +23,22 @@ _TASKS: Final = 200
 _CASES: Final = (("60 rows of 1 KB", 60), ("1 row of 1 KB", 1))
 
 
-def _carried(batch: int, rows: int) -> list[Carried]:
-    found: list[Carried] = []
+def _carried(batch: int, rows: int) -> list[DriverRows]:
+    found: list[DriverRows] = []
     for task in range(_TASKS):
         columns = [{"value": payload(task * rows + number), "topic": "rates"} for number in range(rows)]
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, SINK_SCHEMA) as written:
             written.write_batch(pa.RecordBatch.from_pylist(columns, schema=SINK_SCHEMA))
-        found.append(Carried(new_part(query="rates", batch=batch, partition=task), stream.getvalue()))
+        found.append(DriverRows(new_part(query="rates", batch=batch, partition=task), stream.getvalue()))
     return found
 
 
-async def _together(client: BridgeClient, carried: Sequence[Carried]) -> None:
+async def _together(client: BridgeClient, carried: Sequence[DriverRows]) -> None:
     await commit_parts(client, staged=[], carried=carried)
 
 
-async def _part_by_part(client: BridgeClient, carried: Sequence[Carried]) -> None:
+async def _part_by_part(client: BridgeClient, carried: Sequence[DriverRows]) -> None:
     (shard,) = await client.shards()
     query, batch = carried[0].part.query, carried[0].part.batch
     rows = {one.part: one.rows for one in carried}
@@ -50,7 +50,7 @@ async def _part_by_part(client: BridgeClient, carried: Sequence[Carried]) -> Non
 
 
 async def _measure() -> None:
-    ways: tuple[tuple[str, Callable[[BridgeClient, Sequence[Carried]], Awaitable[None]]], ...] = (
+    ways: tuple[tuple[str, Callable[[BridgeClient, Sequence[DriverRows]], Awaitable[None]]], ...] = (
         ("put together", _together),
         ("part by part", _part_by_part),
     )

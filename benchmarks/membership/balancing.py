@@ -11,7 +11,7 @@ from typing import Final, final
 
 from iris.cluster.balancing.balancer import Balancer
 from iris.kernel.names import NodeId
-from iris.patterns.service.load_shedding import Waits
+from iris.patterns.service.load_shedding import QueueDelay
 
 _MEMBERS: Final = 10
 _SERVICE: Final = 0.010
@@ -56,7 +56,7 @@ class _Run:
                 balancer.add(node)
         self.running: Counter[NodeId] = Counter()
         self.waiting: dict[NodeId, deque[tuple[float, int]]] = {node: deque() for node in self.nodes}
-        self.waits = {node: Waits() for node in self.nodes}
+        self.waits = {node: QueueDelay() for node in self.nodes}
         self.heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.count = 0
         self.now = 0.0

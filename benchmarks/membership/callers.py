@@ -10,7 +10,7 @@ import math
 from typing import Final, final
 
 from benchmarks.membership.realm import Realm
-from iris.cluster.swim.context import Effect, Route
+from iris.cluster.swim.context import Effect, Routable
 from iris.kernel.names import NodeId
 
 _EVERY: Final = 0.01
@@ -32,7 +32,7 @@ class Callers:
             realm.after(_EVERY * realm.random.random(), self._call, caller)
 
     def _notice(self, observer: NodeId, effect: Effect) -> None:
-        if isinstance(effect, Route) and effect.node == self._subject and observer in self._heard:
+        if isinstance(effect, Routable) and effect.node == self._subject and observer in self._heard:
             if effect.open:
                 self._closed.discard(observer)
                 self._heard[observer] = self._realm.now

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from iris.cluster.swim.records import NodeRecord
-from iris.cluster.swim.view import BUCKETS, Member, View, bucket_of, entry_hash
+from iris.cluster.swim.view import BUCKETS, NodeState, View, bucket_of, entry_hash
 from iris.kernel.names import NodeId
 
 _LONG_AGO: Final = -60.0
@@ -59,15 +59,15 @@ class SettledView(View):
         self.buckets = population.buckets.copy()
         self._hashes = population.hashes.copy()
 
-    def find(self, node: NodeId) -> Member | None:
+    def find(self, node: NodeId) -> NodeState | None:
         member = self._members.get(node)
         if member is None:
             record = self._population.records.get(node)
             if record is not None and node != self.own.node and node not in self._forgotten:
-                member = self._members[node] = Member(record, _LONG_AGO)
+                member = self._members[node] = NodeState(record, _LONG_AGO)
         return member
 
-    def add(self, record: NodeRecord, now: float) -> Member:
+    def add(self, record: NodeRecord, now: float) -> NodeState:
         self._forgotten.discard(record.node)
         return super().add(record, now)
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Final, final
 
 from benchmarks.membership.population import Population
-from iris.cluster.swim.context import Changed, Effect, Rejected, Route, Send
+from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -30,7 +30,7 @@ Effects = list[Effect]
 _REFUSAL: Final = 0.0005
 """Seconds until a connection to a killed process is refused (0.4 ms measured over loopback)."""
 
-_NOTED: Final = (Changed, Route, Rejected)
+_NOTED: Final = (Changed, Routable, Rejected)
 
 _CERTIFICATE: Final = bytes(480)
 """As large as a certificate with its delegation."""
@@ -73,7 +73,7 @@ class Noted:
 
     at: float
     observer: NodeId
-    effect: Changed | Route | Rejected
+    effect: Changed | Routable | Rejected
 
     @property
     def subject(self) -> NodeId:
@@ -83,7 +83,7 @@ class Noted:
     @property
     def closes(self) -> bool:
         """Whether the subject gets no more work from the observer."""
-        return isinstance(self.effect, Route) and not self.effect.open
+        return isinstance(self.effect, Routable) and not self.effect.open
 
     def shows(self, state: MemberState) -> bool:
         """Whether the subject is seen in this state."""

@@ -36,7 +36,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.multicast.relay import Relays
 from iris.patterns.request.requests import Requests
-from iris.patterns.service.server import Serving
+from iris.patterns.service.server import Server
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
 
@@ -98,7 +98,7 @@ async def _serve(
         return request.payload
 
     async with _open_mesh(network, credential, number) as mesh:
-        serving = Serving(mesh, CONFIG, Relays(mesh, CONFIG))
+        serving = Server(mesh, CONFIG, Relays(mesh, CONFIG))
         async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
             task_status.started(mesh)
             await trio.sleep_forever()

@@ -10,7 +10,7 @@ from typing import Final
 
 import iris
 from iris.bench.cases import CASES, Case
-from iris.bench.service import Run, clock_name
+from iris.bench.service import BenchRun, clock_name
 from iris.bench.workload import ask, broadcast, publish_events, publish_paced, send_stream, shake_hands
 from iris.kernel.names import NodeId
 
@@ -49,7 +49,7 @@ async def measure(
     Raises:
         iris.IrisError: the other end failed, or did not answer in time.
     """
-    run = Run(case, seconds)
+    run = BenchRun(case, seconds)
     receivers = [member.node for member in (members if case.sinks > 1 else members[:1])]
     match case.kind:
         case "request":
@@ -68,7 +68,9 @@ async def measure(
     return run.figures
 
 
-async def _measure_received(node: iris.Node, cluster: str, run: Run, receivers: Sequence[NodeId]) -> dict[str, float]:
+async def _measure_received(
+    node: iris.Node, cluster: str, run: BenchRun, receivers: Sequence[NodeId]
+) -> dict[str, float]:
     """Send to all ``receivers``, and have them say what they got."""
     name = uuid.uuid4().hex
     order = {"case": run.case.name, "seconds": run.seconds, "run": name}
@@ -96,7 +98,7 @@ async def _figures_of(node: iris.Node, cluster: str, receiver: NodeId, run: str,
     return figures
 
 
-async def _measure_tunnel(node: iris.Node, cluster: str, run: Run) -> dict[str, float]:
+async def _measure_tunnel(node: iris.Node, cluster: str, run: BenchRun) -> dict[str, float]:
     async with node.open_tunnel(cluster, timeout=_PATIENCE) as tunnel:
         await tunnel.send(run.case.name)
         await send_stream(run, tunnel.send)

@@ -17,7 +17,7 @@ from iris.bench.cases import Case, Row, machine, row_of, spread
 from iris.bench.client import ALONE, NETWORK, among, measure
 from iris.bench.service import CLUSTER, serve_bench
 from iris.bench.swarm import open_swarm
-from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import Finite, note, write_object
 from iris.kernel.names import check_address, check_name
 
@@ -49,7 +49,7 @@ _NAMES: Final = [case.name for case in ALONE]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @connected
 def bench(
-    connection: Connection,
+    connection: NodeOptions,
     serve: bool,
     cluster: str | None,
     target: str | None,
@@ -82,7 +82,7 @@ def bench(
 
 
 def _check(
-    connection: Connection, *, serve: bool, cluster: str | None, target: str | None, names: Sequence[str]
+    connection: NodeOptions, *, serve: bool, cluster: str | None, target: str | None, names: Sequence[str]
 ) -> None:
     """Raise for options that do not go together."""
     if serve and target is not None:
@@ -97,11 +97,11 @@ def _check(
         check_address(target)
         if local := set(names) - {case.name for case in NETWORK}:
             raise click.UsageError(f"{', '.join(sorted(local))} can be measured on one machine only, without --to")
-    elif not serve and connection != Connection(credential=None, seeds=(), listen=(), site=None):
+    elif not serve and connection != NodeOptions(credential=None, seeds=(), listen=(), site=None):
         raise click.UsageError("with both ends on this machine there is nothing to connect to: give --to or --serve")
 
 
-async def _serve(connection: Connection, cluster: str | None) -> None:
+async def _serve(connection: NodeOptions, cluster: str | None) -> None:
     async with connection.open(cluster or CLUSTER) as node:
         name = cluster or (node.name if connection.credential else CLUSTER)
         ready = trio.Event()
@@ -114,7 +114,7 @@ async def _serve(connection: Connection, cluster: str | None) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_ends(
-    connection: Connection, target: str | None, cases: Sequence[Case]
+    connection: NodeOptions, target: str | None, cases: Sequence[Case]
 ) -> AsyncGenerator[tuple[iris.Node, str]]:
     if target is None:
         async with open_swarm(max(case.sinks for case in cases)) as node:

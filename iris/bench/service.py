@@ -39,7 +39,7 @@ _BEYOND: Final = 60.0
 
 
 @final
-class Run:
+class BenchRun:
     """One end's share of a measurement, with what it found."""
 
     def __init__(self, case: Case, seconds: float) -> None:
@@ -81,7 +81,7 @@ class Bench:
         self._node = node
         self._nursery = nursery
         self._cluster = cluster
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, BenchRun] = {}
         self._broadcasts: dict[NodeId, BroadcastCount] = {}
         self.service.request(echo)
         self.service.request("begin")(self._begin)
@@ -101,7 +101,7 @@ class Bench:
         return self._node.id
 
     async def _take_part(
-        self, name: str, run: Run, source: NodeId, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, name: str, run: BenchRun, source: NodeId, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Receive what a run sends, and keep what was found until it was asked for."""
         topic = f"{self._cluster}.{name}"
@@ -137,12 +137,12 @@ class Bench:
             count.note(message.payload)
 
     async def _receive_bulk(self, tunnel: iris.Tunnel) -> None:
-        run = Run(case_named(await tunnel.receive()), 0.0)
+        run = BenchRun(case_named(await tunnel.receive()), 0.0)
         await receive_bulk(tunnel, run)
         await tunnel.send(run.figures)
 
 
-def _begin_untrusted(payload: Any) -> tuple[str, Run]:
+def _begin_untrusted(payload: Any) -> tuple[str, BenchRun]:
     """Read what a run is.
 
     Raises:
@@ -151,7 +151,7 @@ def _begin_untrusted(payload: Any) -> tuple[str, Run]:
     match payload:
         case {"case": str(case), "seconds": int() | float() as seconds, "run": str(run)}:
             if 0 < seconds <= _MAX_SECONDS and is_name(run) and "." not in run:
-                return run, Run(case_named(case), float(seconds))
+                return run, BenchRun(case_named(case), float(seconds))
         case _:
             pass
     raise iris.RemoteError("bad_request", "a run is a case, at most an hour of seconds, and a name without dots")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from iris.cli.bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
-from iris.cli.connection import Connection, Interruption, connected, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, connected, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
@@ -71,7 +71,7 @@ MIB = 1024 * 1024
 def bridge(
     context: click.Context,
     /,
-    connection: Connection,
+    connection: NodeOptions,
     topics: tuple[str, ...],
     clusters: tuple[str, ...],
     directory: Path | None,

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 import trio
 
-from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import POSITIVE, note, open_lines, write_line, write_object
 
 if TYPE_CHECKING:
     from iris.patterns.pubsub.interest import DurableSubscriber
     from iris.spark_bridge.admin import BridgeStatus
-    from iris.spark_bridge.client import BridgeClient
-    from iris.spark_bridge.client import Position
+    from iris.spark_bridge.client import BridgeClient, Position
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -36,7 +35,7 @@ patient = click.option("--timeout", type=POSITIVE, default=5.0, show_default=Tru
 topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these; may be repeated.")
 
 
-class Place(click.ParamType[Any]):
+class LogPosition(click.ParamType[Any]):
     """Where reading begins or ends: a word, or offsets by shard in JSON."""
 
     name = "place"
@@ -70,7 +69,7 @@ def needing_spark() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _client(
-    connection: Connection, name: str, timeout: float, *, speaking_for: str | None = None
+    connection: NodeOptions, name: str, timeout: float, *, speaking_for: str | None = None
 ) -> AsyncIterator[BridgeClient]:
     with needing_spark():
         from iris.spark_bridge.client import BridgeClient
@@ -83,7 +82,7 @@ async def _client(
 @patient
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @connected
-def status(connection: Connection, name: str, timeout: float, as_json: bool) -> int:
+def status(connection: NodeOptions, name: str, timeout: float, as_json: bool) -> int:
     """Tell what a bridge holds, how fast it grows, and how far behind its groups of readers are."""
 
     async def ask() -> None:
@@ -191,7 +190,7 @@ def _time(microseconds: int) -> str | None:
 )
 @click.option("--follow", is_flag=True, help="Go on with what arrives, until Ctrl-C.")
 @connected
-def tail(connection: Connection, name: str, timeout: float, topics: tuple[str, ...], last: int, follow: bool) -> int:
+def tail(connection: NodeOptions, name: str, timeout: float, topics: tuple[str, ...], last: int, follow: bool) -> int:
     """Print the newest events of a bridge, a JSON object on each line."""
     end = None if follow else "latest"
     return _print(connection, name, timeout, endless=follow, topics=topics, last=last, end=end)
@@ -201,12 +200,12 @@ def tail(connection: Connection, name: str, timeout: float, topics: tuple[str, .
 @named
 @patient
 @topics
-@click.option("--start", type=Place("earliest"), default="earliest", help="earliest, or offsets: '{\"0\": 120}'.")
+@click.option("--start", type=LogPosition("earliest"), default="earliest", help="earliest, or offsets: '{\"0\": 120}'.")
 @click.option("--since", type=click.DateTime(), help="Begin with the first event that is not older, in UTC.")
-@click.option("--end", type=Place("latest"), default="latest", help="latest, or offsets behind the last event.")
+@click.option("--end", type=LogPosition("latest"), default="latest", help="latest, or offsets behind the last event.")
 @connected
 def replay(
-    connection: Connection,
+    connection: NodeOptions,
     name: str,
     timeout: float,
     topics: tuple[str, ...],
@@ -221,7 +220,7 @@ def replay(
     return _print(connection, name, timeout, topics=topics, start=start, since=at, end=end)
 
 
-def _print(connection: Connection, name: str, timeout: float, *, endless: bool = False, **chosen: Any) -> int:
+def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool = False, **chosen: Any) -> int:
     async def read() -> None:
         with needing_spark():
             from iris.spark_bridge.admin import read_events
@@ -265,7 +264,7 @@ def verify(directory: Path) -> int:
 @click.option("--shard", required=True, type=click.IntRange(0), help="Its number.")
 @click.option("--before", required=True, type=click.IntRange(0), metavar="OFFSET", help="The first event to keep.")
 @connected
-def trim(connection: Connection, name: str, timeout: float, shard: int, before: int) -> int:
+def trim(connection: NodeOptions, name: str, timeout: float, shard: int, before: int) -> int:
     """Remove the events of a shard below an offset.  The node must speak for the bridge's own cluster."""
 
     async def remove() -> None:
@@ -298,7 +297,7 @@ def _named(group: str | None, query: str | None) -> tuple[Literal["group", "quer
 @click.option("--shard", type=click.IntRange(0), help="Number of a shard whose log is gone for good.")
 @connected
 def drop(
-    connection: Connection, name: str, timeout: float, group: str | None, query: str | None, shard: int | None
+    connection: NodeOptions, name: str, timeout: float, group: str | None, query: str | None, shard: int | None
 ) -> int:
     """Forget a group of readers, a query that writes, or a shard, which does not come back.
 
@@ -332,7 +331,7 @@ def drop(
 @click.option("--to", "owner", required=True, metavar="CLUSTER", help="To whom it belongs from now on.")
 @connected
 def transfer(
-    connection: Connection, name: str, timeout: float, group: str | None, query: str | None, owner: str
+    connection: NodeOptions, name: str, timeout: float, group: str | None, query: str | None, owner: str
 ) -> int:
     """Let a group or query belong to another cluster than the one that has used it first.
 
@@ -354,7 +353,7 @@ def transfer(
 @click.argument("subscriber", metavar="NAME")
 @click.option("--name", metavar="NAME", help="The bridge's cluster, as it was started; found if only one has NAME.")
 @connected
-def forget(connection: Connection, subscriber: str, name: str | None) -> int:
+def forget(connection: NodeOptions, subscriber: str, name: str | None) -> int:
     """Have publishers wait no more for a bridge that does not come back.
 
     NAME is that of the bridge, or of one of its members, such as bridge.1, as "iris bridge status" and the errors of

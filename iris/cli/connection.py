@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class NodeOptions:
     """How the node of this process is reached and what it may do."""
 
     credential: Path | None
@@ -169,7 +169,7 @@ def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
     return order
 
 
-def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
+def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
 
     @click.option(
@@ -202,10 +202,10 @@ def connected(verb: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
     )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(Connection)}
+        given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(NodeOptions)}
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
-        return verb(Connection(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
+        return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
 
     return with_connection
 

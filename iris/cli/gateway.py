@@ -13,7 +13,7 @@ from typing import Final
 import click
 import trio
 
-from iris.cli.connection import Connection, Interruption, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import is_loopback
@@ -129,7 +129,7 @@ def gateway(
             _write_status(status, _NOTHING_YET)
         except OSError as error:
             raise click.UsageError(f"cannot write {status}: {error.strerror}") from None
-    connection = Connection(credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks)
+    connection = NodeOptions(credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks)
 
     async def carry(interruption: Interruption) -> None:
         async with (

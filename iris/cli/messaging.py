@@ -20,7 +20,7 @@ import click
 import trio
 
 import iris
-from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.payload import as_fields, as_text, parse_payload, read_headers, read_payload, takes_headers, takes_payload
 from iris.cli.terminal import (
     POSITIVE,
@@ -46,7 +46,7 @@ from iris.cli.terminal import (
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each event.")
 @connected
 def sub(
-    connection: Connection,
+    connection: NodeOptions,
     patterns: tuple[str, ...],
     group: str | None,
     count: int | None,
@@ -103,7 +103,7 @@ def sub(
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @connected
 def request(
-    connection: Connection,
+    connection: NodeOptions,
     cluster: str,
     payload: str,
     json_payload: bool,
@@ -151,7 +151,7 @@ def request(
 @takes_wait
 @connected
 def broadcast(
-    connection: Connection,
+    connection: NodeOptions,
     cluster: str,
     payload: str,
     json_payload: bool,
@@ -182,7 +182,7 @@ def broadcast(
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for who is missing.")
 @connected
 def survey(
-    connection: Connection,
+    connection: NodeOptions,
     cluster: str,
     payload: str,
     json_payload: bool,
@@ -234,7 +234,7 @@ def survey(
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
 @connected
 def pub(
-    connection: Connection,
+    connection: NodeOptions,
     topic: str,
     payload: str,
     json_payload: bool,
@@ -284,7 +284,7 @@ def _text_of(line: bytes) -> str | bytes:
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
 @takes_wait
 @connected
-def tunnel(connection: Connection, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
+def tunnel(connection: NodeOptions, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
     """Connect standard input and output to one member of CLUSTER.
 
     Ends when both sides have ended: end of input here, and there the end of the handler.

@@ -10,7 +10,7 @@ import click
 import trio
 
 import iris
-from iris.cli.connection import Connection, connected, run_until_done
+from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import Lines, open_lines, write_line, write_object
 from iris.kernel.names import check_address, check_name
@@ -21,7 +21,7 @@ from iris.kernel.names import check_address, check_name
 @click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
 @connected
-def nodes(connection: Connection, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
+def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
     """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
 
     The exit status is 1 if a CLUSTER has no members.

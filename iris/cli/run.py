@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import iris
-from iris.cli.connection import Connection, Interruption, connected, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, connected, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 
 
@@ -26,7 +26,7 @@ from iris.cli.terminal import POSITIVE, note
     help="When it is to end: how long what it has begun may take.",
 )
 @connected
-def run(connection: Connection, target: str, cluster: str | None, drain_timeout: float) -> int:
+def run(connection: NodeOptions, target: str, cluster: str | None, drain_timeout: float) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
 
     The module is looked for in the current directory first.

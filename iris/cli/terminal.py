@@ -129,7 +129,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 Content = TypeVar("Content", covariant=True)
 
 
-class Load(Protocol[Content]):
+class FileReader(Protocol[Content]):
     """Reads a file that may be wrapped."""
 
     def __call__(self, path: Path, *, passphrase: str | None = None) -> Content: ...
@@ -154,7 +154,7 @@ def read_passphrase(asks: bool, *, twice: bool = False) -> str | None:
     return found
 
 
-def load_wrapped(load: Load[Content], path: Path, passphrase: str | None) -> tuple[Content, str | None]:
+def load_wrapped(load: FileReader[Content], path: Path, passphrase: str | None) -> tuple[Content, str | None]:
     """Read a file, and return it with the passphrase that it is wrapped with; None if it is not.
 
     So a file that is written again is protected as it was, whatever the environment holds.
@@ -170,7 +170,7 @@ def load_wrapped(load: Load[Content], path: Path, passphrase: str | None) -> tup
         return load(path, passphrase=passphrase), passphrase
 
 
-def is_plain(load: Load[object], path: Path) -> bool:
+def is_plain(load: FileReader[object], path: Path) -> bool:
     """Tell whether a file opens without a passphrase: then one that is typed is new, and proved by no file."""
     try:
         load(path)
@@ -234,9 +234,6 @@ def counting(
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task(what, total=total)
         yield lambda number: progress.advance(bar, number)
-
-
-Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 @final

@@ -18,7 +18,7 @@ boards = iris.Service("boards")
 
 
 @final
-class Board:
+class DepartureBoard:
     """What one board shows, and proof of everything it has been told."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Board:
         return {"changes": self._changes, "digest": self._digest.hexdigest()}
 
 
-_board = Board()
+_board = DepartureBoard()
 
 
 @boards.broadcast

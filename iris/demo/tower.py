@@ -27,7 +27,7 @@ from iris.demo.data import (
     read_flights,
     read_observations,
 )
-from iris.demo.services import Board
+from iris.demo.services import DepartureBoard
 
 MEMBERS: Final = {"weather": 3, "boards": 3, "archive": 1, "bridge": 1}
 """The clusters that the tower waits for, with the number of their members."""
@@ -67,7 +67,7 @@ class Tower:
         """Ask for the weather in every hour of the flights, and go on while a member is being killed."""
         itinerary = ask_through_a_loss(self._hours, self._killed)
         progress = Progress()
-        outcome = Asked()
+        outcome = WeatherRequests()
         before = self._node.statistics().requests
         async with trio.open_nursery() as nursery:
             for _ in range(_ASKING):
@@ -75,7 +75,7 @@ class Tower:
         counters = count_since(before, self._node.statistics().requests)
         report_result(counters=counters.as_fields(), hours=len(self._hours), **dataclasses.asdict(outcome))
 
-    async def _ask_next(self, itinerary: Iterator[Hour], outcome: Asked, progress: Progress) -> None:
+    async def _ask_next(self, itinerary: Iterator[Hour], outcome: WeatherRequests, progress: Progress) -> None:
         for hour in itinerary:
             question = {"airport": hour[0], "hour": hour[1]}
             outcome.asked += 1
@@ -148,7 +148,7 @@ class Tower:
 
 @final
 @dataclasses.dataclass(slots=True)
-class Asked:
+class WeatherRequests:
     """What became of the requests for weather."""
 
     asked: int = 0
@@ -186,7 +186,7 @@ def ask_through_a_loss(hours: list[Hour], killed: trio.Event) -> Iterator[Hour]:
 
 def digest_of(changes: list[GateChange]) -> str:
     """Return the digest that a board has which was told exactly this, in this order."""
-    board = Board()
+    board = DepartureBoard()
     for change in changes:
         board.show(change.as_payload())
     digest: str = board.summary()["digest"]

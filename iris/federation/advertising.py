@@ -21,13 +21,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, final
 
-from iris.cluster.directory import Flooded, SiteDirectory
-from iris.cluster.directory import Contents
-from iris.cluster.directory import IN_ONE_MESSAGE, MAX_HOPS, Export, Hop, Route
-from iris.cluster.directory import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATE_RATE, UPDATES
+from iris.cluster.directory import (
+    IN_ONE_MESSAGE,
+    MAX_EXPORTS,
+    MAX_HOPS,
+    MAX_ORIGINS,
+    MAX_WEIGHT,
+    UPDATE_RATE,
+    UPDATES,
+    Export,
+    ExportTable,
+    Hop,
+    RouteAdvertisement,
+    SiteDirectory,
+    TooManyChanges,
+)
 from iris.federation.realm_names import outward_exports, outward_route
 from iris.kernel.names import NodeId, realm_of_site
-from iris.kernel.token_bucket import Tokens
+from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message
 
 G = TypeVar("G")
@@ -68,7 +79,7 @@ _LOST: Final = (Hop("", NodeId("")),)
 
 
 @final
-class Advertising:
+class Advertiser:
     """The telling side of a gateway.
 
     Args:
@@ -107,11 +118,11 @@ class Advertising:
         self._chosen: set[Hop] | None = None
         """Origins that neighbours may be told of; None: all, as nearly always."""
         self._chosen_version = (-1, -1)
-        self.exported: Final = Contents(self._own)
+        self.exported: Final = ExportTable(self._own)
         """What this gateway exports of its own site."""
         self._sites: dict[NodeId, str] = {}
-        self._questions: dict[NodeId, Tokens] = {}
-        self._pace: dict[NodeId, Tokens] = {}
+        self._questions: dict[NodeId, TokenBucket] = {}
+        self._pace: dict[NodeId, TokenBucket] = {}
         self._behind: dict[NodeId, tuple[Hop, ...]] = {}
         """What changed and is to be told when it is its turn, the longest waiting first."""
         self._told: dict[NodeId, _Told] = {}
@@ -141,9 +152,9 @@ class Advertising:
         contents = self.exported if origin == self._own else self._directory.contents(origin)
         known = self._questions.get(neighbour)
         if known is None:
-            known = self._questions[neighbour] = Tokens(UPDATES, UPDATE_RATE, now)
+            known = self._questions[neighbour] = TokenBucket(UPDATES, UPDATE_RATE, now)
         if not known.spend(now, 1 + (0 if contents is None else len(contents.entries) // IN_ONE_MESSAGE)):
-            raise Flooded(f"what it asks for takes more than {UPDATES} messages at once")
+            raise TooManyChanges(f"what it asks for takes more than {UPDATES} messages at once")
         self.repeat(neighbour, origin)
 
     def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
@@ -238,7 +249,7 @@ class Advertising:
             path = self._path(origin, neighbour, site)
             known_path, known_version = told.get(origin, ((), 0))
             if path != known_path:
-                route = Route(origin, path)
+                route = RouteAdvertisement(origin, path)
                 news.append((outward_route(route, self._realm_id) if realm else route).message())
             contents = self.exported if origin == self._own else self._directory.contents(origin)
             if path:
@@ -265,7 +276,7 @@ class Advertising:
     def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
         pace = self._pace.get(neighbour)
         if pace is None:
-            pace = self._pace[neighbour] = Tokens(UPDATES / 2, UPDATE_RATE / 2, now)
+            pace = self._pace[neighbour] = TokenBucket(UPDATES / 2, UPDATE_RATE / 2, now)
         return pace.spend(now, min(messages, UPDATES / 2))
 
     def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:

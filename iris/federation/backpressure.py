@@ -23,7 +23,7 @@ _MAX_FLOWS: Final = 4096
 """Senders and receivers that one link holds up.  What further ones send is dropped when the link is full."""
 
 
-class Flow(NamedTuple):
+class FrameFlow(NamedTuple):
     """Frames of one node for another; fields as they travel."""
 
     source_site: str
@@ -33,7 +33,7 @@ class Flow(NamedTuple):
 
 
 @final
-class Pressure:
+class Backpressure:
     """The links out of one gateway that are busy, and whom they hold up.
 
     Args:
@@ -41,25 +41,25 @@ class Pressure:
         tell: tells the sender of a flow that the way is busy (True) or ready.
     """
 
-    def __init__(self, limit: int, tell: Callable[[Flow, bool], None]) -> None:
+    def __init__(self, limit: int, tell: Callable[[FrameFlow, bool], None]) -> None:
         self.held = 0
         """How often a sender was told to wait."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64
         self._tell = tell
-        self._busy: dict[Link, dict[Flow, float]] = {}
+        self._busy: dict[Link, dict[FrameFlow, float]] = {}
         self._fresh: list[Link] = []
         self._news = Wakeup()
 
     def __repr__(self) -> str:
-        return f"<Pressure: {len(self._busy)} links busy>"
+        return f"<Backpressure: {len(self._busy)} links busy>"
 
     def is_high(self, link: Link) -> bool:
         """Tell whether senders to a link are to wait."""
         return link.waiting_bytes > self._high
 
-    def hold(self, link: Link, flow: Flow, now: float) -> None:
+    def hold(self, link: Link, flow: FrameFlow, now: float) -> None:
         """A frame of a flow was posted to a link that is busy."""
         flows = self._busy.get(link)
         if flows is None:

@@ -24,7 +24,7 @@ _FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 
 @final
-class Checkpoint:
+class Firewall:
     """The frames that pass the border of a site.
 
     Args:
@@ -47,7 +47,7 @@ class Checkpoint:
         self._buckets: dict[NodeId, tuple[float, float]] = {}
 
     def __repr__(self) -> str:
-        return f"<Checkpoint: {sum(self.refused.values())} frames refused>"
+        return f"<Firewall: {sum(self.refused.values())} frames refused>"
 
     def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
         """Return why a frame between a node of this site and one of another may not pass, or None."""

@@ -1,7 +1,8 @@
 """Frames on their way through a gateway: where each goes next, and which go no further.
 
 Plain calls: this is on the way of every frame between two sites.  What is carried is never waited for: senders to a
-link that is busy are asked to pause (``iris.federation.backpressure``); where it is full all the same, the frame is dropped
+link that is busy are asked to pause (``iris.federation.backpressure``); where it is full all the same, the frame
+is dropped
 and counted, and its session notices.  A link holds at most ``Config.link_bytes``.
 """
 
@@ -14,26 +15,37 @@ from typing import Final, NamedTuple, final
 
 import trio
 
-from iris.cluster.directory import Way
-from iris.cluster.directory import Contents
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.routes import ANYBODY, NODE, STALLED, Targets, copy_message, split_nodes, targets_untrusted
-from iris.cluster.routes import Flows, open_envelope
-from iris.cluster.routes import BUSY, GONE, HOPS, NO_ROUTE, NOT_EXPORTED, PAUSE, READY
+from iris.cluster.directory import ExportTable, SitePath
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.routes import (
+    ANYBODY,
+    BUSY,
+    GONE,
+    HOPS,
+    NO_ROUTE,
+    NODE,
+    NOT_EXPORTED,
+    PAUSE,
+    READY,
+    STALLED,
+    Flows,
+    Targets,
+    copy_message,
+    open_envelope,
+    split_nodes,
+    targets_untrusted,
+)
 from iris.cluster.sites import Sites
 from iris.federation import firewall as checkpoint
-from iris.federation.backpressure import Flow, Pressure
-from iris.federation.firewall import Checkpoint
+from iris.federation.backpressure import Backpressure, FrameFlow
+from iris.federation.firewall import Firewall
 from iris.federation.realm_names import inward_untrusted, outward_site
 from iris.kernel import wire
 from iris.kernel.buffer_pool import LARGE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import node_untrusted
+from iris.kernel.wire import Message, kinds, node_untrusted
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
 """Reasons that a sender is told."""
@@ -56,7 +68,7 @@ class _Passage(NamedTuple):
 
 
 @final
-class Carrying:
+class Forwarding:
     """The frames that pass one gateway.
 
     Args:
@@ -76,7 +88,7 @@ class Carrying:
         between: Mesh,
         sites: Sites,
         is_exported: Callable[[NodeId, str], bool],
-        exported: Contents,
+        exported: ExportTable,
         *,
         is_settled: Callable[[str], bool],
         is_gone: Callable[[NodeId], bool | None],
@@ -95,11 +107,11 @@ class Carrying:
         self._is_gone = is_gone
         self._realm_id = near.identity.realm_id
         self._transit = transit
-        self._slowed: dict[Flow, float] = {}
-        self._ways: dict[str, Way] = {}
+        self._slowed: dict[FrameFlow, float] = {}
+        self._ways: dict[str, SitePath] = {}
         self._ways_version = -1
-        self.pressure: Final = Pressure(near.config.link_bytes, self._tell_pressure)
-        self.checkpoint: Final = Checkpoint(is_exported, self._directory.offers, rate)
+        self.pressure: Final = Backpressure(near.config.link_bytes, self._tell_pressure)
+        self.checkpoint: Final = Firewall(is_exported, self._directory.offers, rate)
         self._near_flows: Flows[_Passage] = Flows()
         self._far_flows: Flows[_Passage] = Flows()
         self._flows_version = -1
@@ -109,12 +121,12 @@ class Carrying:
         sites.link_to = self._own_link_to
         near.shortcut = self._pass_near
         between.shortcut = self._pass_far
-        between.on(kinds.CARRY, 6, self._forward_far)
-        between.on(kinds.CARRY_REFUSED, 6, self._forward_far)
-        between.on(kinds.COPY, 5, self._divide_far)
+        between.register(kinds.CARRY, 6, self._forward_far)
+        between.register(kinds.CARRY_REFUSED, 6, self._forward_far)
+        between.register(kinds.COPY, 5, self._divide_far)
 
     def __repr__(self) -> str:
-        return f"<Carrying: {self.carried} of {self.received} frames carried>"
+        return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
     def _forward_near(self, peer: Peer, message: Message) -> None:
         """Carry what a node of this site has handed over, or another gateway of it."""
@@ -148,7 +160,7 @@ class Carrying:
             if type(frame) is not bytes:
                 raise RemoteProtocolError("a carried frame is bytes")
             if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
-                self._slow_down(Flow(source_site, source, site, target))
+                self._slow_down(FrameFlow(source_site, source, site, target))
                 return
             if site == own.site:
                 reason = self.checkpoint.refusal(node_untrusted(target), source_site, node_untrusted(source), frame)
@@ -186,7 +198,7 @@ class Carrying:
         self.carried += 1
         self.carried_bytes += size
         if size and self.pressure.is_high(link):
-            self.pressure.hold(link, Flow(source_site, source_id, site, target_id), trio.current_time())
+            self.pressure.hold(link, FrameFlow(source_site, source_id, site, target_id), trio.current_time())
 
     def _named_onward(self, site: str, source_site: str) -> str | None:
         """Return what the site that a frame is from is called on its next link; None if it may not go there."""
@@ -263,7 +275,9 @@ class Carrying:
         self.carried_bytes += size
         told = open_envelope(envelope)
         if told is not None and self.pressure.is_high(link):
-            self.pressure.hold(link, Flow(told.source_site, told.source, told.site, told.target), trio.current_time())
+            self.pressure.hold(
+                link, FrameFlow(told.source_site, told.source, told.site, told.target), trio.current_time()
+            )
 
     def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
         """Return how frames of a flow pass, None if they do not or have to be looked at each."""
@@ -311,7 +325,7 @@ class Carrying:
             self.refused["comes from this site and from outside"] += 1
             return
         if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
-            self._slow_down(Flow(source_site, source, own.site, ANYBODY))
+            self._slow_down(FrameFlow(source_site, source, own.site, ANYBODY))
             return
         if not self._transit and wanted.keys() != {own.site}:
             self.refused["no transit"] += 1
@@ -403,12 +417,12 @@ class Carrying:
         # A realm whose gateways are slow misses events: it holds up no publisher of this one.
         if not abroad and self.pressure.is_high(link) and not link.is_stalled(STALLED):
             site = next(iter(targets))
-            flow = Flow(source_site, source, self._directory.own.site if realm_of_site(site) else site, ANYBODY)
+            flow = FrameFlow(source_site, source, self._directory.own.site if realm_of_site(site) else site, ANYBODY)
             self.pressure.hold(link, flow, trio.current_time())
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _way(self, site: str) -> Way | None:
+    def _way(self, site: str) -> SitePath | None:
         """Return the best route to a site; working it out takes 6 us in a mesh of six."""
         if self._ways_version != self._directory.version:
             self._ways_version = self._directory.version
@@ -420,7 +434,7 @@ class Carrying:
                 self._ways[site] = way
         return way
 
-    def _slow_down(self, flow: Flow) -> None:
+    def _slow_down(self, flow: FrameFlow) -> None:
         """Count a frame that is beyond the rate, and have its sender pause: what it sends meanwhile would be lost."""
         self.refused[checkpoint.TOO_FAST] += 1
         now = trio.current_time()
@@ -430,7 +444,7 @@ class Carrying:
             self._slowed[flow] = now
             self._tell_pressure(flow, busy=True)
 
-    def _tell_pressure(self, flow: Flow, busy: bool) -> None:
+    def _tell_pressure(self, flow: FrameFlow, busy: bool) -> None:
         self.received += 1
         code = BUSY if busy else READY
         self._carry((kinds.CARRY_REFUSED, HOPS, flow.source_site, flow.source, flow.site, flow.target, code))

@@ -18,26 +18,29 @@ from typing import Final, final
 import trio
 
 from iris.cluster.address_rules import check_listening
-from iris.cluster.directory import Allowed
-from iris.cluster.directory import Flooded, exports_of
-from iris.cluster.directory import COMPANION, Export, Hop, message_size, wanted_untrusted
-from iris.cluster.directory import SiteTag
-from iris.cluster.mesh import Mesh, open_mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.directory import (
+    COMPANION,
+    Allowed,
+    Export,
+    Hop,
+    SiteTag,
+    TooManyChanges,
+    exports_of,
+    message_size,
+    wanted_untrusted,
+)
+from iris.cluster.mesh import Mesh, Peer, open_mesh
 from iris.cluster.sites import Sites
-from iris.federation.advertising import Advertising
-from iris.federation.forwarder import Carrying
+from iris.federation.advertising import Advertiser
+from iris.federation.forwarder import Forwarding
 from iris.federation.policy import Lists, Policy
 from iris.federation.realm_names import check_dialled, inward_untrusted, split_peer, trusted_id
-from iris.federation.reports import Reports
+from iris.federation.reports import ReportSchedule
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import protected_context
-from iris.kernel.tasks import Wakeup
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
+from iris.kernel.tasks import Wakeup, open_background, protected_context
+from iris.kernel.wire import Message, kinds
 from iris.node.node import Node
 from iris.security.identity import PeerIdentity
 
@@ -111,10 +114,10 @@ class Gateway:
         self._directory = sites.directory
         self._realm_id = self._near.identity.realm_id
         self._lists = Lists(policy, lambda: self._near.identity)
-        self._advertising = Advertising(
+        self._advertising = Advertiser(
             self._directory, transit=policy.transit, realm_id=self._realm_id, outward=self._lists.outward
         )
-        self._carrying = Carrying(
+        self._carrying = Forwarding(
             self._near,
             between,
             sites,
@@ -128,7 +131,7 @@ class Gateway:
         self._settles = trio.current_time() + parts.config.site_settling
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
-        self._reports = Reports()
+        self._reports = ReportSchedule()
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
@@ -137,14 +140,14 @@ class Gateway:
         sites.border.receive_untrusted(self._near.node, self._allowed.message())
         self._pubsub.interest_changed = self.news
         for mesh in (self._near, between):
-            mesh.on(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
-        between.on(kinds.ROUTE, 3, self._receive_route)
-        between.on(kinds.EXPORTS, 7, self._receive_exports)
+            mesh.register(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
+        between.register(kinds.ROUTE, 3, self._receive_route)
+        between.register(kinds.EXPORTS, 7, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
         self._near.observe(near)
         between.observe(far)
         for peer in self._near.peers.values():
-            near.peer_up(peer)
+            near.peer_connected(peer)
 
     def __repr__(self) -> str:
         return f"<Gateway of site {self._directory.own.site!r} to {', '.join(self._directory.sites()) or 'none'}>"
@@ -193,7 +196,7 @@ class Gateway:
             question = receive(peer.node, message, trio.current_time())
             if question is not None:
                 self._ask(peer.node, question)
-        except Flooded:
+        except TooManyChanges:
             self._flood(peer)
         except RemoteProtocolError as error:
             if peer.node in self._directory.neighbours:  # else it is not listened to, and may not know of it yet
@@ -212,7 +215,7 @@ class Gateway:
             raise RemoteProtocolError("a gateway that floods the directory is not answered for now")
         try:
             self._advertising.answer_untrusted(peer.node, origin, trio.current_time())
-        except Flooded as error:
+        except TooManyChanges as error:
             if self._between.peers.get(peer.node) is not peer:
                 # A node of this site: nothing leads through it that could be given up.
                 self._reports.impossible(peer, error)
@@ -426,16 +429,16 @@ class _Neighbours:
         self._gateway = gateway
         self._near = near
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         self._gateway.neighbour_up(peer, near=self._near)
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         self._gateway.neighbour_reset(peer, near=self._near)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         self._gateway.neighbour_lost(node, near=self._near)
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         self._gateway.neighbour_lost(peer.node, near=self._near)
         self._gateway.forget(peer.node)
 

@@ -9,16 +9,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from iris.cluster.directory import SiteDirectory
-from iris.cluster.directory import Contents
-from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Export
+from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Export, ExportTable, SiteDirectory
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId, qualified, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
 from iris.patterns.pubsub.interest import is_pattern, is_topic
-from iris.security.identity import NodeIdentity
-from iris.security.identity import covers
-from iris.security.identity import ForeignRealm
+from iris.security.identity import ForeignRealm, NodeIdentity, covers
 
 _EVERYTHING: Final = (">",)
 
@@ -119,7 +115,7 @@ class Lists:
             except NotSent:
                 self._agreed = {}  # the next time
 
-    def is_exported(self, exported: Contents, node: NodeId, site: str) -> bool:
+    def is_exported(self, exported: ExportTable, node: NodeId, site: str) -> bool:
         """Tell whether a node of this site serves or hears something that another site may use."""
         realm_id = realm_of_site(site)
         realm = self._identity().foreign(realm_id) if realm_id else None

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from iris.cluster.directory import COMPANION, Export, Exports, Hop, Route
+from iris.cluster.directory import COMPANION, Export, ExportsUpdate, Hop, RouteAdvertisement
 from iris.cluster.routes import is_two_way
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import is_name, qualified, realm_of_site
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, kinds
 from iris.security.identity import NodeIdentity
 
 
@@ -24,12 +23,12 @@ def outward_site(site: str, own: str) -> str:
     return site if realm_of_site(site) else qualified(own, site)
 
 
-def outward_route(route: Route, own: str) -> Route:
+def outward_route(route: RouteAdvertisement, own: str) -> RouteAdvertisement:
     """Return a route as it is told to a gateway of another realm."""
-    return Route(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
+    return RouteAdvertisement(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
 
 
-def outward_exports(exports: Exports, own: str, outward: Callable[[Export], Export | None]) -> Exports:
+def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export], Export | None]) -> ExportsUpdate:
     """Return a change of exports as it is told to a gateway of another realm: with what that may know of.
 
     ``outward`` returns an export as that realm is told it, None if it is not.

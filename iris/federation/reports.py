@@ -17,7 +17,7 @@ _MAX_REPORTED: Final = 100
 
 
 @final
-class Reports:
+class ReportSchedule:
     """What was reported so far."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Reports:
         self._crowded = False
 
     def __repr__(self) -> str:
-        return f"<Reports: {len(self._rivals) + len(self._doubted) + self._crowded} made>"
+        return f"<ReportSchedule: {len(self._rivals) + len(self._doubted) + self._crowded} made>"
 
     def impossible(self, peer: Peer, error: RemoteProtocolError) -> None:
         """A neighbour tells what cannot be; once for each certificate, and the mesh counts each message."""

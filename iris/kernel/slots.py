@@ -29,7 +29,7 @@ def address_key(host: str) -> str:
 
 
 @final
-class Places(Generic[K]):
+class SlotTable(Generic[K]):
     """A bounded number of places, each for a bounded time.
 
     Args:

@@ -6,7 +6,7 @@ from typing import final
 
 
 @final
-class Tokens:
+class TokenBucket:
     """What is left to one neighbour.
 
     Args:
@@ -24,7 +24,7 @@ class Tokens:
         self._at = now
 
     def __repr__(self) -> str:
-        return f"<Tokens: {self._left:.1f} of {self._most:g}>"
+        return f"<TokenBucket: {self._left:.1f} of {self._most:g}>"
 
     def spend(self, now: float, count: float = 1.0) -> bool:
         """Take so many if they are there, and tell whether they were; else nothing is taken."""

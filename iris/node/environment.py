@@ -10,13 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
-from iris.cluster.discovery import Resolve, resolve_url
-from iris.cluster.discovery import OpenLan, open_lan
+from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
 from iris.kernel.config import Config
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
-from iris.kernel.transport import NngTransport, check_url
-from iris.kernel.transport import Transport
+from iris.kernel.transport import NetworkTransport, Transport, check_url
 from iris.security.files import runtime_directory
 
 
@@ -25,7 +23,7 @@ from iris.security.files import runtime_directory
 class Environment:
     """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
 
-    transport: Callable[[Config], Transport] = NngTransport
+    transport: Callable[[Config], Transport] = NetworkTransport
     check_url: Callable[[str], str] = check_url
     """Returns a URL that the transport could use, or raises ConfigError."""
     directory: Callable[[str], Path] | None = runtime_directory

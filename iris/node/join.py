@@ -16,16 +16,14 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.membership import Membership
-from iris.cluster.membership import proof_of, serves_by_right
+from iris.cluster.membership import Membership, proof_of, serves_by_right
 from iris.cluster.mesh import Mesh
 from iris.cluster.swim import ClusterEntry
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.node.environment import Environment
 from iris.patterns.service import ServiceStatistics
 from iris.security.files import CredentialWatch
-from iris.security.identity import Credential
-from iris.security.identity import NodeIdentity, PeerIdentity
+from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 

@@ -11,12 +11,9 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Membership
-from iris.cluster.membership import Revoking
-from iris.cluster.membership import Member, NodeInfo, Watch
+from iris.cluster.membership import Member, Membership, NodeInfo, RevocationExchange, Watch
 from iris.cluster.mesh import Mesh
-from iris.cluster.sites import open_with_all, open_with_one, reach_one
-from iris.cluster.sites import Sites
+from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
 from iris.kernel.errors import RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
@@ -36,20 +33,14 @@ from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NodeStatistics, gather_statistics
-from iris.patterns.multicast import Broadcasts
-from iris.patterns.multicast import Relays
-from iris.patterns.multicast import Answers, StopRules, Surveys
+from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.priority import PriorityName, check_priority
-from iris.patterns.pubsub.interest import DurableSubscriber
-from iris.patterns.pubsub.interest import Share
+from iris.patterns.pubsub import PubSub, RemoteSubscribers
+from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
-from iris.patterns.pubsub import PubSub
-from iris.patterns.pubsub import ForeignSubscribers
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.request import Requests
-from iris.patterns.service import Serving
-from iris.patterns.service import Limits, Service
-from iris.patterns.service import Tunnels
+from iris.patterns.service import Limits, Server, Service, Tunnels
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -72,7 +63,7 @@ class Node:
         self,
         mesh: Mesh,
         membership: Membership,
-        revoking: Revoking,
+        revoking: RevocationExchange,
         config: Config,
         joined: Joined,
         *,
@@ -102,15 +93,15 @@ class Node:
         self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
         self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
-        self._foreign = None if sites is None else ForeignSubscribers(sites, mesh, self._publishing.count_unlinked)
+        self._foreign = None if sites is None else RemoteSubscribers(sites, mesh, self._publishing.count_unlinked)
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
-        self._serving = Serving(mesh, config, self._relays)
+        self._serving = Server(mesh, config, self._relays)
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
         if sites is not None:
             self._requests.reach = lambda cluster, timeout: reach_one(sites, cluster, None, timeout)
-        membership.on_suspected(self._requests.peer_refused)
+        membership.on_suspected(self._requests.peer_unreachable)
         membership.proofs.on_lost(self._tunnels.member_expelled)
 
     def __repr__(self) -> str:

@@ -15,23 +15,15 @@ from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
-from iris.cluster.discovery import AddressBook, AddressFile
-from iris.cluster.discovery import Discovery
-from iris.cluster.discovery import Lan
-from iris.cluster.discovery import Registry
-from iris.cluster.membership import Forwarding
-from iris.cluster.membership import Membership
-from iris.cluster.membership import Papers, proof_of
-from iris.cluster.membership import LOCAL_LOOK, LOOK, Revoking
+from iris.cluster.discovery import AddressBook, AddressFile, Discovery, LocalNetwork, Registry
+from iris.cluster.membership import LOCAL_LOOK, LOOK, Forwarder, Membership, ProofVerifier, RevocationExchange, proof_of
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.sites import Sites
-from iris.cluster.swim import NodeRecord
-from iris.cluster.swim import Swim
+from iris.cluster.swim import NodeRecord, Swim
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.transport import Transport
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is
@@ -39,10 +31,8 @@ from iris.node.environment import Environment
 from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
-from iris.security.files import CredentialWatch
-from iris.security.files import open_local_realm, private_home
-from iris.security.identity import Credential
-from iris.security.identity import NodeIdentity, PeerIdentity
+from iris.security.files import CredentialWatch, open_local_realm, private_home
+from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -185,10 +175,10 @@ async def open_node(
         _open_parts(mesh) as nursery,
     ):
         path = await _revocations_file(revocations, credential.realm_id, environment)
-        Forwarding(mesh)
-        revoking = Revoking(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
+        Forwarder(mesh)
+        revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
         check_peer = revoking.revocations.check
-        papers = Papers(identity, environment.wall_clock, check_peer)
+        papers = ProofVerifier(identity, environment.wall_clock, check_peer)
         membership = _membership(papers, identity, mesh, nursery, config, environment)
         mesh.check_peer = lambda peer: _check_all(peer, check_peer, membership.check_peer)
         joined = Joined(mesh, membership, check_peer, environment)
@@ -351,7 +341,7 @@ async def _address_file(fingerprint: str, environment: Environment) -> AddressFi
 
 def _lan(
     environment: Environment | None, credential: Credential, mesh: Mesh
-) -> AbstractAsyncContextManager[Lan | None]:
+) -> AbstractAsyncContextManager[LocalNetwork | None]:
     """Open the notice board of the local network, if there is a network and it is wanted."""
     outside = tuple(url for url in mesh.advertised if not is_loopback(url))
     if environment is None or environment.lan is None or not outside:
@@ -387,7 +377,7 @@ async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _membership(
-    papers: Papers,
+    papers: ProofVerifier,
     identity: NodeIdentity,
     mesh: Mesh,
     nursery: trio.Nursery,

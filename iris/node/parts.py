@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from iris.cluster.membership import Membership
-from iris.cluster.membership import Revoking
+from iris.cluster.membership import Membership, RevocationExchange
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.config import Config
@@ -23,4 +22,4 @@ class NodeParts(NamedTuple):
     pubsub: PubSub
     environment: Environment
     config: Config
-    revoking: Revoking
+    revoking: RevocationExchange

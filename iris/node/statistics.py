@@ -11,15 +11,12 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.patterns.counters import PatternStatistics
-from iris.patterns.multicast import Broadcasts
-from iris.patterns.multicast import Relays
-from iris.patterns.pubsub.publish import PublishStatistics
+from iris.patterns.multicast import Broadcasts, Relays
 from iris.patterns.pubsub import PubSub
+from iris.patterns.pubsub.publish import PublishStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.request import Requests
-from iris.patterns.service import Serving
-from iris.patterns.service import Tunnels
-from iris.patterns.service import ServiceStatistics
+from iris.patterns.service import Server, ServiceStatistics, Tunnels
 from iris.patterns.tunnel import TunnelsStatistics
 
 
@@ -64,7 +61,7 @@ def gather_statistics(
     broadcasts: Broadcasts,
     relays: Relays,
     pubsub: PubSub,
-    serving: Serving,
+    serving: Server,
     tunnels: Tunnels,
 ) -> NodeStatistics:
     """Return a snapshot of every counter."""

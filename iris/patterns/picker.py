@@ -44,7 +44,7 @@ class Picker(Protocol):
         ...
 
 
-class Directory(Protocol):
+class MemberDirectory(Protocol):
     """Names to members."""
 
     def picker(self, cluster: str) -> Picker | None:

@@ -19,11 +19,19 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
-from iris.spark_bridge.client import BridgeWatch
-from iris.spark_bridge.client import BridgeClient, RemoteShard
-from iris.spark_bridge.client import Extent, Offsets, Position, Range, check_order, place, ranges_between
-from iris.spark_bridge.datasource import SourceOptions
-from iris.spark_bridge.datasource import to_batches
+from iris.spark_bridge.client import (
+    BridgeClient,
+    BridgeWatch,
+    Extent,
+    Offsets,
+    Position,
+    Range,
+    RemoteShard,
+    check_order,
+    place,
+    ranges_between,
+)
+from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.log import open_store
 from iris.spark_bridge.schema import HEADER_ENCODING, PACKED

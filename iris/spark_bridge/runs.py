@@ -24,7 +24,7 @@ class Origin(Protocol):
     def cluster(self) -> str: ...
 
 
-class Arrivals(Protocol):
+class PublisherRun(Protocol):
     """Consecutive events of one publisher."""
 
     @property
@@ -69,7 +69,7 @@ class Part:
     milestones: Milestones = ()
 
 
-def cut_run(run: Arrivals, begin: int, end: int) -> Arrivals:
+def cut_run(run: PublisherRun, begin: int, end: int) -> PublisherRun:
     """Return the events ``begin`` up to but not including ``end`` of a run."""
     if begin == 0 and end == len(run.payloads):
         return run
@@ -89,26 +89,26 @@ def cut_run(run: Arrivals, begin: int, end: int) -> Arrivals:
     )
 
 
-def stored_size(run: Arrivals) -> int:
+def stored_size(run: PublisherRun) -> int:
     """Return the bytes of a run's payloads, headers and keys as they are stored: each event has its own there."""
     if not run.headers and run.key is None:
         return run.size
     return run.size + (len(run.payloads) - 1) * _labels(run)
 
 
-def _labels(run: Arrivals) -> int:
+def _labels(run: PublisherRun) -> int:
     """Return what the headers and the key of each event of a run take in the columns."""
     return len(run.key or "") + sum(len(name) + len(text) + 16 for name, text in run.headers.items())
 
 
-def count_events(runs: Iterable[Arrivals]) -> int:
+def count_events(runs: Iterable[PublisherRun]) -> int:
     """Return how many events runs have together."""
     return sum(len(run.payloads) for run in runs)
 
 
-def cut_runs(runs: Sequence[Arrivals], *, max_events: int, max_bytes: int) -> Iterator[list[Arrivals]]:
+def cut_runs(runs: Sequence[PublisherRun], *, max_events: int, max_bytes: int) -> Iterator[list[PublisherRun]]:
     """Cut runs into parts of at most so many events and bytes; a larger event is a part of its own."""
-    part: list[Arrivals] = []
+    part: list[PublisherRun] = []
     events = size = 0
     for run in runs:
         count = len(run.payloads)

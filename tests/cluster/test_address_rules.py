@@ -22,7 +22,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import Refused
 from iris.security.channel.handshake import Initiator
 from iris.testing import open_network
@@ -301,7 +301,7 @@ def first_frame(realm: TestRealm, index: int, *urls: str) -> bytes:
 
 async def test_who_has_the_gate_secret_alone_has_a_node_say_nothing_of_his_choice_to_anybody(tmp_path: Path) -> None:
     realm, config, socket = TestRealm(1), Config(), tmp_path / "docker.sock"
-    transport, stranger = NngTransport(config), NngTransport(config)
+    transport, stranger = NetworkTransport(config), NetworkTransport(config)
     listening = await transport.listen(["tcp://127.0.0.1:0", f"ipc://{tmp_path}/node"])
     async with (
         open_bystander(socket) as (bystander, port),
@@ -340,7 +340,7 @@ async def test_who_has_the_gate_secret_alone_has_a_node_say_nothing_of_his_choic
 
 async def test_who_comes_by_ipc_is_answered_at_any_socket_of_his(tmp_path: Path) -> None:
     realm, config, socket = TestRealm(1), Config(), tmp_path / "his.sock"
-    transport, stranger = NngTransport(config), NngTransport(config)
+    transport, stranger = NetworkTransport(config), NetworkTransport(config)
     listening = await transport.listen([f"ipc://{tmp_path}/node"])
     async with (
         open_bystander(socket) as (bystander, _),

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from iris.kernel import wire
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.port import Outgoing
+from iris.kernel.transport.port import OutgoingConnection
 from iris.security.channel.admission import FIRST_FRAMES
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
@@ -28,9 +28,9 @@ async def eavesdropper(fleet: Fleet, victim: MeshNode, monkeypatch: pytest.Monke
     handshakes = victim.mesh._handshakes
     send = handshakes._send
     seen: list[bytes] = []
-    ways: list[Outgoing] = []
+    ways: list[OutgoingConnection] = []
 
-    async def overheard(outgoing: Outgoing, frame: bytes) -> None:
+    async def overheard(outgoing: OutgoingConnection, frame: bytes) -> None:
         await send(outgoing, frame)
         if frame[0] == wire.HANDSHAKE_INIT:
             seen.append(frame)
@@ -51,7 +51,7 @@ def slow_down(node: MeshNode, monkeypatch: pytest.MonkeyPatch) -> None:
     handshakes = node.mesh._handshakes
     send = handshakes._send
 
-    async def late(outgoing: Outgoing, frame: bytes) -> None:
+    async def late(outgoing: OutgoingConnection, frame: bytes) -> None:
         if frame[0] == wire.HANDSHAKE_RESPONSE:
             await trio.sleep(FAR)
         await send(outgoing, frame)

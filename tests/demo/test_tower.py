@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from iris.demo.checks import Counters, count_since
 from iris.demo.control import Report, parse_report
 from iris.demo.data import GateChange, Hour
-from iris.demo.services import Board
-from iris.demo.tower import Asked, ask_through_a_loss, digest_of
+from iris.demo.services import DepartureBoard
+from iris.demo.tower import WeatherRequests, ask_through_a_loss, digest_of
 from iris.patterns.counters import PatternStatistics
 
 
@@ -47,7 +47,7 @@ def test_the_kill_is_ordered_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_replies_are_compared_with_the_table() -> None:
-    asked = Asked()
+    asked = WeatherRequests()
     asked.take({"temp": 1.5, "wind_gust": None}, {"temp": 1.5, "wind_gust": None})
     asked.take(None, None)
     asked.take({"temp": 1.5}, None)
@@ -67,7 +67,7 @@ def test_two_boards_agree_exactly_if_they_were_told_the_same_in_the_same_order(
 
 
 def test_a_board_shows_the_last_gate() -> None:
-    board = Board()
+    board = DepartureBoard()
     for gate in ("A1", "B2"):
         board.show({"number": 1, "flight": "UA 1 from JFK", "gate": gate})
     assert board.gates == {"UA 1 from JFK": "B2"}

@@ -15,7 +15,7 @@ import iris
 from iris.demo import tower as _demo_tower
 from iris.demo.control import parse_report
 from iris.demo.data import flights_table, gate_changes, read_flights, read_observations
-from iris.demo.services import Board, archive, boards, weather
+from iris.demo.services import DepartureBoard, archive, boards, weather
 from iris.demo.tower import MEMBERS, Tower, digest_of
 from tests.support.stages import Stage, open_stage
 
@@ -159,7 +159,7 @@ async def test_replies_that_are_wrong_or_missing_are_counted_and_the_first_error
 
 def make_board(shows: Callable[[int], bool] = lambda _: True) -> iris.Service:
     """A board of its own; those of one process share the one of the module.  It shows the changes that it ``shows``."""
-    service, board = iris.Service("boards"), Board()
+    service, board = iris.Service("boards"), DepartureBoard()
 
     @service.broadcast
     async def change_gate(message: iris.Message) -> None:

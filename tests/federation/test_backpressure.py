@@ -5,17 +5,17 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from iris.cluster.directory.directory import Way
+from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
-from iris.cluster.routes.gateway import PAUSE, CarriedWay
-from iris.federation.backpressure import Flow, Pressure
+from iris.cluster.routes.gateway import PAUSE, GatewayRoute
+from iris.federation.backpressure import Backpressure, FrameFlow
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
 
-ONE, TWO = (Flow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
+ONE, TWO = (FrameFlow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
 LIMIT = 16 * MIB
 
 
@@ -25,8 +25,8 @@ def fill(link: Link, mib: float) -> None:
 
 
 async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_ready(autojump_clock: MockClock) -> None:
-    told: list[tuple[Flow, bool]] = []
-    pressure = Pressure(LIMIT, lambda flow, busy: told.append((flow, busy)))
+    told: list[tuple[FrameFlow, bool]] = []
+    pressure = Backpressure(LIMIT, lambda flow, busy: told.append((flow, busy)))
     link = Link(NodeId("1" * 32), Config())
     fill(link, 1.5)
     assert not pressure.is_high(link)
@@ -51,7 +51,7 @@ async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_rea
 
 def test_who_goes_on_all_the_same_is_told_again() -> None:
     told: list[bool] = []
-    pressure = Pressure(LIMIT, lambda _, busy: told.append(busy))
+    pressure = Backpressure(LIMIT, lambda _, busy: told.append(busy))
     link = Link(NodeId("1" * 32), Config())
     for now in (0.0, 0.1, PAUSE, PAUSE + 0.1, 2 * PAUSE):
         pressure.hold(link, ONE, now)
@@ -60,7 +60,7 @@ def test_who_goes_on_all_the_same_is_told_again() -> None:
 
 async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> None:
     told: list[bool] = []
-    pressure = Pressure(LIMIT, lambda _, busy: told.append(busy))
+    pressure = Backpressure(LIMIT, lambda _, busy: told.append(busy))
     link = Link(NodeId("1" * 32), Config())
     fill(link, 5)
     async with trio.open_nursery() as nursery:
@@ -73,10 +73,10 @@ async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> No
         nursery.cancel_scope.cancel()
 
 
-def way_over(link: Link) -> CarriedWay:
+def way_over(link: Link) -> GatewayRoute:
     node = NodeId("2" * 32)
-    way = Way(node, (Hop("us", node),))
-    return CarriedWay(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda: None)
+    way = SitePath(node, (Hop("us", node),))
+    return GatewayRoute(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda: None)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:

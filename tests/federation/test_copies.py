@@ -20,7 +20,7 @@ from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
 from iris.patterns.pubsub.sealed import sender as casting
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
-from iris.patterns.pubsub.sealed.sender import Copies
+from iris.patterns.pubsub.sealed.sender import SealedSender
 from iris.security.channel.sender_key import read_copy_header_untrusted
 from iris.security.identity.revocation import issue_revocations
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
@@ -30,7 +30,7 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def copies_of(node: iris.Node) -> Copies:
+def copies_of(node: iris.Node) -> SealedSender:
     assert node._parts.pubsub.publishing.abroad is not None
     return node._parts.pubsub.publishing.abroad
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from iris.cluster.directory.directory import Way
+from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
-from iris.cluster.routes.copies import CopyWay
+from iris.cluster.routes.copies import CopyRoute
 from iris.cluster.routes.gateway import PAUSE
 from iris.kernel.config import KIB, Config
 from iris.kernel.link.link import Link
@@ -27,10 +27,10 @@ class Place:
 
     def __init__(self) -> None:
         self.links: dict[NodeId, Link] = {node: Link(node, Config()) for node in (ONE, TWO)}
-        self.way = CopyWay(("own", OWN), self._route, self.links.get)
+        self.way = CopyRoute(("own", OWN), self._route, self.links.get)
 
-    def _route(self, site: str) -> Way | None:
-        return Way(ROUTES[site], (Hop(site, ROUTES[site]),)) if site in ROUTES else None
+    def _route(self, site: str) -> SitePath | None:
+        return SitePath(ROUTES[site], (Hop(site, ROUTES[site]),)) if site in ROUTES else None
 
     def posted(self, node: NodeId) -> int:
         return self.links[node].statistics().posted

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iris.cluster.directory.directory import Flooded, SiteDirectory, Subscriber
-from iris.cluster.directory.exports import Contents
+from iris.cluster.directory.directory import RemoteSubscriber, SiteDirectory, TooManyChanges
+from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER,
     COMPANION,
     TOPIC,
     Export,
     Hop,
-    Route,
+    RouteAdvertisement,
     exports_untrusted,
     split_exports,
 )
@@ -63,7 +63,7 @@ def test_a_site_is_told_when_the_exports_of_all_its_gateways_have_come() -> None
     directory = SiteDirectory(Hop("eu", A))
     directory.add(B, 0.0, local=False)
     origin = Hop("us", B)
-    directory.receive_route_untrusted(B, Route(origin, (origin,)).message(), 0.0)
+    directory.receive_route_untrusted(B, RouteAdvertisement(origin, (origin,)).message(), 0.0)
     assert directory.sites() == ("us",)
     assert not directory.is_told("us")
     assert directory.settles("us", 10.0) == math.inf
@@ -80,7 +80,7 @@ def test_a_site_has_settled_when_each_of_its_gateways_has_been_known_for_a_while
     for gateway, other, now in ((B, C, 1.0), (C, B, 5.0)):
         directory.add(gateway, now, local=False)
         origin = Hop("us", gateway)
-        directory.receive_route_untrusted(gateway, Route(origin, (origin,)).message(), now)
+        directory.receive_route_untrusted(gateway, RouteAdvertisement(origin, (origin,)).message(), now)
         for part in split_exports(origin, 0, 1, [Export(COMPANION, "", other)], []):
             directory.receive_exports_untrusted(gateway, part.message(), now)
     assert directory.settles("us", 10.0) == 15.0
@@ -224,14 +224,14 @@ def listening(**options: int) -> SiteDirectory:
 
 
 def route(*path: Hop) -> tuple[object, ...]:
-    return Route(path[-1], path).message()
+    return RouteAdvertisement(path[-1], path).message()
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
         ("begins elsewhere", route(Hop("far", C), Hop("end", D))),
-        ("ends elsewhere", Route(Hop("end", D), (Hop("far", B), Hop("end", C))).message()),
+        ("ends elsewhere", RouteAdvertisement(Hop("end", D), (Hop("far", B), Hop("end", C))).message()),
         ("says that it is of this site", route(Hop("home", B))),
         ("half a hop", (kinds.ROUTE, "far", bytes.fromhex(B), ("far",))),
         ("no site", (kinds.ROUTE, "not a name", bytes.fromhex(B), ())),
@@ -258,8 +258,8 @@ def test_a_route_that_cannot_be_is_refused(what: str, message: tuple[object, ...
 )
 def test_a_path_that_would_loop_is_not_taken_and_ends_the_one_before(path: tuple[Hop, ...]) -> None:
     directory = listening()
-    directory.receive_route_untrusted(B, Route(path[-1], (Hop("far", B), path[-1])).message(), 0.0)
-    directory.receive_route_untrusted(B, Route(path[-1], path).message(), 0.0)
+    directory.receive_route_untrusted(B, RouteAdvertisement(path[-1], (Hop("far", B), path[-1])).message(), 0.0)
+    directory.receive_route_untrusted(B, RouteAdvertisement(path[-1], path).message(), 0.0)
     assert directory.sites() == ()
 
 
@@ -283,7 +283,7 @@ def test_a_flood_is_an_error_of_that_neighbour_and_ends_with_time() -> None:
     message = route(Hop("far", B))
     for _ in range(UPDATES):
         directory.receive_route_untrusted(B, message, 0.0)
-    with pytest.raises(Flooded):
+    with pytest.raises(TooManyChanges):
         directory.receive_route_untrusted(B, message, 0.0)
     directory.receive_route_untrusted(C, route(Hop("other", C)), 0.0)
     directory.receive_route_untrusted(B, message, 1.0)
@@ -353,7 +353,7 @@ def test_a_gateway_speaks_for_its_site_as_long_as_it_can_be_reached() -> None:
     directory, _ = told_backwards(gateways, lambda place: [other for other in range(3) if other != place])
     tell(directory, B, second, [], version=2)
     assert set(directory.origins()) == set(gateways), "whoever is accepted stays"
-    directory.receive_route_untrusted(B, Route(third, ()).message(), 0.0)
+    directory.receive_route_untrusted(B, RouteAdvertisement(third, ()).message(), 0.0)
     assert set(directory.origins()) == {first, second}
 
 
@@ -398,7 +398,7 @@ EXPORTS = st.one_of(
 @given(versions=st.lists(st.sets(EXPORTS, max_size=12), min_size=1, max_size=80), behind=st.integers(0, 80))
 def test_whoever_is_told_the_difference_has_the_same(versions: list[set[Export]], behind: int) -> None:
     origin = Hop("far", B)
-    contents, copy = Contents(origin), listening()
+    contents, copy = ExportTable(origin), listening()
     copy.receive_route_untrusted(B, route(origin), 0.0)
     told = 0
     for number, entries in enumerate(versions, 1):
@@ -454,10 +454,10 @@ def test_only_members_of_clusters_come_with_a_proof(kind: int) -> None:
         exports_untrusted((kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
 
 
-def wanting(directory: SiteDirectory) -> set[Subscriber]:
+def wanting(directory: SiteDirectory) -> set[RemoteSubscriber]:
     """Return who wants events of this realm, worked out anew."""
     return {
-        Subscriber(origin.site, node, pattern)
+        RemoteSubscriber(origin.site, node, pattern)
         for origin in directory.origins()
         if (contents := directory.contents(origin)) is not None
         for pattern, nodes in contents.topics.items()
@@ -479,9 +479,9 @@ def test_who_wants_events_is_told_with_each_change_whatever_neighbours_tell(
     script: list[tuple[str, int, set[int]]],
 ) -> None:
     directory = listening()
-    told: set[Subscriber] = set()
+    told: set[RemoteSubscriber] = set()
 
-    def note(found: Subscriber, wants: bool) -> None:
+    def note(found: RemoteSubscriber, wants: bool) -> None:
         assert (found in told) is not wants
         (told.add if wants else told.discard)(found)
 
@@ -499,5 +499,5 @@ def test_who_wants_events_is_told_with_each_change_whatever_neighbours_tell(
             tell(directory, B, origin, exports, version)
         else:
             path = (Hop("far", B), origin) if what == "route" else ()
-            directory.receive_route_untrusted(B, Route(origin, path).message(), 0.0)
+            directory.receive_route_untrusted(B, RouteAdvertisement(origin, path).message(), 0.0)
         assert directory.subscribers() == told == wanting(directory)

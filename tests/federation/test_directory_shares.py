@@ -15,9 +15,18 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from iris.cluster.directory.directory import SiteDirectory
-from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, split_exports
+from iris.cluster.directory.messages import (
+    CLUSTER,
+    COMPANION,
+    TOPIC,
+    Export,
+    ExportsUpdate,
+    Hop,
+    RouteAdvertisement,
+    split_exports,
+)
 from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, ORIGIN_SHARES, SHARES
-from iris.federation.advertising import Advertising, fair_share
+from iris.federation.advertising import Advertiser, fair_share
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -46,7 +55,7 @@ def listening(**options: int) -> SiteDirectory:
 def lead(directory: SiteDirectory, neighbour: NodeId, site: str, origin: Hop, now: float = 0.0) -> None:
     """Have a neighbour tell a route."""
     path = (Hop(site, neighbour),) if origin.gateway == neighbour else (Hop(site, neighbour), origin)
-    directory.receive_route_untrusted(neighbour, Route(origin, path).message(), now)
+    directory.receive_route_untrusted(neighbour, RouteAdvertisement(origin, path).message(), now)
 
 
 def tell(
@@ -90,7 +99,7 @@ def test_a_change_that_never_ends_takes_no_more_than_the_share() -> None:
     lead(directory, B, "far", origin)
     tell(directory, B, origin, members("first", range(10)))
     gone = tuple(members("first", [0]))
-    parts = [Exports(origin, 1, 2, tuple(members("more", [number])), gone, more=True) for number in range(120)]
+    parts = [ExportsUpdate(origin, 1, 2, tuple(members("more", [number])), gone, more=True) for number in range(120)]
     for part in parts[:110]:
         assert directory.receive_exports_untrusted(B, part.message(), 0.0) is None
     assert directory.sites() == ("far",)
@@ -129,7 +138,9 @@ def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int)
             known = directory.contents(origin)
             gone = tuple(known.entries)[: len(some)] if known and rng.random() < 0.7 else ()
             base = versions[number] if rng.random() < 0.9 else 0
-            message = Exports(origin, base, versions[number] + 1, tuple(some), gone, more=rng.random() < 0.3).message()
+            message = ExportsUpdate(
+                origin, base, versions[number] + 1, tuple(some), gone, more=rng.random() < 0.3
+            ).message()
             lead(directory, B, "far", origin, step * 1.0)
             try:
                 if directory.receive_exports_untrusted(B, message, step * 1.0) is None and not message[-1]:
@@ -205,14 +216,14 @@ def passing(
     *,
     max_origins: int = MAX_ORIGINS // 2,
     max_weight: int = MAX_WEIGHT // 2,
-) -> Advertising:
-    advertising = Advertising(directory, max_origins=max_origins, max_weight=max_weight)
+) -> Advertiser:
+    advertising = Advertiser(directory, max_origins=max_origins, max_weight=max_weight)
     advertising.add(neighbour, "next")
     advertising.export([])
     return advertising
 
 
-def hand_over(advertising: Advertising, there: SiteDirectory, changed: Iterable[Hop] | None, now: float) -> None:
+def hand_over(advertising: Advertiser, there: SiteDirectory, changed: Iterable[Hop] | None, now: float) -> None:
     """Have what is to be told taken by a directory, which refuses nothing of it."""
     for message in advertising.messages(D, changed, now):
         if message[0] == kinds.ROUTE:
@@ -239,7 +250,7 @@ def test_what_is_passed_on_fits_and_is_shared_by_those_who_told_it() -> None:
     assert there.sites() == ("b00", "b01", "b02", "b03", "c0", "c1", "c2", "home")
     assert advertising.left_out == 26
     for origin in many[:28]:
-        directory.receive_route_untrusted(B, Route(origin, ()).message(), 1.0)
+        directory.receive_route_untrusted(B, RouteAdvertisement(origin, ()).message(), 1.0)
     changed, directory.changed = {directory.own, *directory.changed}, set()
     hand_over(advertising, there, changed, 1.0)
     assert there.sites() == ("b28", "b29", "c0", "c1", "c2", "home")
@@ -290,7 +301,7 @@ def test_a_withdrawal_that_is_lost_is_told_again(in_the_middle: bool) -> None:
     assert there.sites() == ("far", "home")
     directory.forget(B)
     withdrawal = advertising.messages(D, {origin}, 1.0)
-    assert next(withdrawal) == Route(origin, ()).message()
+    assert next(withdrawal) == RouteAdvertisement(origin, ()).message()
     if not in_the_middle:
         assert list(withdrawal) == []
     advertising.repeat(D)
@@ -308,12 +319,12 @@ def test_of_withdrawals_a_neighbour_is_told_again_only_so_many_are_remembered(mo
         lead(directory, B, "far", origin)
         tell(directory, B, origin, members("store", [7]))
         assert len(list(advertising.messages(D))) >= 2
-        directory.receive_route_untrusted(B, Route(origin, ()).message(), 1.0)
-        assert list(advertising.messages(D)) == [Route(origin, ()).message()]
+        directory.receive_route_untrusted(B, RouteAdvertisement(origin, ()).message(), 1.0)
+        assert list(advertising.messages(D)) == [RouteAdvertisement(origin, ()).message()]
     advertising.repeat(D)
     again = [message for message in advertising.messages(D) if message[0] == kinds.ROUTE]
-    own = Route(directory.own, (directory.own,))
-    assert again == [*(Route(origin, ()).message() for origin in origins[-4:]), own.message()]
+    own = RouteAdvertisement(directory.own, (directory.own,))
+    assert again == [*(RouteAdvertisement(origin, ()).message() for origin in origins[-4:]), own.message()]
 
 
 def test_a_site_that_goes_and_comes_at_once_is_not_passed_on_as_empty() -> None:
@@ -325,7 +336,7 @@ def test_a_site_that_goes_and_comes_at_once_is_not_passed_on_as_empty() -> None:
     lead(directory, B, "far", origin)
     tell(directory, B, origin, members("store", [7]))
     hand_over(advertising, there, None, 0.0)
-    directory.receive_route_untrusted(B, Route(origin, ()).message(), 1.0)
+    directory.receive_route_untrusted(B, RouteAdvertisement(origin, ()).message(), 1.0)
     lead(directory, B, "far", origin, 1.0)
     hand_over(advertising, there, {origin}, 1.0)
     assert there.clusters() == {"store"}, "its exports are on their way"
@@ -382,7 +393,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
         link = greedy._between.peers[federation.nodes["us-gateway"].id].link
         for number in range(5):
             false = Hop(f"x{number}", node(number + 99))
-            link.post(Route(false, (own, false)).message(), 50)
+            link.post(RouteAdvertisement(false, (own, false)).message(), 50)
             for part in split_exports(false, 0, 1, members("false", range(100 * number, 100 * number + 100)), ()):
                 link.post(part.message(), 10_000)
         await trio.sleep(2)
@@ -395,7 +406,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
 
 def test_what_a_gateway_passes_on_is_taken_by_its_neighbours_while_it_changes_too() -> None:
     """Half of the share each for what was there and what comes: a change may be told before what it replaces."""
-    advertising = Advertising(listening())
+    advertising = Advertiser(listening())
     assert advertising._max_origins * 2 <= MAX_ORIGINS
     assert advertising._max_weight * 2 <= MAX_WEIGHT
 

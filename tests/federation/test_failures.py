@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.directory.messages import CLUSTER, Export, Hop, Route
+from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
 from iris.cluster.routes.copies import Targets
 from iris.federation.gateway import Gateway, open_gateway
 from iris.kernel import wire
@@ -454,8 +454,12 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
         eu = Hop("eu", federation.nodes["eu-gateway"].id)
         before = us._between.refusals.copy()
         for number in range(10):
-            link.post(Route(eu, (Hop("us", own), eu)).message(), 50)  # as if it were a gateway of that site
-            link.post(Route(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50)  # a way to somewhere else
+            link.post(
+                RouteAdvertisement(eu, (Hop("us", own), eu)).message(), 50
+            )  # as if it were a gateway of that site
+            link.post(
+                RouteAdvertisement(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50
+            )  # a way to somewhere else
             link.post((kinds.EXPORTS, "eu", bytes(16), 0, "junk", (), (), 0), 50)
         await trio.sleep(2)
         assert (us._between.refusals - before).total() == 30

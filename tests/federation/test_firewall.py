@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from iris.cluster.directory.messages import CLUSTER, TOPIC, Export
-from iris.federation.firewall import NOT_EXPORTED, TOO_FAST, Checkpoint
+from iris.federation.firewall import NOT_EXPORTED, TOO_FAST, Firewall
 from iris.federation.policy import Policy
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
@@ -16,8 +16,8 @@ NEAR, FAR, OPEN = NodeId("1" * 32), NodeId("2" * 32), NodeId("3" * 32)
 FIRST = b"\1first"
 
 
-def checkpoint(rate: float | None = None) -> Checkpoint:
-    return Checkpoint(lambda node, _: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
+def checkpoint(rate: float | None = None) -> Firewall:
+    return Firewall(lambda node, _: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.directory.directory import Flooded, SiteDirectory
-from iris.cluster.directory.messages import CLUSTER, Export, Hop, Route, wanted
+from iris.cluster.directory.directory import SiteDirectory, TooManyChanges
+from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement, wanted
 from iris.cluster.directory.neighbour_table import UPDATES
-from iris.federation.advertising import Advertising
+from iris.federation.advertising import Advertiser
 from iris.kernel.names import NodeId
-from iris.kernel.token_bucket import Tokens
+from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import kinds
 from tests.support.federations import open_federation, reports_of
 
@@ -25,7 +25,7 @@ async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
         us = federation.nodes["us-gateway"]
         link = flooder._between.peers[us.id].link
         for false in (Hop(f"x{number % 200}", own.id) for number in range(3_000)):
-            link.post(Route(false, (Hop("ap", own.id), false)).message(), 50)
+            link.post(RouteAdvertisement(false, (Hop("ap", own.id), false)).message(), 50)
         await trio.sleep(2)
         assert federation.gateways["us-gateway"].statistics().sites == ("eu",)
         assert await shop.request("store", 1) == 1
@@ -40,7 +40,7 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
         await federation.wait_for_sites("us", "ap")
         us, own = federation.gateways["us-gateway"], federation.nodes["ap-gateway"]
         link = federation.gateways["ap-gateway"]._between.peers[federation.nodes["us-gateway"].id].link
-        route = Route(Hop("ap", own.id), (Hop("ap", own.id),)).message()
+        route = RouteAdvertisement(Hop("ap", own.id), (Hop("ap", own.id),)).message()
         for _ in range(2):
             for _ in range(UPDATES + 100):
                 link.post(route, 50)
@@ -64,7 +64,7 @@ async def test_many_sites_of_one_name_are_reported_once_for_each_name_and_not_wi
         for site in ("eu", "x1", "x2", "x3", "x4"):
             for number in range(10):
                 false = Hop(site, NodeId(f"{number:030x}{site.encode().hex()[-2:]}"))
-                link.post(Route(false, (own, false)).message(), 50)
+                link.post(RouteAdvertisement(false, (own, false)).message(), 50)
         await trio.sleep(20)
         reports = reports_of(caplog, "another site has that name")
         assert sum("'eu'" in report for report in reports) == 1
@@ -94,7 +94,7 @@ async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listene
 
 
 def test_tokens_are_spent_at_once_and_come_back_with_time() -> None:
-    tokens = Tokens(10, 2.0, 100.0)
+    tokens = TokenBucket(10, 2.0, 100.0)
     assert [tokens.spend(100.0, 4), tokens.spend(100.0, 4), tokens.spend(100.0, 4)] == [True, True, False]
     assert tokens.spend(100.0, 2), "what was refused took nothing"
     assert not tokens.spend(100.4)
@@ -111,7 +111,7 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
     directory.add(ap, 0.0, local=False)
     directory.add(sa, 0.0, local=False)
     there.add(us, 0.0, local=False)
-    advertising = Advertising(directory)
+    advertising = Advertiser(directory)
     advertising.add(eu, "eu")
     flooded = 0
     for step in range(1200):
@@ -120,7 +120,7 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
             for number in range(step * 9, step * 9 + 9):
                 false = Hop(f"{site}-{number % 200}", NodeId(f"{number % 200 + 100:030x}{site.encode().hex()[:2]}"))
                 path = (Hop(site, neighbour), false) if number // 200 % 2 else ()
-                directory.receive_route_untrusted(neighbour, Route(false, path).message(), now)
+                directory.receive_route_untrusted(neighbour, RouteAdvertisement(false, path).message(), now)
         if step in (0, 600):
             advertising.export([Export(CLUSTER, f"store-{step}", member)])
         changed = {own, *directory.changed}
@@ -129,7 +129,7 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
             receive = there.receive_route_untrusted if message[0] == kinds.ROUTE else there.receive_exports_untrusted
             try:
                 receive(us, message, now)
-            except Flooded:
+            except TooManyChanges:
                 flooded += 1
         if step == 700 and paced:
             assert there.clusters() == {"store-600"}, "who waits longest is told first"

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.directory.messages import TOPIC, Export, Hop, Route, split_exports
+from iris.cluster.directory.messages import TOPIC, Export, Hop, RouteAdvertisement, split_exports
 from iris.cluster.sites.remote_links import _in_turns
-from iris.cluster.sites.reports import SiteDoubts
-from iris.cluster.sites.wait_budget import WINDOW, Patience
+from iris.cluster.sites.reports import ExportDoubts
+from iris.cluster.sites.wait_budget import WINDOW, WaitBudget
 from iris.kernel.errors import RequestTimeout
 from iris.kernel.names import NodeId
 from tests.support.federations import Heard, open_federation, reports_of
@@ -20,7 +20,7 @@ REALM, OTHER = "0a" * 16, "0b" * 16
 
 
 def test_a_site_is_waited_for_so_long_in_a_window_and_others_as_before() -> None:
-    patience = Patience(5.0)
+    patience = WaitBudget(5.0)
     assert patience.left("eu", 100.0) == 5.0
     patience.spend("eu", 100.0, 103.0)
     assert (patience.left("eu", 104.0), patience.left("us", 104.0)) == (2.0, 5.0)
@@ -32,7 +32,7 @@ def test_a_site_is_waited_for_so_long_in_a_window_and_others_as_before() -> None
 
 
 def test_however_many_names_of_sites_are_made_up_a_publisher_waits_for_two_of_them() -> None:
-    patience = Patience(5.0)
+    patience = WaitBudget(5.0)
     now, waited = 0.0, 0.0
     for number in range(10_000):
         left = patience.left(f"x{number}", now)
@@ -47,21 +47,21 @@ def test_however_many_names_of_sites_are_made_up_a_publisher_waits_for_two_of_th
 
 
 def test_another_realm_is_waited_for_as_one_site_and_takes_nothing_of_this_one() -> None:
-    patience = Patience(5.0)
+    patience = WaitBudget(5.0)
     patience.spend(f"{REALM}/eu", 0.0, 5.0)
     assert patience.left(f"{REALM}/ap", 1.0) == 0.0
     assert (patience.left(f"{OTHER}/eu", 1.0), patience.left("eu", 1.0)) == (5.0, 5.0)
 
 
 def test_who_waits_at_the_same_time_as_others_holds_up_nothing_more() -> None:
-    patience = Patience(5.0)
+    patience = WaitBudget(5.0)
     for since, until in ((10.0, 12.0), (10.0, 12.0), (11.0, 13.0), (10.5, 12.5)):
         patience.spend("eu", since, until)
     assert patience.left("eu", 14.0) == 2.0
 
 
 def test_of_sites_that_are_over_none_is_remembered_when_there_are_many() -> None:
-    patience = Patience(5.0)
+    patience = WaitBudget(5.0)
     for number in range(5_000):
         patience.spend(f"x{number}", number * 1.0, number + 0.5)
     assert len(patience._spent) <= 1024 + 1
@@ -97,7 +97,7 @@ async def test_a_gateway_that_names_nodes_which_never_answer_does_not_stop_publi
         for turn in range(40):
             site = Hop(f"x{turn % names}", NodeId(f"{99 + turn % names:032x}"))
             wanted = [Export(TOPIC, "orders.>", f"{1000 * turn + number:032x}") for number in range(3)]
-            link.post(Route(site, (own, site)).message(), 50)
+            link.post(RouteAdvertisement(site, (own, site)).message(), 50)
             for part in split_exports(site, 0, 1 + turn, wanted, ()):
                 link.post(part.message(), 200)
             await trio.sleep(0.5)
@@ -186,7 +186,7 @@ async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_hal
 def test_clusters_that_are_not_believed_are_counted_and_reported_once_and_not_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    doubts = SiteDoubts()
+    doubts = ExportDoubts()
     node = NodeId("1" * 32)
     assert doubts.note("ap", node, {"store", "safe"}) == 2
     assert doubts.note("ap", node, {"store", "safe"}) == 0

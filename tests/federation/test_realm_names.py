@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from iris.cluster.directory.exports import Contents
-from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, Route, exports_untrusted
+from iris.cluster.directory.exports import ExportTable
+from iris.cluster.directory.messages import (
+    CLUSTER,
+    COMPANION,
+    TOPIC,
+    Export,
+    ExportsUpdate,
+    Hop,
+    RouteAdvertisement,
+    exports_untrusted,
+)
 from iris.cluster.directory.messages import route_untrusted as read_route
 from iris.federation.realm_names import inward_untrusted, outward_exports, outward_route, outward_site, split_peer
 from iris.kernel.errors import ConfigError, RemoteProtocolError
@@ -34,14 +43,14 @@ def test_what_leaves_has_its_realm_before_it_and_what_comes_in_has_not() -> None
 
 
 def test_a_route_that_was_told_to_another_realm_can_be_taken_there() -> None:
-    route = outward_route(Route(Hop("ap", OTHER), (Hop("eu", NODE), Hop("ap", OTHER))), THEIRS)
+    route = outward_route(RouteAdvertisement(Hop("ap", OTHER), (Hop("eu", NODE), Hop("ap", OTHER))), THEIRS)
     assert [hop.site for hop in route.path] == [f"{THEIRS}/eu", f"{THEIRS}/ap"]
     assert read_route(inward(route.message())) == route
 
 
 def test_another_realm_is_told_of_what_it_may_reach_and_of_nothing_else() -> None:
     entries = [Export(CLUSTER, "open", NODE), Export(CLUSTER, "secret", NODE), Export(TOPIC, "open", NODE)]
-    contents = Contents(Hop("eu", NODE))
+    contents = ExportTable(Hop("eu", NODE))
     contents.replace(1, {*entries, Export(COMPANION, "", OTHER)})
     (told,) = contents.since(0)
 
@@ -52,7 +61,7 @@ def test_another_realm_is_told_of_what_it_may_reach_and_of_nothing_else() -> Non
     read = exports_untrusted(inward(sent.message()))
     assert read.origin == Hop(f"{THEIRS}/eu", NODE)
     assert set(read.added) == {Export(CLUSTER, "open", NODE), Export(COMPANION, "", OTHER)}
-    gone = Exports(Hop("eu", NODE), 1, 2, (), tuple(entries), more=False)
+    gone = ExportsUpdate(Hop("eu", NODE), 1, 2, (), tuple(entries), more=False)
     removed = outward_exports(gone, THEIRS, outward)
     assert removed.removed == (Export(CLUSTER, "open", NODE),)
 

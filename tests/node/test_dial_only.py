@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.routes.relayed import ViaWay
+from iris.cluster.routes.relayed import RelayedConnection
 from iris.kernel.config import Config
 from iris.kernel.transport.memory import MemoryOutgoing
 from tests.support.federations import echo
@@ -195,7 +195,7 @@ async def test_when_the_helper_is_gone_another_one_takes_over(autojump_clock: Mo
         await one.wait_for("two")
         await two.wait_for("one")
         way = one._parts.mesh.outgoing_to(two.id)
-        assert isinstance(way, ViaWay)
+        assert isinstance(way, RelayedConnection)
         used = way.helper
         stage.crash(next(host for host, node in helpers.items() if node.id == used))
         with trio.fail_after(3):

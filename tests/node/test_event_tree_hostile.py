@@ -13,8 +13,8 @@ from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.pubsub.tree.reorder import LATE, Way
-from iris.patterns.pubsub.tree.topology import Child, Relayed, Role, claim
+from iris.patterns.pubsub.tree.reorder import LATE, Announcement
+from iris.patterns.pubsub.tree.topology import Child, RelayedEvents, TreeRole, claim
 from iris.security.identity.permissions import Rights
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
@@ -26,13 +26,13 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
         shop, liar, reader = fleet["shop"], fleet["liar"], fleet["reader"]
         async with reader.pubsub.subscribe("t") as events:
 
-            def relayed(sender: MeshNode, number: int, payload: bytes) -> Relayed:
+            def relayed(sender: MeshNode, number: int, payload: bytes) -> RelayedEvents:
                 body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload], ())])
                 signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
-                return Relayed(sender.id, 1, number, 1, body, signature)
+                return RelayedEvents(sender.id, 1, number, 1, body, signature)
 
-            shop.mesh.post(reader.id, *Role(1, 1, ()).message())
-            shop.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            shop.mesh.post(reader.id, *TreeRole(1, 1, ()).message())
+            shop.mesh.post(reader.id, Announcement(1, 1, wait=False).message(), 0)
             await trio.sleep(0.1)
             genuine = relayed(shop, 1, b"genuine")
             wrong = "relayed events with a wrong signature"
@@ -57,7 +57,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                     forged, refusal = genuine, LATE
                 case _:
                     signature = shop.mesh.identity.sign(claim(shop.id, 1, 1, 1, b"\x01"))
-                    forged = Relayed(shop.id, 1, 1, 1, b"\x01", signature)
+                    forged = RelayedEvents(shop.id, 1, 1, 1, b"\x01", signature)
                     refusal = "relayed events that are malformed"
             liar.mesh.post(reader.id, *forged.message())
             await trio.sleep(0.1)
@@ -75,13 +75,13 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
         rights = Rights(publishes=("own.>",))
         async with fleet.open_node("villain", rights=rights) as villain, reader.pubsub.subscribe(">") as events:
             await fleet.link()
-            reader_role = Role(1, 1, ())
+            reader_role = TreeRole(1, 1, ())
             villain.mesh.post(reader.id, *reader_role.message())
-            villain.mesh.post(reader.id, Way(1, 1, wait=False).message(), 0)
+            villain.mesh.post(reader.id, Announcement(1, 1, wait=False).message(), 0)
             for number, topic in enumerate(["others.a", "own.a"], start=1):
                 body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"], ())])
                 signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
-                villain.mesh.post(reader.id, *Relayed(villain.id, 1, number, 1, body, signature).message())
+                villain.mesh.post(reader.id, *RelayedEvents(villain.id, 1, number, 1, body, signature).message())
             assert [event.topic for event in await collect(events)] == ["own.a"]
             assert reader.mesh.refusals == {"message of kind 0x42": 1}
 
@@ -95,11 +95,11 @@ async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump
         async def relay(number: int) -> None:
             body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [b"x"], ())])
             signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 2, body))
-            villain.mesh.post(victim.id, *Relayed(villain.id, 1, number, 2, body, signature).message())
+            villain.mesh.post(victim.id, *RelayedEvents(villain.id, 1, number, 2, body, signature).message())
             await trio.sleep(0.1)
 
-        villain.mesh.post(victim.id, *Role(1, 1, (Child(reader.id, 2),)).message())
-        villain.mesh.post(victim.id, Way(1, 1, wait=False).message(), 0)
+        villain.mesh.post(victim.id, *TreeRole(1, 1, (Child(reader.id, 2),)).message())
+        villain.mesh.post(victim.id, Announcement(1, 1, wait=False).message(), 0)
         await relay(1)
         assert (tally.handed_over, tally.lost) == (0, {"a node that subscribes to nothing": 1})
         async with reader.pubsub.subscribe("t"):

@@ -149,7 +149,7 @@ async def test_a_request_whose_time_is_over_is_not_sent_once_more(autojump_clock
             waiter = next(iter(shop.requests._waiting.values()))
             waiter.deadline = trio.current_time()
             posted = shop.peer(member).link.statistics().posted
-            shop.requests.peer_reset(shop.peer(member))
+            shop.requests.frames_lost(shop.peer(member))
             assert shop.peer(member).link.statistics().posted == posted
     assert outcomes.of["over"][0] == "RequestTimeout"
     assert store.ran == []

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.membership.proofs import Papers, proof_of
+from iris.cluster.membership.proofs import ProofVerifier, proof_of
 from iris.cluster.swim.gossip import encode_update
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
@@ -57,7 +57,7 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
             addresses=addresses,
             clusters=(ClusterEntry(name=cluster),),
         )
-        records.append(signed(record, Papers(identity, network.wall_clock)))
+        records.append(signed(record, ProofVerifier(identity, network.wall_clock)))
     return records
 
 

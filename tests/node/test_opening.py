@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.discovery.mdns import Lan
+from iris.cluster.discovery.mdns import LocalNetwork
 from iris.kernel.transport.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport.port import ConnectionObserver, Permit
 from iris.security.authority.issuing import issue_cluster
@@ -112,9 +112,9 @@ class World:
         return (url,)
 
     @asynccontextmanager
-    async def open_lan(self, fingerprint: str, own: str, urls: tuple[str, ...]) -> AsyncIterator[Lan]:
+    async def open_lan(self, fingerprint: str, own: str, urls: tuple[str, ...]) -> AsyncIterator[LocalNetwork]:
         self.boards.append((fingerprint, own, urls))
-        yield Lan(fingerprint, own)
+        yield LocalNetwork(fingerprint, own)
         await trio.lowlevel.checkpoint()
 
     def announced(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import iris
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.multicast.tree import Relayed, claim
+from iris.patterns.multicast.tree import RelayedMessage, claim
 from iris.patterns.priority import PriorityName
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
@@ -338,11 +338,13 @@ async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autoj
 # -- who lies ------------------------------------------------------------------------------------------------
 
 
-def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> Relayed:
+def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> RelayedMessage:
     """A broadcast of ``origin``, signed by it ``late`` seconds ago."""
     at = int(origin.mesh.wall_clock()) - late
     body = wire.pack((kinds.BROADCAST, cluster, None, b"payload", 0))
-    return Relayed(origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body)))
+    return RelayedMessage(
+        origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body))
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,10 +399,10 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                 case "kind":
                     body = wire.pack((kinds.GOODBYE, "crowd"))
                     signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, body))
-                    forged = Relayed(shop.id, 1, genuine.at, (), body, signature)
+                    forged = RelayedMessage(shop.id, 1, genuine.at, (), body, signature)
                 case _:
                     signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, b"\x01"))
-                    forged = Relayed(shop.id, 1, genuine.at, (), b"\x01", signature)
+                    forged = RelayedMessage(shop.id, 1, genuine.at, (), b"\x01", signature)
             liar.mesh.post(member.id, *forged.message(()))
             await trio.sleep(0.1)
             assert told == ([("shop", b"payload")] if lie == "again" else [])

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 import iris
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.request.attempt import Waiter
+from iris.patterns.request.attempt import Attempt
 from tests.support.meshes import MeshNode, StaticPicker, open_meshes
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
@@ -34,10 +34,10 @@ def test_what_may_go_elsewhere(
     idempotent: bool, members: list[NodeId] | None, tried: set[NodeId], answered: bool, moves: bool
 ) -> None:
     picker = None if members is None else StaticPicker(members)
-    waiter = Waiter(ONE, (kinds.REQUEST,), 0, 60.0, idempotent=idempotent, picker=picker, tried=tried)
+    waiter = Attempt(ONE, (kinds.REQUEST,), 0, 60.0, idempotent=idempotent, picker=picker, tried=tried)
     if answered:
         waiter.outcome = (kinds.REPLY, 1, b"")
-    assert waiter.moves() is moves
+    assert waiter.can_retry_elsewhere() is moves
     assert picker is None or picker.keys == [], "nobody was drawn for the question"
 
 
@@ -81,9 +81,9 @@ async def test_a_member_in_doubt_keeps_what_nobody_else_can_do(
             await nursery.start(serve, two, second)
         nursery.start_soon(ask)
         await trio.sleep(0.5)
-        shop.requests.peer_refused(two.id)  # it was not asked: that concerns nobody
-        shop.requests.peer_refused(one.id)
-        shop.requests.peer_refused(one.id)
+        shop.requests.peer_unreachable(two.id)  # it was not asked: that concerns nobody
+        shop.requests.peer_unreachable(one.id)
+        shop.requests.peer_unreachable(one.id)
         await trio.sleep(0.1)
         moves = idempotent and others
         assert (first.ended, second.began) == ((0, 1) if moves else (0, 0))  # it may be asked again

@@ -18,7 +18,7 @@ import iris.testing
 from iris.kernel.config import Config
 from iris.kernel.transport.memory import MemoryTransport
 from iris.kernel.wire import kinds
-from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.testing import Network
 
 # Every test names ``autojump_clock`` itself: pytest-trio looks for the clock among the arguments of the test alone.
@@ -240,7 +240,7 @@ async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
     table = shop._tunnels._table
     opened = table.open
 
-    def open_and_hear_the_end(*args: Any) -> TunnelEnd:
+    def open_and_hear_the_end(*args: Any) -> TunnelEndpoint:
         end = opened(*args)
         end.machine.receive((kinds.TUNNEL_ACCEPT, -end.machine._identifier, 2**20, 2**20), trio.current_time())
         end.machine.receive((kinds.TUNNEL_CLOSE, -end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)

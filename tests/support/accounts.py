@@ -14,7 +14,7 @@ import iris.patterns.pubsub.pubsub
 import iris.patterns.service.server
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.pubsub.subscribe.subscription import Subscription
-from iris.patterns.service.worker_pool import Membership
+from iris.patterns.service.worker_pool import WorkerPool
 
 
 def check_pattern(pattern: PatternStatistics) -> None:
@@ -45,7 +45,7 @@ def check_refusals(refusals: Mapping[str, int]) -> None:
     assert not [reason for reason in refusals if reason.startswith("unexpected error")], refusals
 
 
-def check_membership(membership: Membership) -> None:
+def check_membership(membership: WorkerPool) -> None:
     """What a member counts that has left."""
     it = membership.statistics()
     assert it.received == it.served + it.failed + it.expired + it.cancelled + it.refused, it
@@ -69,15 +69,15 @@ def check_subscription(subscription: Subscription) -> None:
 def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Note every node, membership and subscription that is made in the block, and check them at its end."""
     nodes: list[iris.Node] = []
-    memberships: list[Membership] = []
+    memberships: list[WorkerPool] = []
     subscriptions: list[Subscription] = []
 
     def open_node(*arguments: Any, **options: Any) -> iris.Node:
         nodes.append(iris.Node(*arguments, **options))
         return nodes[-1]
 
-    def join(*arguments: Any, **options: Any) -> Membership:
-        memberships.append(Membership(*arguments, **options))
+    def join(*arguments: Any, **options: Any) -> WorkerPool:
+        memberships.append(WorkerPool(*arguments, **options))
         return memberships[-1]
 
     def subscribe(*arguments: Any, **options: Any) -> Subscription:
@@ -85,7 +85,7 @@ def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return subscriptions[-1]
 
     monkeypatch.setattr(iris.node.open, "Node", open_node)
-    monkeypatch.setattr(iris.patterns.service.server, "Membership", join)
+    monkeypatch.setattr(iris.patterns.service.server, "WorkerPool", join)
     monkeypatch.setattr(iris.patterns.pubsub.pubsub, "Subscription", subscribe)
     yield
     for node in nodes:

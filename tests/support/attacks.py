@@ -230,13 +230,13 @@ class Messages:
         at = int(mesh.wall_clock())
         signature = mesh.identity.sign(relay.claim(mesh.node, number, at, body))
         behind = (NodeId(self._other.hex()),)
-        return relay.Relayed(mesh.node, number, at, behind, body, signature).message(behind)[0][1:]
+        return relay.RelayedMessage(mesh.node, number, at, behind, body, signature).message(behind)[0][1:]
 
     def _events_relayed(self, number: int) -> tuple[object, ...]:
         mesh = self._attacker.mesh
         body = wire.pack(((kinds.EVENTS, "t.a", number, 0, None, None, None, (b"event",), ()),) * 64)
         signature = mesh.identity.sign(event_tree.claim(mesh.node, 1, number, 1, body))
-        return event_tree.Relayed(mesh.node, 1, number, 1, body, signature).message()[0][1:]
+        return event_tree.RelayedEvents(mesh.node, 1, number, 1, body, signature).message()[0][1:]
 
     def _durable(self, number: int) -> bytes:
         mesh = self._attacker.mesh

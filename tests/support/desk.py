@@ -14,7 +14,7 @@ import trio
 
 import iris
 import iris.testing
-from iris.cli.connection import Connection
+from iris.cli.connection import NodeOptions
 from iris.cli.main import run_command
 from iris.kernel.tasks.background import open_background
 
@@ -60,10 +60,10 @@ class Desk:
         self._capture = capture
         self._input = directory / "input"
 
-        def open_here(connection: Connection, name: str | None = None) -> AbstractAsyncContextManager[iris.Node]:
+        def open_here(connection: NodeOptions, name: str | None = None) -> AbstractAsyncContextManager[iris.Node]:
             return self._open(name)
 
-        monkeypatch.setattr(Connection, "open", open_here)
+        monkeypatch.setattr(NodeOptions, "open", open_here)
 
     def run(self, *arguments: str, given: bytes = b"") -> Done:
         """Run ``iris`` with ``arguments``, and with ``given`` as its standard input."""

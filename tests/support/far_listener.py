@@ -16,8 +16,8 @@ from typing import Final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.transport.network import NngTransport
-from iris.kernel.transport.port import Outgoing
+from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.port import OutgoingConnection
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -46,10 +46,10 @@ async def open_far_listener(url: str) -> AsyncIterator[tuple[trio.Process, str]]
 
 
 async def _main(url: str) -> None:
-    transport = NngTransport(Config())
+    transport = NetworkTransport(Config())
     (bound,) = await transport.listen([url])
     print(bound, flush=True)  # noqa: T201 -- this is what the parent waits for
-    back: Outgoing | None = None
+    back: OutgoingConnection | None = None
     while True:
         frame = transport.receive_nowait()
         if frame is None:

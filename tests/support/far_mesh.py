@@ -14,7 +14,7 @@ import trio
 
 from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ async def open_far_mesh() -> AsyncIterator[tuple[trio.Process, str]]:
 
 async def _main() -> None:
     config = Config()
-    transport = NngTransport(config)
+    transport = NetworkTransport(config)
     (bound,) = await transport.listen(["tcp://127.0.0.1:0"])
     realm = TestRealm(1)
     realm.entropy = seeded_entropy(os.getpid())  # the keys of the realm are the same, those of this node are its own

@@ -18,7 +18,7 @@ class Marks:
     def __init__(self, node: MeshNode) -> None:
         self.received: list[int] = []
         self.peers: list[Peer] = []
-        node.mesh.on(MARK, 1, self.receive)
+        node.mesh.register(MARK, 1, self.receive)
 
     def receive(self, peer: Peer, message: Message) -> None:
         self.received.append(message[1])

@@ -27,9 +27,9 @@ from iris.patterns.multicast.relay import Relays
 from iris.patterns.pubsub.pubsub import PubSub
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.request.requests import Requests
-from iris.patterns.service.server import Serving
+from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import Membership
+from iris.patterns.service.worker_pool import WorkerPool
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.realms import WALL, TestRealm
@@ -111,16 +111,16 @@ class PeerLog:
     def of(self, node: NodeId) -> list[str]:
         return [what for what, whom in self.entries if whom == node]
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         self.entries.append(("up", peer.node))
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         self.entries.append(("reset", peer.node))
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         self.entries.append(("refused", node))
 
-    def peer_down(self, peer: Peer, reason: str) -> None:
+    def peer_removed(self, peer: Peer, reason: str) -> None:
         self.entries.append(("down", peer.node))
         self.reasons.append(reason)
 
@@ -139,10 +139,10 @@ class MeshNode:
         mesh.observe(self.log)
         self.requests: Final = Requests(mesh, directory, config)
         self.relays: Final = Relays(mesh, config)
-        self.serving: Final = Serving(mesh, config, self.relays)
+        self.serving: Final = Server(mesh, config, self.relays)
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays)
         self.pubsub: Final = PubSub(mesh, config)
-        self.memberships: Final[list[Membership]] = []
+        self.memberships: Final[list[WorkerPool]] = []
 
     @property
     def id(self) -> NodeId:
@@ -157,7 +157,7 @@ class MeshNode:
         return self.mesh.peers[other.id]
 
     @asynccontextmanager
-    async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[Membership]:
+    async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[WorkerPool]:
         """Be a member of the service's cluster, known to everybody at once."""
         limits = Limits(concurrency=concurrency, queue=queue)
         async with self.serving.serve(service.name, service, limits) as membership:
@@ -264,7 +264,7 @@ def check_tally(tally: Tally, waiting: int = 0) -> PatternStatistics:
     return statistics
 
 
-def check_membership(membership: Membership) -> None:
+def check_membership(membership: WorkerPool) -> None:
     """Every request that was received had one end."""
     it = membership.statistics()
     ended = it.served + it.failed + it.expired + it.cancelled + it.refused

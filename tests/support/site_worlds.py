@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from iris.cluster.directory.directory import SiteDirectory, exports_of
 from iris.cluster.directory.messages import COMPANION, Export, Hop
-from iris.federation.advertising import Advertising
+from iris.federation.advertising import Advertiser
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -21,7 +21,7 @@ class Site:
     def __init__(self, name: str, gateway: NodeId, *, transit: bool) -> None:
         self.hop = Hop(name, gateway)
         self.directory = SiteDirectory(self.hop)
-        self.advertising = Advertising(self.directory, transit=transit)
+        self.advertising = Advertiser(self.directory, transit=transit)
         self.members: dict[str, dict[NodeId, bytes]] = {}
 
     def export(self) -> None:

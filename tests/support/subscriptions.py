@@ -17,8 +17,8 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest.start_offsets import Beginnings, Milestones
-from iris.patterns.pubsub.subscribe.events import Event, Run
+from iris.patterns.pubsub.interest.start_offsets import Milestones, StartOffsets
+from iris.patterns.pubsub.subscribe.events import Event, EventRun
 from iris.patterns.pubsub.subscribe.subscription import Overflow, Subscription
 from tests.support.meshes import check_subscription
 
@@ -46,7 +46,7 @@ class Desk:
         """Bytes of headers and key of each run."""
         self.reported: Counter[str] = Counter()
         self.settled = 0
-        self.beginnings = Beginnings()
+        self.beginnings = StartOffsets()
         self.subscription = Subscription(
             ">",
             group=group,
@@ -91,7 +91,7 @@ class Desk:
         size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
         self.subscription._deliver(
-            Run(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
+            EventRun(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
         )
 
     def numbers(self, first: int, count: int, **options: Any) -> None:

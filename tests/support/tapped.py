@@ -8,8 +8,8 @@ from typing import final
 import trio
 
 from iris.kernel.config import Config
-from iris.kernel.transport.network import NngTransport
-from iris.kernel.transport.port import ConnectionObserver, Incoming, Outgoing, Permit
+from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.port import ConnectionObserver, IncomingConnection, OutgoingConnection, Permit
 
 
 @final
@@ -66,19 +66,19 @@ class TappedTransport:
     """The real network; others reach this node through the tap only."""
 
     def __init__(self, config: Config, wire: Wire) -> None:
-        self._real = NngTransport(config)
+        self._real = NetworkTransport(config)
         self._wire = wire
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple([await self._wire.tap(url) for url in await self._real.listen(urls)])
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
         return await self._real.dial(url, on_broken, permit)
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         return await self._real.accept_reverse(token, on_broken)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
         return self._real.dial_reverse(url, token, on_broken)
 
     def receive_nowait(self) -> bytes | None:

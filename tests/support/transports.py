@@ -9,8 +9,8 @@ from typing import Final
 import trio
 
 from iris.kernel.config import KIB, Config
-from iris.kernel.transport.network import NngTransport
-from iris.kernel.transport.port import Outgoing, Transport
+from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.port import OutgoingConnection, Transport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
 
@@ -19,9 +19,9 @@ PATIENT: Final = Config(handshake_timeout=100.0)
 
 
 @asynccontextmanager
-async def open_transports(count: int = 1, config: Config | None = None) -> AsyncIterator[list[NngTransport]]:
+async def open_transports(count: int = 1, config: Config | None = None) -> AsyncIterator[list[NetworkTransport]]:
     """So many transports, and a minute for all that is done with them."""
-    transports = [NngTransport(config or Config()) for _ in range(count)]
+    transports = [NetworkTransport(config or Config()) for _ in range(count)]
     try:
         with trio.fail_after(60):
             yield transports
@@ -54,7 +54,7 @@ def ignore() -> None:
     """For ways whose end does not matter."""
 
 
-async def fill(way: Outgoing) -> int:
+async def fill(way: OutgoingConnection) -> int:
     """Send until nothing more is taken for a while; return how many frames were."""
     taken = 0
     while True:

@@ -16,8 +16,8 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.wire.codec import MAX_MESSAGES, BatchDecoder, Message, encode_batch
 from iris.patterns.messages import Sender
-from iris.patterns.tunnel.endpoint import TunnelEnd
-from iris.patterns.tunnel.messages import Opening, Refusal
+from iris.patterns.tunnel.endpoint import TunnelEndpoint
+from iris.patterns.tunnel.messages import Refusal, TunnelOpen
 from iris.patterns.tunnel.table import TunnelTable
 from iris.patterns.tunnel.tunnel import Tunnel
 
@@ -121,12 +121,12 @@ class TunnelNode:
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
 
-    def accept(self, opening: Opening, end: TunnelEnd) -> Refusal | None:
+    def accept(self, opening: TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         if self.refusal is None:
             self.send_accepted.send_nowait(self.wrap(end, opening.cluster))
         return self.refusal
 
-    def wrap(self, end: TunnelEnd, cluster: str = "c") -> Tunnel:
+    def wrap(self, end: TunnelEndpoint, cluster: str = "c") -> Tunnel:
         return Tunnel(
             end,
             limit=self.config.max_payload,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 from iris.kernel.config import MIB
-from iris.kernel.transport.port import Outgoing
-from iris.kernel.transport.websocket import PULL, Asking, Messages
+from iris.kernel.transport.port import OutgoingConnection
+from iris.kernel.transport.websocket import PULL, ClientUpgrade, WebSocketFraming
 from iris.kernel.wire.header import FRAME_OVERHEAD
 
 HERE = "ws://127.0.0.1:0/iris"
@@ -21,7 +21,7 @@ def port_of(url: str) -> int:
     return int(url.split(":")[2].partition("/")[0])
 
 
-async def send(way: Outgoing, data: bytes) -> None:
+async def send(way: OutgoingConnection, data: bytes) -> None:
     while not way.send_nowait(data):
         await way.wait_writable()
 
@@ -32,9 +32,9 @@ def stranger(url: str, source: str = "127.0.0.1") -> Iterator[socket.socket]:
         yield one
 
 
-def upgrade(one: socket.socket, url: str, kind: str = PULL) -> Messages:
+def upgrade(one: socket.socket, url: str, kind: str = PULL) -> WebSocketFraming:
     """Do what is due by a plain socket that blocks."""
-    asking = Asking(url, kind, LARGEST)
+    asking = ClientUpgrade(url, kind, LARGEST)
     one.sendall(asking.request)
     messages = None
     while messages is None:

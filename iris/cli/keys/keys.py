@@ -14,10 +14,16 @@ from iris.cli.keys.realms import bundle, distrust, realms, trust
 from iris.cli.keys.show import check, date, show
 from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
 from iris.kernel.transport import check_url
-from iris.security.authority import issuing as keyring
 from iris.security.authority import RealmRoot
-from iris.security.files import load_credential, prepared_credential, save_credential
-from iris.security.files import load_realm, prepared_revocations, save_realm
+from iris.security.authority import issuing as keyring
+from iris.security.files import (
+    load_credential,
+    load_realm,
+    prepared_credential,
+    prepared_revocations,
+    save_credential,
+    save_realm,
+)
 from iris.security.identity import Patterns, Rights
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])

@@ -10,9 +10,7 @@ import click
 
 from iris.cli.keys.show import date
 from iris.cli.terminal import Finite, asks_passphrase, load_wrapped, note, read_passphrase, write_line, write_object
-from iris.security.authority import DAY
-from iris.security.authority import RealmRoot
-from iris.security.authority import distrust_realm, issue_realm_bundle, trust_realm
+from iris.security.authority import DAY, RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.files import load_bundle, load_realm, prepared_bundle, save_realm
 
 FILE = click.Path(path_type=Path, dir_okay=False)

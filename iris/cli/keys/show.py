@@ -14,8 +14,7 @@ from iris.cli.terminal import asks_passphrase, load_wrapped, read_passphrase, wr
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport import check_url
 from iris.security.authority import CredentialSummary, check_credential, summarize
-from iris.security.files import load_credential
-from iris.security.files import load_revocations
+from iris.security.files import load_credential, load_revocations
 
 
 @click.command()

@@ -1,12 +1,13 @@
 """Which member to ask: power of two choices, subsetting, circuit breaker, retry budget, locality.
 
-Promises: state is bounded by the members known; a choice costs constant time.  Machines: time and randomness are arguments.
+Promises: state is bounded by the members known; a choice costs constant time.  Machines: time and randomness are
+arguments.
 """
 
 from iris.cluster.balancing.balancer import Balancer
 from iris.cluster.balancing.locality import AtSite, SiteOrder
-from iris.cluster.balancing.retry_budget import Allowance
+from iris.cluster.balancing.retry_budget import RetryBudget
 
 __all__ = (
-    "Allowance", "AtSite", "Balancer", "SiteOrder",
+    "AtSite", "Balancer", "RetryBudget", "SiteOrder",
 )  # fmt: skip

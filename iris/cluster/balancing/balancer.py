@@ -35,9 +35,9 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, final
 
-from iris.cluster.balancing.circuit_breaker import Circuit, CircuitState
+from iris.cluster.balancing.circuit_breaker import CircuitBreaker, CircuitState
 from iris.cluster.balancing.locality import AtSite, SiteOrder
-from iris.cluster.balancing.retry_budget import Allowance
+from iris.cluster.balancing.retry_budget import RetryBudget
 from iris.cluster.balancing.subset import MIN_APERTURE, Aperture
 from iris.kernel.names import NodeId
 
@@ -123,7 +123,7 @@ class _Score:
         self.queued = False
         """Whether waiting is much of what its requests take."""
         self.suspended = False
-        self.circuit: Circuit | None = None
+        self.circuit: CircuitBreaker | None = None
         self.usual: float | None = None
         """The average before the first of its failures, as long as these are not forgotten."""
         self.trial_at = math.inf
@@ -189,7 +189,7 @@ class Balancer:
         """When the open circuits, and the members that failed, may be tried: a heap, with entries that hold no more."""
         self.on_work: Callable[[], None] | None = None
         """Called once, when the next request is on its way."""
-        self._repeats = Allowance(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
+        self._repeats = RetryBudget(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
 
     def __repr__(self) -> str:
         if not self._arranged:
@@ -396,7 +396,7 @@ class Balancer:
         return any(not score.suspended and node not in exclude for node, score in self._scores.items())
 
     def may_repeat(self, now: float, *, forced: bool = False) -> bool:
-        """Tell whether a request may be made once more, and count it; see ``Allowance.take``."""
+        """Tell whether a request may be made once more, and count it; see ``RetryBudget.take``."""
         return self._repeats.take(self._started, now, forced=forced)
 
     def started(self, node: NodeId) -> None:
@@ -446,7 +446,7 @@ class Balancer:
         """Have the circuit of a member know how a request ended."""
         circuit = score.circuit
         if circuit is None:
-            circuit = score.circuit = Circuit()
+            circuit = score.circuit = CircuitBreaker()
         was_closed = circuit.state is CircuitState.CLOSED
         if answered is None:
             changed = circuit.undecided(now)

@@ -28,7 +28,7 @@ class CircuitState(enum.Enum):
 
 
 @final
-class Circuit:
+class CircuitBreaker:
     """The circuit of one member.  Made with its first failure; a member without one is closed."""
 
     __slots__ = ("_failures", "_pause", "state", "until")
@@ -41,7 +41,7 @@ class Circuit:
         self._pause = FIRST_PAUSE
 
     def __repr__(self) -> str:
-        return f"<Circuit {self.state.value}, {self._failures} failures>"
+        return f"<CircuitBreaker {self.state.value}, {self._failures} failures>"
 
     def failed(self, now: float) -> bool:
         """Note a request that was not answered; tell whether that changed the state."""

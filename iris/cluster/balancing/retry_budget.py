@@ -11,7 +11,7 @@ from typing import final
 
 
 @final
-class Allowance:
+class RetryBudget:
     """Extra requests that may still be made.
 
     Requests are counted by whoever makes them and brought here only when an extra one is wanted: nothing is spent on
@@ -38,7 +38,7 @@ class Allowance:
         """Extra requests that were not."""
 
     def __repr__(self) -> str:
-        return f"<Allowance of {self.tokens:.1f}: {self.taken} taken, {self.refused} refused>"
+        return f"<RetryBudget of {self.tokens:.1f}: {self.taken} taken, {self.refused} refused>"
 
     def take(self, requests: int, now: float, *, forced: bool = False) -> bool:
         """Take one if there is one.

@@ -5,18 +5,20 @@ Not here: sessions with far nodes (iris.cluster.sites) and gateways (iris.federa
 """
 
 from iris.cluster.directory.border import Allowed, Border
-from iris.cluster.directory.directory import Flooded, Foreign, SiteDirectory, Subscriber, Way, exports_of
-from iris.cluster.directory.exports import Contents
+from iris.cluster.directory.directory import (
+    RemoteMember, RemoteSubscriber, SiteDirectory, SitePath, TooManyChanges, exports_of,
+)  # fmt: skip
+from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
-    CLUSTER, COMPANION, IN_ONE_MESSAGE, MAX_HOPS, TOPIC, Export, Exports, Hop, Route, message_size,
-    wanted_untrusted,
+    CLUSTER, COMPANION, IN_ONE_MESSAGE, MAX_HOPS, TOPIC, Export, ExportsUpdate, Hop, RouteAdvertisement,
+    message_size, wanted_untrusted,
 )  # fmt: skip
 from iris.cluster.directory.neighbour_table import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATES, UPDATE_RATE
 from iris.cluster.directory.site_tag import SiteTag, is_tag, site_of
 
 __all__ = (
     "CLUSTER", "COMPANION", "IN_ONE_MESSAGE", "MAX_EXPORTS", "MAX_HOPS", "MAX_ORIGINS", "MAX_WEIGHT", "TOPIC",
-    "UPDATES", "UPDATE_RATE", "Allowed", "Border", "Contents", "Export", "Exports", "Flooded", "Foreign", "Hop",
-    "Route", "SiteDirectory", "SiteTag", "Subscriber", "Way", "exports_of", "is_tag", "message_size", "site_of",
-    "wanted_untrusted",
+    "UPDATES", "UPDATE_RATE", "Allowed", "Border", "Export", "ExportTable", "ExportsUpdate", "Hop",
+    "RemoteMember", "RemoteSubscriber", "RouteAdvertisement", "SiteDirectory", "SitePath", "SiteTag",
+    "TooManyChanges", "exports_of", "is_tag", "message_size", "site_of", "wanted_untrusted",
 )  # fmt: skip

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, cast, final
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.topic_syntax import is_pattern
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, kinds
 from iris.security.identity import MAX_PATTERNS, covers
 
 _MAX_ASKED: Final = 256

@@ -21,22 +21,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from iris.cluster.directory.exports import Contents
+from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
-from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, Owner, Teller, Unfitting
+from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, NeighbourTable, Owner, StaleUpdate
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
 
 
-class Way(NamedTuple):
+class SitePath(NamedTuple):
     """A route to a site: whom to hand frames to, and the gateways that they pass."""
 
     neighbour: NodeId
     path: tuple[Hop, ...]
 
 
-class Foreign(NamedTuple):
+class RemoteMember(NamedTuple):
     """A member of a cluster at another site."""
 
     site: str
@@ -46,7 +46,7 @@ class Foreign(NamedTuple):
     """Gateways on the way."""
 
 
-class Subscriber(NamedTuple):
+class RemoteSubscriber(NamedTuple):
     """A node of another site that wants events."""
 
     site: str
@@ -54,7 +54,7 @@ class Subscriber(NamedTuple):
     pattern: str
 
 
-class Flooded(RemoteProtocolError):
+class TooManyChanges(RemoteProtocolError):
     """A neighbour sends more of the directory than anybody honest would."""
 
 
@@ -74,16 +74,16 @@ class SiteDirectory:
         """Grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
-        self.resubscribed: Callable[[Subscriber, bool], None] = lambda _, __: None
+        self.resubscribed: Callable[[RemoteSubscriber, bool], None] = lambda _, __: None
         """Called with each who begins to want events of this realm (True), or ceases to."""
-        self._wanting: dict[Subscriber, int] = {}
+        self._wanting: dict[RemoteSubscriber, int] = {}
         """Who wants them, and how many gateways of its site say so: counted with each change, since there may be 65,536
         exports of each gateway."""
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
-        self._teller = partial(Teller, max_origins=max_origins, max_weight=max_weight)
-        self._neighbours: dict[NodeId, Teller] = {}
+        self._teller = partial(NeighbourTable, max_origins=max_origins, max_weight=max_weight)
+        self._neighbours: dict[NodeId, NeighbourTable] = {}
         self._owners: dict[str, Owner] = {}
-        self._contents: dict[Hop, Contents] = {}
+        self._contents: dict[Hop, ExportTable] = {}
         """What is believed.  Their versions are counted here: no neighbour can get ahead of what others will tell."""
         self._sources: dict[Hop, NodeId] = {}
         """For each origin the neighbour that is believed."""
@@ -164,7 +164,7 @@ class SiteDirectory:
                 self._follow(origin)
         elif known.route(origin, path):
             self._since.setdefault(origin, now)
-            self._contents.setdefault(origin, Contents(origin))
+            self._contents.setdefault(origin, ExportTable(origin))
             self._present.setdefault(origin.site, {})[origin.gateway] = origin
             self._follow(origin)
 
@@ -183,7 +183,7 @@ class SiteDirectory:
         contents = self._contents[origin]
         try:
             change = known.take(told, partial(self._permits, origin.site), contents.same)
-        except Unfitting:
+        except StaleUpdate:
             return None if told.more else wanted(origin)
         except RemoteProtocolError:
             self._follow(origin)
@@ -198,12 +198,12 @@ class SiteDirectory:
         self._settle(origin)
         return None
 
-    def _known(self, neighbour: NodeId, now: float) -> Teller:
+    def _known(self, neighbour: NodeId, now: float) -> NeighbourTable:
         known = self._neighbours.get(neighbour)
         if known is None:
             raise RemoteProtocolError("this node is not asked about sites")
         if not known.tokens.spend(now):
-            raise Flooded(f"more than {UPDATES} messages about sites at once")
+            raise TooManyChanges(f"more than {UPDATES} messages about sites at once")
         return known
 
     def _touch(self, origin: Hop) -> None:
@@ -280,7 +280,7 @@ class SiteDirectory:
         for sign, exports in ((1, more), (-1, less)):
             for export in exports:
                 if export.kind == TOPIC and not realm_of_topic(export.name):
-                    found = Subscriber(origin.site, NodeId(export.node), export.name)
+                    found = RemoteSubscriber(origin.site, NodeId(export.node), export.name)
                     before = self._wanting.get(found, 0)
                     self._wanting[found] = before + sign
                     if not before:
@@ -329,29 +329,29 @@ class SiteDirectory:
         """Return the other sites that can be reached, sorted."""
         return tuple(sorted(self._accepted))
 
-    def contents(self, origin: Hop) -> Contents | None:
+    def contents(self, origin: Hop) -> ExportTable | None:
         """Return what an origin exports."""
         return self._contents.get(origin)
 
-    def ways_to(self, origin: Hop) -> Iterator[Way]:
+    def ways_to(self, origin: Hop) -> Iterator[SitePath]:
         """Yield every route to an origin."""
         for neighbour, known in self._neighbours.items():
             told = known.told.get(origin)
             if told is not None:
-                yield Way(neighbour, told.path)
+                yield SitePath(neighbour, told.path)
 
-    def way(self, site: str, *, salt: str = "") -> Way | None:
+    def way(self, site: str, *, salt: str = "") -> SitePath | None:
         """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""
         ways = [way for origin in self._accepted.get(site, ()) for way in self.ways_to(origin)]
         return min(ways, key=lambda way: _cost(way, salt), default=None)
 
-    def best(self, origin: Hop) -> Way | None:
+    def best(self, origin: Hop) -> SitePath | None:
         """Return the best route to one gateway of a site."""
         return min(self.ways_to(origin), key=_cost, default=None)
 
-    def members(self, cluster: str, realm_id: str = "") -> list[Foreign]:
+    def members(self, cluster: str, realm_id: str = "") -> list[RemoteMember]:
         """Return the members of a cluster at all other sites of a realm, the nearest first."""
-        found: dict[NodeId, Foreign] = {}
+        found: dict[NodeId, RemoteMember] = {}
         for site, accepted in self._accepted.items():
             if realm_of_site(site) != realm_id:
                 continue
@@ -360,7 +360,7 @@ class SiteDirectory:
             if way is not None:
                 for members in listed:
                     for node, proof in members.items():
-                        found.setdefault(node, Foreign(site, node, proof, len(way.path)))
+                        found.setdefault(node, RemoteMember(site, node, proof, len(way.path)))
         return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
 
     def clusters(self, realm_id: str = "") -> set[str]:
@@ -368,7 +368,7 @@ class SiteDirectory:
         origins = [origin for origin in self.origins() if realm_of_site(origin.site) == realm_id]
         return {name for origin in origins for name in self._contents[origin].clusters}
 
-    def subscribers(self) -> set[Subscriber]:
+    def subscribers(self) -> set[RemoteSubscriber]:
         """Return who at other sites wants events of this realm."""
         return set(self._wanting)
 
@@ -416,7 +416,7 @@ def _is_straight(path: tuple[Hop, ...]) -> bool:
     return len(sites) == len(set(sites)) and len(path) == len({hop.gateway for hop in path})
 
 
-def _cost(way: Way, salt: str = "") -> tuple[int, int, Way]:
+def _cost(way: SitePath, salt: str = "") -> tuple[int, int, SitePath]:
     return (len(way.path), hash_of(salt + way.neighbour) if salt else 0, way)
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, KeysView
 from typing import Final, final
 
-from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, Exports, Hop, split_exports
+from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, ExportsUpdate, Hop, split_exports
 from iris.kernel.names import NodeId
 
 _HISTORY: Final = 64
@@ -18,7 +18,7 @@ Change = tuple[tuple[Export, ...], tuple[Export, ...]]
 
 
 @final
-class Contents:
+class ExportTable:
     """The exports of one origin at one version; version 0 is empty."""
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Contents:
         self._remembered = 0
 
     def __repr__(self) -> str:
-        return f"<Contents of {self.origin.site} version {self.version}: {len(self.entries)} entries>"
+        return f"<ExportTable of {self.origin.site} version {self.version}: {len(self.entries)} entries>"
 
     @property
     def entries(self) -> KeysView[Export]:
@@ -86,7 +86,7 @@ class Contents:
             _, _, former_more, former_less = history.popleft()
             self._remembered -= len(former_more) + len(former_less)
 
-    def since(self, version: int) -> Iterator[Exports]:
+    def since(self, version: int) -> Iterator[ExportsUpdate]:
         """Yield what somebody at ``version`` has to be told."""
         if version == self.version or not self.version:  # nothing is known of it yet
             return

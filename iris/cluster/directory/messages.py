@@ -13,9 +13,16 @@ from iris.cluster.swim import MAX_PROOF
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, is_name, is_site
 from iris.kernel.topic_syntax import is_pattern
-from iris.kernel.wire import kinds
-from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message
-from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
+from iris.kernel.wire import (
+    ELEMENT,
+    MAX_ARRAY,
+    Message,
+    bytes_untrusted,
+    counter_untrusted,
+    kinds,
+    node_untrusted,
+    tuple_untrusted,
+)
 
 CLUSTER: Final = 1
 TOPIC: Final = 2
@@ -67,7 +74,7 @@ class Export(NamedTuple):
         return 800 + len(self.name) + len(self.proof)
 
 
-class Route(NamedTuple):
+class RouteAdvertisement(NamedTuple):
     """A message ROUTE: how ``origin`` is reached through the sender; an empty path: not at all any more."""
 
     origin: Hop
@@ -79,7 +86,7 @@ class Route(NamedTuple):
         return (kinds.ROUTE, self.origin.site, bytes.fromhex(self.origin.gateway), path)
 
 
-class Exports(NamedTuple):
+class ExportsUpdate(NamedTuple):
     """A message EXPORTS: a change of what an origin exports, or a part of one.
 
     Attributes:
@@ -111,11 +118,11 @@ class Exports(NamedTuple):
 
 def split_exports(
     origin: Hop, base: int, version: int, added: Iterable[Export], removed: Iterable[Export]
-) -> Iterator[Exports]:
+) -> Iterator[ExportsUpdate]:
     """Yield a change in parts that fit into messages."""
     parts = [*_parts(added, gone=False), *_parts(removed, gone=True)] or [((), ())]
     for number, (more, less) in enumerate(parts, 1):
-        yield Exports(origin, base, version, more, less, number < len(parts))
+        yield ExportsUpdate(origin, base, version, more, less, number < len(parts))
 
 
 def wanted(origin: Hop) -> Message:
@@ -123,7 +130,7 @@ def wanted(origin: Hop) -> Message:
     return (kinds.EXPORTS_WANTED, origin.site, bytes.fromhex(origin.gateway))
 
 
-def route_untrusted(message: Message) -> Route:
+def route_untrusted(message: Message) -> RouteAdvertisement:
     """Read a ROUTE.
 
     Raises:
@@ -134,10 +141,10 @@ def route_untrusted(message: Message) -> Route:
     if len(flat) % 2:
         raise RemoteProtocolError("a path is pairs of a site and a gateway")
     hops = tuple(_hop_untrusted(flat[at], flat[at + 1]) for at in range(0, len(flat), 2))
-    return Route(_hop_untrusted(site, gateway), hops)
+    return RouteAdvertisement(_hop_untrusted(site, gateway), hops)
 
 
-def exports_untrusted(message: Message) -> Exports:
+def exports_untrusted(message: Message) -> ExportsUpdate:
     """Read an EXPORTS.
 
     Raises:
@@ -146,7 +153,7 @@ def exports_untrusted(message: Message) -> Exports:
     _, site, gateway, base, version, added, removed, more = message
     if type(more) is not bool:
         raise RemoteProtocolError("a flag is true or false")
-    return Exports(
+    return ExportsUpdate(
         _hop_untrusted(site, gateway),
         counter_untrusted(base),
         counter_untrusted(version),

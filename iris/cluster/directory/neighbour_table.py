@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
-from iris.cluster.directory.messages import Export, Exports, Hop
+from iris.cluster.directory.messages import Export, ExportsUpdate, Hop
 from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.token_bucket import Tokens
+from iris.kernel.token_bucket import TokenBucket
 
 MAX_ORIGINS: Final = 1024
 """Gateways of all sites together that one neighbour may tell of."""
@@ -35,7 +35,7 @@ UPDATE_RATE: Final = 200.0
 """Messages that one neighbour may send at once, and for each second in the long run.  Honest ones gather changes."""
 
 
-class Change(NamedTuple):
+class ExportsChange(NamedTuple):
     """What a neighbour now says of an origin, and did not before; and what it no longer says."""
 
     added: tuple[Export, ...]
@@ -57,7 +57,7 @@ class _Parts:
 
 
 @final
-class Told:
+class Advertised:
     """What one neighbour says of one origin."""
 
     __slots__ = ("entries", "parts", "path", "version", "weight")
@@ -82,7 +82,7 @@ class Owner:
 
 
 @final
-class Teller:
+class NeighbourTable:
     """One neighbour.
 
     Args:
@@ -104,14 +104,14 @@ class Teller:
         self.local: Final = local
         self.owner: Final = owner or Owner()
         self.owner.neighbours += 1
-        self.told: Final[dict[Hop, Told]] = {}
-        self.tokens: Final = Tokens(UPDATES, UPDATE_RATE, now)
+        self.told: Final[dict[Hop, Advertised]] = {}
+        self.tokens: Final = TokenBucket(UPDATES, UPDATE_RATE, now)
         self.weight = 0
         self._max_origins = max_origins
         self._max_weight = max_weight
 
     def __repr__(self) -> str:
-        return f"<Teller of {len(self.told)} origins, {self.weight} bytes>"
+        return f"<NeighbourTable of {len(self.told)} origins, {self.weight} bytes>"
 
     def route(self, origin: Hop, path: tuple[Hop, ...]) -> bool:
         """Take a route to an origin; tell whether it is another one than before.
@@ -126,7 +126,7 @@ class Teller:
             if self.owner.origins >= ORIGIN_SHARES * self._max_origins:
                 most = ORIGIN_SHARES * self._max_origins
                 raise RemoteProtocolError(f"the {self.owner.neighbours} of its owner tell of more than {most} gateways")
-            self.told[origin] = Told(path)
+            self.told[origin] = Advertised(path)
             self.owner.origins += 1
             return True
         changed = known.path != path
@@ -152,7 +152,9 @@ class Teller:
         self.weight += weight
         self.owner.weight += weight
 
-    def take(self, news: Exports, permits: Callable[[Export], bool], same: Callable[[Export], Export]) -> Change | None:
+    def take(
+        self, news: ExportsUpdate, permits: Callable[[Export], bool], same: Callable[[Export], Export]
+    ) -> ExportsChange | None:
         """Take exports of an origin that it has told a route to; return the change when the last part is there.
 
         Args:
@@ -169,7 +171,7 @@ class Teller:
         if parts is None or (parts.base, parts.version) != (news.base, news.version):
             self._drop_parts(known)
             if news.base not in (0, known.version):
-                raise Unfitting
+                raise StaleUpdate
             parts = known.parts = _Parts(news.base, news.version)
         before = parts.weight
         for export in filter(permits, news.added):
@@ -191,7 +193,7 @@ class Teller:
             )
         return None if news.more else self._apply(news.origin, known, parts)
 
-    def _apply(self, origin: Hop, known: Told, parts: _Parts) -> Change:
+    def _apply(self, origin: Hop, known: Advertised, parts: _Parts) -> ExportsChange:
         added = tuple(export for export in parts.added if export not in known.entries)
         gone = parts.removed if parts.base else known.entries.difference(parts.added)
         removed = tuple(export for export in gone if export not in parts.added)
@@ -205,14 +207,14 @@ class Teller:
         change = sum(export.weight for export in added) - sum(export.weight for export in removed)
         known.weight += change
         self._grow(change)
-        return Change(added, removed)
+        return ExportsChange(added, removed)
 
-    def _drop_parts(self, known: Told) -> None:
+    def _drop_parts(self, known: Advertised) -> None:
         if known.parts is not None:
             self._grow(-known.parts.weight)
             known.parts = None
 
 
 @final
-class Unfitting(Exception):
+class StaleUpdate(Exception):
     """A change of something else than what was told before: messages have crossed, and nobody is to blame."""

@@ -1,16 +1,17 @@
 """How nodes find each other: registry of one machine, mDNS, seeds and DNS names, address book.
 
-Promises: what is found is only an address to dial, never trusted; floods cost bounded memory and dials.  mDNS is imported
+Promises: what is found is only an address to dial, never trusted; floods cost bounded memory and dials.  mDNS is
+imported
 only where it is used.
 """
 
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.dns import Resolve, resolve_url
-from iris.cluster.discovery.mdns import Lan, OpenLan, open_lan
+from iris.cluster.discovery.mdns import LocalNetwork, OpenLan, open_lan
 from iris.cluster.discovery.registry import Registry
 
 __all__ = (
-    "AddressBook", "AddressFile", "Discovery", "Lan", "OpenLan", "Registry", "Resolve", "open_lan",
+    "AddressBook", "AddressFile", "Discovery", "LocalNetwork", "OpenLan", "Registry", "Resolve", "open_lan",
     "resolve_url",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable
 from types import MappingProxyType
 from typing import Final, final
 
-from iris.cluster.balancing import Allowance
+from iris.cluster.balancing import RetryBudget
 from iris.kernel.names import NodeId
 
 
@@ -79,7 +79,7 @@ class Candidates:
 
     def __init__(self) -> None:
         self._held: dict[str, _Candidate] = {}
-        self._lan_dials = Allowance(share=0.0, rate=LAN_RATE, reserve=LAN_BURST)
+        self._lan_dials = RetryBudget(share=0.0, rate=LAN_RATE, reserve=LAN_BURST)
 
     def __repr__(self) -> str:
         return f"<Candidates: {len(self._held)}>"

@@ -23,7 +23,7 @@ from iris.cluster.discovery.mdns_records import MAX_FOLLOWED
 from iris.kernel.tasks import open_background
 
 if TYPE_CHECKING:
-    from iris.cluster.discovery.mdns_service import Board
+    from iris.cluster.discovery.mdns_service import MdnsService
 
 _log: Final = logging.getLogger("iris")
 
@@ -34,7 +34,7 @@ _TOLD_AGAIN: Final = 600.0
 _GOODBYE: Final = 0.5
 """Seconds that taking the announcement back may take."""
 
-OpenLan = Callable[[str, str, tuple[str, ...]], AbstractAsyncContextManager["Lan"]]
+OpenLan = Callable[[str, str, tuple[str, ...]], AbstractAsyncContextManager["LocalNetwork"]]
 """Opens the notice board of a network: fingerprint of the realm, name of this node there, URLs to announce."""
 
 
@@ -44,7 +44,7 @@ def realm_mark(fingerprint: str) -> str:
 
 
 @final
-class Lan:
+class LocalNetwork:
     """What is known of the local network.  Made by ``open_lan``."""
 
     def __init__(self, mark: str, own: str) -> None:
@@ -57,7 +57,7 @@ class Lan:
         self._news = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Lan with {len(self._found)} other nodes>"
+        return f"<LocalNetwork with {len(self._found)} other nodes>"
 
     def urls(self) -> list[str]:
         """Return the addresses announced for this realm by others."""
@@ -111,7 +111,7 @@ class Lan:
 @asynccontextmanager
 async def open_lan(
     fingerprint: str, own: str, urls: tuple[str, ...], *, interfaces: list[str] | None = None
-) -> AsyncIterator[Lan]:
+) -> AsyncIterator[LocalNetwork]:
     """Announce a node to the local network and listen for others, until the block ends.
 
     A machine on which that is not possible costs one line in the log: seeds work everywhere.
@@ -122,7 +122,7 @@ async def open_lan(
         urls: where it listens; those of loopback are not announced.
         interfaces: addresses of this machine whose networks are used; None: all.  Given ones may be loopback.
     """
-    lan = Lan(realm_mark(fingerprint), own)
+    lan = LocalNetwork(realm_mark(fingerprint), own)
     token = trio.lowlevel.current_trio_token()
     try:
         board = await trio.to_thread.run_sync(_open_board, lan, token, interfaces)
@@ -141,7 +141,7 @@ async def open_lan(
             await trio.to_thread.run_sync(board.close, abandon_on_cancel=True)
 
 
-def _open_board(lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> Board:
-    from iris.cluster.discovery.mdns_service import Board  # which imports the package
+def _open_board(lan: LocalNetwork, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> MdnsService:
+    from iris.cluster.discovery.mdns_service import MdnsService  # which imports the package
 
-    return Board(lan, token, interfaces)
+    return MdnsService(lan, token, interfaces)

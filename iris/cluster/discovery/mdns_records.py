@@ -29,7 +29,7 @@ _REPLACED: Final = 1.0
 
 
 @final
-class Followed:
+class FollowedAnnouncements:
     """The announcements that are followed, by name.
 
     Args:
@@ -44,7 +44,7 @@ class Followed:
         """Announcements that were not followed, or are not any more, since others were."""
 
     def __repr__(self) -> str:
-        return f"<Followed: {len(self._names)}, {self.ignored} ignored>"
+        return f"<FollowedAnnouncements: {len(self._names)}, {self.ignored} ignored>"
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

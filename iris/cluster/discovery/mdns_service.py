@@ -1,7 +1,8 @@
 """The ``zeroconf`` package at work, on threads of its own: what is announced on the local network, and by this node.
 
 The package keeps 10,000 records of what it hears.  What it would do for each of them without end, this file has it do
-for those that are followed only (``iris.cluster.discovery.mdns_records``): tell of it, ask for it again before it runs out, and
+for those that are followed only (``iris.cluster.discovery.mdns_records``): tell of it, ask for it again before it
+runs out, and
 ask for addresses that did not come along.
 """
 
@@ -17,8 +18,8 @@ import trio
 import zeroconf
 from zeroconf import ServiceInfo
 
-from iris.cluster.discovery.mdns import Lan
-from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, Followed, announcements, urls_untrusted
+from iris.cluster.discovery.mdns import LocalNetwork
+from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 
 _ANSWER_MS: Final = 1000
@@ -35,7 +36,7 @@ _POINTER: Final = 12
 
 
 @final
-class Sieve:
+class RecordFilter:
     """What of all that the package hears concerns the announcements that are followed.
 
     Args:
@@ -48,7 +49,7 @@ class Sieve:
     """
 
     def __init__(
-        self, followed: Followed, concerns: Callable[[str], bool], left_out: Callable[[str | None], None]
+        self, followed: FollowedAnnouncements, concerns: Callable[[str], bool], left_out: Callable[[str | None], None]
     ) -> None:
         self.let_go: Callable[[Any], None] = lambda _: None
         self._followed = followed
@@ -97,7 +98,7 @@ class Browser(zeroconf.ServiceBrowser):
         notice: see ``ServiceBrowser``; called on the package's browsing thread.
     """
 
-    def __init__(self, network: zeroconf.Zeroconf, sieve: Sieve, notice: Callable[..., None]) -> None:
+    def __init__(self, network: zeroconf.Zeroconf, sieve: RecordFilter, notice: Callable[..., None]) -> None:
         self._sieve = sieve
         sieve.let_go = self._let_go
         super().__init__(network, TYPE, handlers=[notice])  # pyright: ignore[reportUnknownMemberType]
@@ -118,10 +119,10 @@ def instance_of(name: str) -> str:
 
 
 @final
-class Board:
+class MdnsService:
     """A notice board: what others announce goes to ``lan``.  Make and close it on a thread."""
 
-    def __init__(self, lan: Lan, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
+    def __init__(self, lan: LocalNetwork, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
         self._lan = lan
         self._token = token
         self._loopback = interfaces is not None
@@ -130,9 +131,9 @@ class Board:
         self._ignored = 0
         self._asking, self._to_ask = trio.open_memory_channel[str](MAX_FOLLOWED)
         self._threads = trio.CapacityLimiter(_ASKED_AT_ONCE)
-        self._followed = Followed(Random())
+        self._followed = FollowedAnnouncements(Random())
         self._zeroconf = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
-        Browser(self._zeroconf, Sieve(self._followed, lan.concerns, self._leave_out), self._notice)
+        Browser(self._zeroconf, RecordFilter(self._followed, lan.concerns, self._leave_out), self._notice)
 
     async def announce(self, own: str, urls: tuple[str, ...]) -> None:
         """Announce this node; that takes half a second, for which nobody should have to wait."""

@@ -14,16 +14,12 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.routes import ViaWay, is_via_url, parse_via_url
-from iris.cluster.routes import is_two_way
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse_via_url
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message, carried_by
-from iris.kernel.wire import node_untrusted
+from iris.kernel.wire import Message, carried_by, kinds, node_untrusted
 
 _AVOIDED: Final = 5.0
 """Seconds for which a helper is not asked again for a node that it could not reach."""
@@ -33,26 +29,26 @@ _REMEMBERED: Final = 4096
 
 
 @final
-class Forwarding:
+class Forwarder:
     """The ways of one node that lead through others, and what it hands on for others itself."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.forwarded = 0
         """Frames handed on for others."""
         self._mesh = mesh
-        self._ways: list[ViaWay] = []
+        self._ways: list[RelayedConnection] = []
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
-        mesh.on(kinds.FORWARD, 2, self._receive)
-        mesh.on(kinds.FORWARD_REFUSED, 1, self._receive_refused)
+        mesh.register(kinds.FORWARD, 2, self._receive)
+        mesh.register(kinds.FORWARD_REFUSED, 1, self._receive_refused)
         mesh.observe(self)
         mesh.use_forwarder(self)
 
     def __repr__(self) -> str:
-        return f"<Forwarding: {len(self._ways)} ways, {self.forwarded} frames handed on>"
+        return f"<Forwarder: {len(self._ways)} ways, {self.forwarded} frames handed on>"
 
     # -- ways of this node: Carrier -------------------------------------------------------------------------
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> ViaWay:
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> RelayedConnection:
         """See ``Transport.dial``."""
         target = parse_via_url(url)
         await trio.lowlevel.checkpoint()
@@ -62,7 +58,9 @@ class Forwarding:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = ViaWay(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._ways.remove(way))
+        way = RelayedConnection(
+            target, helper, lambda: self._link_to(helper), on_broken, lambda: self._ways.remove(way)
+        )
         self._ways.append(way)
         return way
 
@@ -121,17 +119,17 @@ class Forwarding:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Nothing: ways are looked for when they are needed."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Nothing: frames that are lost between two ends are noticed by their session."""
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Nothing leads through a node whose connection broke."""
         for way in [way for way in self._ways if way.helper == node]:
             way.break_off()
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Nothing leads through a node that is gone."""
-        self.peer_refused(peer.node)
+        self.peer_unreachable(peer.node)

@@ -17,8 +17,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.mesh import Mesh
-from iris.cluster.routes import is_via_url, via_url
-from iris.cluster.routes import is_two_way
+from iris.cluster.routes import is_two_way, is_via_url, via_url
 from iris.cluster.swim import NodeRecord
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId

@@ -1,6 +1,7 @@
 """The trio shell of membership: feeds the machine, performs its effects, keeps links to everybody, tells users.
 
-The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who serves what;
+The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who
+serves what;
 a balancer for each cluster says whom to ask.  This file only joins them.
 
 A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
@@ -17,25 +18,33 @@ from typing import Final, assert_never, final
 
 import trio
 
-from iris.cluster.balancing import Balancer
-from iris.cluster.balancing import SiteOrder
+from iris.cluster.balancing import Balancer, SiteOrder
 from iris.cluster.membership.linking import Linking
-from iris.cluster.membership.proofs import Papers, Proofs
+from iris.cluster.membership.proofs import Proofs, ProofVerifier
 from iris.cluster.membership.roster import Change, Member, NodeInfo, Roster, Watch
-from iris.cluster.membership.unanswered import Doubts, Offences
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.swim import Changed, Effect, Load, Rejected, Route, Send, Synchronized
-from iris.cluster.swim import encode_update, signatures_in
-from iris.cluster.swim import ClusterEntry, MemberState, NodeRecord
-from iris.cluster.swim import KINDS, Swim
+from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.swim import (
+    KINDS,
+    Changed,
+    ClusterEntry,
+    Effect,
+    LoadReport,
+    MemberState,
+    NodeRecord,
+    Rejected,
+    Routable,
+    Send,
+    Swim,
+    Synchronized,
+    encode_update,
+    signatures_in,
+)
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
-from iris.kernel.tasks import protected_context
-from iris.kernel.tasks import Wakeup
-from iris.kernel.wire import kinds
-from iris.kernel.wire import CHECK, Message
+from iris.kernel.tasks import Wakeup, protected_context
+from iris.kernel.wire import CHECK, Message, kinds
 from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
@@ -69,7 +78,7 @@ class Membership:
         self,
         mesh: Mesh,
         swim: Swim,
-        papers: Papers,
+        papers: ProofVerifier,
         nursery: trio.Nursery,
         *,
         config: Config,
@@ -79,7 +88,7 @@ class Membership:
     ) -> None:
         self.rejected: Counter[str] = Counter()
         """What came to nothing here, by reason."""
-        self._offences = Offences()
+        self._offences = Misbehaviour()
         self.order = SiteOrder(swim.own.site)
         """Which sites are asked first."""
         self.queue_delay = queue_delay
@@ -125,7 +134,7 @@ class Membership:
         """When a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
         for kind, fields in KINDS.items():
-            mesh.on(kind, fields, self._receive)
+            mesh.register(kind, fields, self._receive)
         mesh.observe(self)
 
     # -- for the patterns: Directory ------------------------------------------------------------------------
@@ -367,7 +376,7 @@ class Membership:
     async def _look_for_silence(self) -> None:
         """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
         patience = self._config.probe_timeout
-        doubts = Doubts(patience)
+        doubts = Unanswered(patience)
         while True:
             nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
             owing = {node: self._linking.frames_from(node) for node in nodes if node in self._mesh.peers}
@@ -406,9 +415,9 @@ class Membership:
                     self._send(effect.node, effect.message, effect.size)
                 case Changed():
                     self._apply(effect)
-                case Route():
+                case Routable():
                     self._route(effect)
-                case Load():
+                case LoadReport():
                     for balancer in self._balancers.values():
                         balancer.gray(effect.node, effect.queue_delay)
                     self._report(self._roster.load(effect.node, effect.queue_delay))
@@ -429,9 +438,9 @@ class Membership:
         checks = signatures_in(message)
         try:
             if checks > _TOGETHER:  # as much as a receiver checks for one frame
-                peer.link.cut()
+                peer.link.end_batch()
                 peer.link.post(message, size)
-                peer.link.cut()
+                peer.link.end_batch()
             else:
                 peer.link.post(message, size + CHECK * checks)
         except NotSent:
@@ -507,7 +516,7 @@ class Membership:
         if len(self._emptied) > _MAX_EMPTIED:
             del self._emptied[next(iter(self._emptied))]
 
-    def _route(self, route: Route) -> None:
+    def _route(self, route: Routable) -> None:
         if route.open:
             self._closed_routes.discard(route.node)
         else:
@@ -522,7 +531,7 @@ class Membership:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """A node is linked: it can be asked, and gets what was held back for it.
 
         It also gets this node's own record.  Gossip alone would leave a gap: a change that everybody else has heard
@@ -538,20 +547,20 @@ class Membership:
             self._place(peer.node)
         self._changed.unpark_all()
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Gossip is repeated anyway.  A node of another site that answers again is asked again."""
         if peer.node in self._foreign and peer.link.is_up:
-            self._route(Route(node=peer.node, open=True))
+            self._route(Routable(node=peer.node, open=True))
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """The connection broke: the machine closes the route at once."""
         if node in self._foreign:
-            self._route(Route(node=node, open=False))
+            self._route(Routable(node=node, open=False))
             return
         self._perform(self._swim.broken(node, trio.current_time()))
         self._wakeup.wake()
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """A node without a link cannot be asked."""
         self._remove(peer.node)
         if self._foreign.pop(peer.node, None) is not None:

@@ -28,9 +28,15 @@ from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import pack, unpack_untrusted
-from iris.security.identity import ClusterCertificate, NodeDelegation, read_certificate_untrusted
-from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
-from iris.security.identity import ForeignRealm
+from iris.security.identity import (
+    ClusterCertificate,
+    ForeignRealm,
+    NodeDelegation,
+    NodeIdentity,
+    PeerIdentity,
+    read_certificate_untrusted,
+    read_peer_untrusted,
+)
 
 _REMEMBERED: Final = 8192
 """Chains that were verified, 3 KiB each; verifying one anew takes 0.2 ms."""
@@ -51,7 +57,7 @@ def serves_by_right(certificate: ClusterCertificate, cluster: str) -> bool:
 
 
 @final
-class Papers:
+class ProofVerifier:
     """Signs this node's statements and verifies those of others.
 
     Args:
@@ -213,7 +219,7 @@ class Proofs:
         look_again: called when a proof may have ended; it asks again about every record, by ``permitted``.
     """
 
-    def __init__(self, papers: Papers, look_again: Callable[[], None]) -> None:
+    def __init__(self, papers: ProofVerifier, look_again: Callable[[], None]) -> None:
         self._papers = papers
         self._look_again = look_again
         self._end = math.inf

@@ -6,7 +6,8 @@ link to each node that is one step, and nodes that were away get it when they ar
 
 Rules of this file:
 
-- A list may be large, and what has it sent is small.  ``ListTurns`` says how often one peer can bring that about.
+- A list may be large, and what has it sent is small.  ``RevocationPacing`` says how often one peer can bring that
+  about.
 - A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
   its realm gets nothing through the gateways of that any more.
 - Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
@@ -25,19 +26,15 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.membership.revocation_pacing import ListTurns
-from iris.cluster.mesh import let_flushers_run
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.membership.revocation_pacing import RevocationPacing
+from iris.cluster.mesh import Mesh, Peer, let_flushers_run
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
-from iris.kernel.token_bucket import Tokens
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
+from iris.kernel.token_bucket import TokenBucket
+from iris.kernel.wire import Message, kinds
 from iris.security.files import load_revocations, save_revocations
-from iris.security.identity import PeerIdentity
-from iris.security.identity import RevocationList, Revocations
+from iris.security.identity import PeerIdentity, RevocationList, Revocations
 
 _log: Final = logging.getLogger("iris")
 
@@ -55,7 +52,7 @@ machine: of what a node costs that idles, a tenth was for one look a second."""
 
 
 @final
-class Revoking:
+class RevocationExchange:
     """Whom this node's realm has expelled.
 
     Args:
@@ -71,7 +68,7 @@ class Revoking:
     ) -> None:
         self._mesh = mesh
         self._meshes: list[Mesh] = []
-        self._turns = ListTurns()
+        self._turns = RevocationPacing()
         self._later: set[NodeId] = set()
         self._listeners: list[Callable[[], None]] = []
         self._path = path
@@ -85,7 +82,7 @@ class Revoking:
         self.revocations: Final = Revocations(realm, known)
         mesh.check_peer = self.revocations.check
         mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
-        self._farewells = Tokens(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
+        self._farewells = TokenBucket(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
         self.attach(mesh)
         self._warn_if_expelled()
 
@@ -93,7 +90,7 @@ class Revoking:
         """Tell the peers of a further mesh of this node as well, and hear what they tell."""
         self._meshes.append(mesh)
         mesh.last_words = self._last_words
-        mesh.on(kinds.REVOCATIONS, 1, self._receive)
+        mesh.register(kinds.REVOCATIONS, 1, self._receive)
         mesh.observe(self)
 
     def detach(self, mesh: Mesh) -> None:
@@ -250,16 +247,16 @@ class Revoking:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Give a new peer the list in force."""
         self._tell(peer)
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """The list may have been lost on the way."""
         self._tell(peer)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Nothing depends on it."""
 
-    def peer_down(self, peer: Peer, reason: str) -> None:
+    def peer_removed(self, peer: Peer, reason: str) -> None:
         """Nothing depends on it."""

@@ -27,7 +27,7 @@ _REMEMBERED: Final = 4096
 
 
 @final
-class _Turn:
+class _PacingSlot:
     __slots__ = ("has", "shown", "since", "times", "told", "told_at")
 
     def __init__(self, now: float) -> None:
@@ -40,11 +40,11 @@ class _Turn:
 
 
 @final
-class ListTurns:
+class RevocationPacing:
     """What every peer was told and has shown."""
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[NodeId, _Turn] = OrderedDict()
+        self._turns: OrderedDict[NodeId, _PacingSlot] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -79,12 +79,12 @@ class ListTurns:
         if turn is not None:
             turn.has = hash(signed)
 
-    def _turn(self, node: NodeId, now: float) -> _Turn:
+    def _turn(self, node: NodeId, now: float) -> _PacingSlot:
         turn = self._turns.get(node)
         if turn is None:
             if len(self._turns) >= _REMEMBERED:
                 self._turns.popitem(last=False)
-            turn = self._turns[node] = _Turn(now)
+            turn = self._turns[node] = _PacingSlot(now)
         else:
             self._turns.move_to_end(node)
         return turn

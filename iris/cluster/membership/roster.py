@@ -12,8 +12,7 @@ from typing import Final, Literal, final
 
 import trio
 
-from iris.cluster.swim import Changed
-from iris.cluster.swim import MemberState, NodeRecord
+from iris.cluster.swim import Changed, MemberState, NodeRecord
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup

@@ -31,7 +31,7 @@ class _Silence:
 
 
 @final
-class Doubts:
+class Unanswered:
     """What is owed to one node.  A machine: it is told what the shell counts.
 
     Args:
@@ -43,7 +43,7 @@ class Doubts:
         self._silent: dict[NodeId, _Silence] = {}
 
     def __repr__(self) -> str:
-        return f"<Doubts: {len(self._silent)} members owe an answer>"
+        return f"<Unanswered: {len(self._silent)} members owe an answer>"
 
     def look(self, now: float, owing: Mapping[NodeId, int]) -> list[NodeId]:
         """Return the members to be asked whether they are there.
@@ -79,14 +79,14 @@ others tell of it for a moment still."""
 
 
 @final
-class Offences:
+class Misbehaviour:
     """Tells each kind of offence in one line, with the first who commits it."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Offences: {len(self._told)} kinds told>"
+        return f"<Misbehaviour: {len(self._told)} kinds told>"
 
     def tell(self, rejected: Rejected, peer: Peer | None, now: float) -> None:
         """Say what was refused of whom; the reasons are few."""

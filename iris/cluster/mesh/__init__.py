@@ -1,6 +1,7 @@
 """Links and sessions of one node: dial, handshake, read, dispatch, rekey, reconnect.
 
-Promises: a peer is a node whose certificate was verified; what a peer sends costs that peer its link at most; a session is
+Promises: a peer is a node whose certificate was verified; what a peer sends costs that peer its link at most; a
+session is
 renewed before it is too old.  Not here: who is a member (iris.cluster.membership).
 """
 
@@ -9,8 +10,8 @@ from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.handshakes import TurnedAway
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.reader import Follower, Reading
+from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 
 __all__ = (
-    "Follower", "Mesh", "MessageReceiver", "Peer", "Reading", "TurnedAway", "let_flushers_run", "open_mesh",
+    "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "Peer", "TurnedAway", "let_flushers_run", "open_mesh",
 )  # fmt: skip

@@ -18,12 +18,10 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import number_untrusted
+from iris.kernel.wire import Message, kinds, number_untrusted
 
 
-class Leaver(Protocol):
+class GoodbyeHost(Protocol):
     """What farewells need of their mesh."""
 
     closing: bool
@@ -34,7 +32,7 @@ class Leaver(Protocol):
         ...
 
     @property
-    def on(self) -> Callable[[int, int, Callable[[Peer, Message], None]], None]:
+    def register(self) -> Callable[[int, int, Callable[[Peer, Message], None]], None]:
         """Registers who takes messages of a kind."""
         ...
 
@@ -48,16 +46,16 @@ class Leaver(Protocol):
 
 
 @final
-class Farewells:
+class Goodbyes:
     """The goodbyes of one node, said and heard."""
 
-    def __init__(self, mesh: Leaver, nursery: trio.Nursery) -> None:
+    def __init__(self, mesh: GoodbyeHost, nursery: trio.Nursery) -> None:
         self._mesh: Final = mesh
         self._nursery = nursery
         self._gone = trio.lowlevel.ParkingLot()
         self._leaving: dict[Peer, str] = {}
         """Peers of which nothing is taken any more, each with the reason."""
-        mesh.on(kinds.GOODBYE, 1, self._receive)
+        mesh.register(kinds.GOODBYE, 1, self._receive)
 
     def gone(self) -> None:
         """A peer was given up."""
@@ -120,7 +118,7 @@ _PING_AGAIN: Final = 0.25
 
 
 @final
-class Barriers:
+class PingBarrier:
     """The questions under way, and the answers to those of others."""
 
     def __init__(self, peers: Mapping[NodeId, Peer], entropy: Entropy) -> None:

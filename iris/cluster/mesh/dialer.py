@@ -1,7 +1,8 @@
 """Linking to nodes by their addresses: whose turn it is, which address answers, and the handshake there.
 
 Of several addresses of one node those that do not answer keep nobody from the others: they are dialled beside each
-other, the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Ways through other nodes come
+other, the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Ways through
+other nodes come
 after those that lead to the node itself, each with a handshake's time of its own.
 
 How many handshakes a node begins at a time, and how long each of them may take.
@@ -29,13 +30,12 @@ import trio
 
 from iris.cluster.address_rules import Told
 from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
-from iris.cluster.mesh.outbound import Ways, worst
+from iris.cluster.mesh.outbound import OutboundConnections, worst
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.routes import is_site_url
-from iris.cluster.routes import is_via_url
+from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport import OutgoingConnection
 
 AT_A_TIME: Final = 4
 """Handshakes of one node that are under way, if it is run when it should be."""
@@ -60,7 +60,7 @@ _LONGEST: Final = 25.0
 
 
 @final
-class _Turn:
+class _DialSlot:
     """One that wants in.  ``woken``: it is in, or is to look who counts no more."""
 
     __slots__ = ("woken",)
@@ -70,7 +70,7 @@ class _Turn:
 
 
 @final
-class Turns:
+class DialLimiter:
     """Lets few of those in at a time that came together; who does not even connect soon counts no more.
 
     Args:
@@ -81,11 +81,11 @@ class Turns:
         self._timeout = timeout
         self.lateness: Callable[[], float] = lambda: 0.0
         """Returns by how many seconds this node does too late what is due: it, or its machine, has too much to do."""
-        self._until: dict[_Turn, float] = {}
+        self._until: dict[_DialSlot, float] = {}
         """Those that are in, and until when each of them counts."""
-        self._waiting: dict[str, deque[_Turn]] = {}
+        self._waiting: dict[str, deque[_DialSlot]] = {}
         """Those that wait, by source; the source whose turn is next comes first."""
-        self._watcher: _Turn | None = None
+        self._watcher: _DialSlot | None = None
         """The one of those that wait which looks when somebody counts no more.  If all did, thousands would wake up."""
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Turns:
         Yields:
             what to call when there is a connection.
         """
-        turn = _Turn()
+        turn = _DialSlot()
 
         def connected() -> None:
             self._until[turn] = math.inf
@@ -117,7 +117,7 @@ class Turns:
             self._until.pop(turn, None)
             self._let_in()
 
-    async def _wait(self, turn: _Turn, source: str) -> None:
+    async def _wait(self, turn: _DialSlot, source: str) -> None:
         self._waiting.setdefault(source, deque()).append(turn)
         self._let_in()
         try:
@@ -161,20 +161,20 @@ class Turns:
         return min([AT_A_TIME, *(count for least, count in _FEWER if late >= least)])
 
 
-Dial = Callable[[], Awaitable[Outgoing]]
+Dial = Callable[[], Awaitable[OutgoingConnection]]
 """Connects to a node, at one of its addresses."""
 
 
 class OwnUrls(Protocol):
     """Returns where the node at ``dialled`` can reach this one; ``over``: the connection to it."""
 
-    def __call__(self, dialled: str, over: Outgoing | None = None) -> Awaitable[tuple[str, ...]]:
+    def __call__(self, dialled: str, over: OutgoingConnection | None = None) -> Awaitable[tuple[str, ...]]:
         """See above."""
         ...
 
 
 @final
-class Dialling:
+class Dialer:
     """The handshakes that this node begins.
 
     Args:
@@ -186,13 +186,13 @@ class Dialling:
 
     def __init__(
         self,
-        ways: Ways,
+        ways: OutboundConnections,
         handshakes: Handshakes,
-        turns: Turns,
+        turns: DialLimiter,
         peers: Mapping[NodeId, Peer],
         refusals: Counter[str],
         *,
-        outgoing_to: Callable[[NodeId], Outgoing | None],
+        outgoing_to: Callable[[NodeId], OutgoingConnection | None],
         own_urls: OwnUrls,
     ) -> None:
         self._ways: Final = ways

@@ -18,8 +18,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.cluster.work import Work
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.wire import kinds
-from iris.kernel.wire import BatchDecoder, Message
+from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.security.identity import PeerIdentity
 
 MessageReceiver = Callable[[Peer, Message], None]
@@ -27,7 +26,7 @@ MessageReceiver = Callable[[Peer, Message], None]
 
 
 @final
-class Receivers:
+class Dispatcher:
     """The receivers of one node, each with how long its messages are.
 
     Args:

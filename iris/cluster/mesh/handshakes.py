@@ -1,6 +1,7 @@
 """Handshakes under way at one node, as either side: frames come in, frames go out, and a session comes of it or not.
 
-The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it: connections,
+The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it:
+connections,
 a limit in time and in number, and the hello in which each end says where it listens.
 
 A first frame that is not answered is sent again: the other end may have had to drop it, with too many others there.
@@ -21,22 +22,18 @@ import trio
 
 from iris.cluster.address_rules import Told
 from iris.cluster.directory import SiteTag, is_tag, site_of
-from iris.cluster.mesh.inbound import Inbound
-from iris.cluster.mesh.outbound import Ways
+from iris.cluster.mesh.inbound import InboundConnections
+from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.routes import is_site_url, realm_of_url
-from iris.cluster.routes import is_via_url
-from iris.cluster.routes import is_reverse_url
+from iris.cluster.routes import is_reverse_url, is_site_url, is_via_url, realm_of_url
 from iris.cluster.swim import is_plain
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.names import Entropy, NodeId, is_node_id, qualified
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport import OutgoingConnection
 from iris.kernel.wire import Message
-from iris.security.channel import Admission
-from iris.security.channel import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
-from iris.security.channel import Session
+from iris.security.channel import EPHEMERAL, Admission, Established, Initiator, NotAdmitted, Responder, Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
@@ -60,7 +57,7 @@ _MAX_HELLO: Final = 3500
 """Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
 
 
-class Host(Protocol):
+class HandshakeHost(Protocol):
     """What handshakes need of their mesh."""
 
     refusals: Counter[str]
@@ -85,7 +82,7 @@ class Host(Protocol):
         """Where this node is."""
         ...
 
-    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+    async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         ...
 
@@ -93,7 +90,7 @@ class Host(Protocol):
         """Raise AuthenticationError for a node that is not to be let in, though its papers are in order."""
         ...
 
-    def outgoing_to(self, node: NodeId) -> Outgoing | None:
+    def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
         """Return the connection in use to a node, if there is one."""
         ...
 
@@ -110,7 +107,13 @@ class Host(Protocol):
         ...
 
     def admit(
-        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
+        self,
+        established: Established,
+        outgoing: OutgoingConnection,
+        addresses: tuple[str, ...],
+        site: str,
+        *,
+        initiated: bool,
     ) -> Peer:
         """Take a finished handshake into use."""
         ...
@@ -120,7 +123,7 @@ class Host(Protocol):
 @dataclasses.dataclass(slots=True)
 class _Initiating:
     initiator: Initiator
-    outgoing: Outgoing
+    outgoing: OutgoingConnection
     addresses: tuple[str, ...]
     done: trio.Event
     began: float
@@ -150,7 +153,7 @@ class _Responding:
     done: trio.Event
     scope: trio.CancelScope
     ephemeral: bytes
-    outgoing: Outgoing | None = None
+    outgoing: OutgoingConnection | None = None
     """The connection by which the response went."""
     response: bytes = b""
 
@@ -165,9 +168,9 @@ class Handshakes:
 
     def __init__(
         self,
-        host: Host,
-        ways: Ways,
-        inbound: Inbound,
+        host: HandshakeHost,
+        ways: OutboundConnections,
+        inbound: InboundConnections,
         nursery: trio.Nursery,
         patience: Callable[[], float],
         *,
@@ -194,7 +197,7 @@ class Handshakes:
 
     async def initiate(
         self,
-        outgoing: Outgoing,
+        outgoing: OutgoingConnection,
         addresses: tuple[str, ...],
         own: Iterable[str],
         expected: NodeId | None,
@@ -262,7 +265,7 @@ class Handshakes:
         finally:
             del self._initiating[index]
 
-    def broken(self, outgoing: Outgoing) -> None:
+    def broken(self, outgoing: OutgoingConnection) -> None:
         """A connection broke: nothing will come of the handshakes begun over it."""
         for waiting in self._initiating.values():
             if waiting.outgoing is outgoing and not waiting.done.is_set():
@@ -285,11 +288,11 @@ class Handshakes:
             if index and not taken:
                 return index
 
-    async def _send(self, outgoing: Outgoing, frame: bytes) -> None:
+    async def _send(self, outgoing: OutgoingConnection, frame: bytes) -> None:
         """Send a frame; over the connection of a link it goes through the link, which may be waiting for room."""
         owner = self._ways.owner(outgoing)
         if owner is not None and owner.link.outgoing is outgoing:
-            owner.link.insert(frame)
+            owner.link.send_control(frame)
             return
         while not outgoing.send_nowait(frame):
             await outgoing.wait_writable()
@@ -354,7 +357,7 @@ class Handshakes:
         # If there is no room, another answer has no room either.
         with contextlib.suppress(NotSent, trio.ClosedResourceError):
             if owner is not None:
-                owner.link.insert(waiting.response)
+                owner.link.send_control(waiting.response)
             else:
                 outgoing.send_nowait(waiting.response)
         return True
@@ -362,7 +365,7 @@ class Handshakes:
     async def _respond(self, index: int, waiting: _Responding) -> None:
         """Answer a first frame and wait, bounded, for the last one."""
         refusals = self._host.refusals
-        dialled: Outgoing | None = None
+        dialled: OutgoingConnection | None = None
         with waiting.scope:
             try:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
@@ -390,7 +393,7 @@ class Handshakes:
         if dialled is not None and not waiting.done.is_set():
             self._ways.close(dialled)
 
-    async def _dial_back(self, index: int, waiting: _Responding) -> Outgoing:
+    async def _dial_back(self, index: int, waiting: _Responding) -> OutgoingConnection:
         """Connect to where somebody says that he is, of whom nothing is known but that he has a first frame."""
         if self._responding.get(index) is waiting:  # else it had to go before it could begin
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
@@ -469,7 +472,7 @@ class Handshakes:
         site = qualified(realm_id, site_of(waiting.tag))
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
-    def _part(self, outgoing: Outgoing, session: Session, words: Sequence[Message]) -> None:
+    def _part(self, outgoing: OutgoingConnection, session: Session, words: Sequence[Message]) -> None:
         """Tell somebody who is not let in what there is to say, in the only frame of his session."""
         try:
             if words:
@@ -478,7 +481,7 @@ class Handshakes:
                 # If there is no room, or it has broken, he is told the next time.
                 with contextlib.suppress(NotSent, trio.ClosedResourceError):
                     if owner is not None:
-                        owner.link.insert(frame)
+                        owner.link.send_control(frame)
                     else:
                         outgoing.send_nowait(frame)
         finally:

@@ -1,7 +1,8 @@
 """The connections that others have opened to this node: whose each is, and how long a stranger may keep one.
 
 A connection is a stranger's until a genuine frame comes by it: data of a session, or a response or last frame of a
-handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says which
+handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says
+which
 strangers have to go; a connection by which a genuine frame has come goes with its peer.
 
 The network does not tell how far a frame has come.  A member could therefore keep one connection in use and stand still
@@ -22,7 +23,7 @@ from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.slots import address_key
 from iris.kernel.transport import Transport
-from iris.security.channel import Connections
+from iris.security.channel import StrangerConnections
 
 _MAX_CONNECTIONS: Final = 8
 """Connections of one peer.  Two are in use while one replaces the other; a member that opens more, and sends a large
@@ -34,7 +35,7 @@ one whom the operating system vouches for."""
 
 
 @final
-class Inbound:
+class InboundConnections:
     """The connections to one node.
 
     Args:
@@ -51,7 +52,7 @@ class Inbound:
     def __init__(
         self, transport: Transport, config: Config, refusals: Counter[str], patience: Callable[[], float] | None = None
     ) -> None:
-        self._connections: Connections[int] = Connections(config, refusals)
+        self._connections: StrangerConnections[int] = StrangerConnections(config, refusals)
         self.strangers: Final = self._connections.waiting
         self.carried = False
         self.carrier: str | None = None

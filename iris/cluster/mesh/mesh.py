@@ -25,35 +25,31 @@ import trio
 from iris.cluster.address_rules import AddressRules
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.directory import SiteTag
-from iris.cluster.mesh.control import Barriers, Farewells
+from iris.cluster.mesh.control import Goodbyes, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
-from iris.cluster.mesh.dialer import Dialling, Turns
-from iris.cluster.mesh.dispatch import MessageReceiver, Receivers, loopback
+from iris.cluster.mesh.dialer import Dialer, DialLimiter
+from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
 from iris.cluster.mesh.handshakes import Handshakes
-from iris.cluster.mesh.inbound import Inbound
-from iris.cluster.mesh.outbound import Ways
+from iris.cluster.mesh.inbound import InboundConnections
+from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
-from iris.cluster.mesh.reader import Reading
-from iris.cluster.mesh.reconnect import Redialling, patience_of
-from iris.cluster.mesh.rekey import Renewing
+from iris.cluster.mesh.reader import InboxReader
+from iris.cluster.mesh.reconnect import Reconnector, patience_of
+from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
-from iris.cluster.routes import Carrier, is_site_url, realm_of_url, site_url
-from iris.cluster.routes import is_via_url, via_url
+from iris.cluster.routes import Carrier, is_site_url, is_via_url, realm_of_url, site_url, via_url
 from iris.cluster.work import Work
 from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
-from iris.kernel.link import BulkSource
-from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.link import CONTROL_RESERVE, BulkSource
 from iris.kernel.names import Entropy, NodeId, qualified
 from iris.kernel.tasks import open_background
-from iris.kernel.transport import Outgoing, Transport
+from iris.kernel.transport import OutgoingConnection, Transport
 from iris.kernel.unexpected import note_unexpected
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.security.channel import Established
-from iris.security.channel import Session
+from iris.kernel.wire import Message, kinds
+from iris.security.channel import Established, Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
@@ -99,7 +95,7 @@ class Mesh:
         self._nursery = nursery
         self.rules: Final = rules or AddressRules()
         """Which addresses this node dials."""
-        self._ways = Ways(
+        self._ways = OutboundConnections(
             transport,
             self._connection_broke,
             entropy if dial_only else None,
@@ -107,13 +103,13 @@ class Mesh:
             rules=self.rules,
             refusals=self.refusals,
         )
-        self.turns: Final = Turns(config.handshake_timeout)
-        self._inbound: Final = Inbound(transport, config, self.refusals, self.turns.patience)
+        self.turns: Final = DialLimiter(config.handshake_timeout)
+        self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns.patience)
         self._handshakes = Handshakes(
             self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
         )
         self._peers: dict[NodeId, Peer] = {}
-        self._dialling: Final = Dialling(
+        self._dialling: Final = Dialer(
             self._ways,
             self._handshakes,
             self.turns,
@@ -124,16 +120,16 @@ class Mesh:
         )
         self.work = Work()
         """What may still be done for the frame that is being handled."""
-        self.reading: Final = Reading(transport, self._receive_direct)
+        self.reading: Final = InboxReader(transport, self._receive_direct)
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
-        self._receivers = Receivers(self.refusals, self._failed_to_take)
+        self._receivers = Dispatcher(self.refusals, self._failed_to_take)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
         self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
-        self._barriers = Barriers(self._peers, entropy)
-        self.redialling: Final = Redialling(
+        self._barriers = PingBarrier(self._peers, entropy)
+        self.redialling: Final = Reconnector(
             self._peers,
             nursery,
             self._connect_again,
@@ -142,7 +138,7 @@ class Mesh:
             refused_grace=config.refused_grace,
         )
         self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
-        self._renewing: Final = Renewing(
+        self._renewing: Final = RekeySchedule(
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
@@ -161,11 +157,11 @@ class Mesh:
         """When each kind of unexpected error was last logged."""
         self._carried_by: int | None = None
         """The kind of message that the frame came in which is being handled; None: it came over a connection."""
-        self.on(kinds.PING, 1, self._barriers.receive_ping)
-        self.on(kinds.PONG, 1, self._barriers.receive_pong)
-        self._farewells: Final = Farewells(self, nursery)
+        self.register(kinds.PING, 1, self._barriers.receive_ping)
+        self.register(kinds.PONG, 1, self._barriers.receive_pong)
+        self._farewells: Final = Goodbyes(self, nursery)
         self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
-        self.on(kinds.RESET, 0, self._receive_reset)
+        self.register(kinds.RESET, 0, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
@@ -190,7 +186,7 @@ class Mesh:
         """The other nodes that are linked, connected or being reconnected."""
         return MappingProxyType(self._peers)
 
-    def on(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
         """Have messages of ``kind`` with ``fields`` fields handed to ``receiver``; any other length is refused."""
         self._receivers.add(kind, fields, receiver)
 
@@ -198,7 +194,7 @@ class Mesh:
         """Tell ``observer`` of peers from now on."""
         self._observers.append(observer)
 
-    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, eager: bool = False) -> None:
+    def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
 
         Raises:
@@ -207,7 +203,7 @@ class Mesh:
         peer = self.peer(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
-        peer.link.post(message, size, reserve, eager=eager)
+        peer.link.post(message, size, reserve, flush=flush)
 
     def ready(self, node: NodeId, source: BulkSource) -> None:
         """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
@@ -253,7 +249,7 @@ class Mesh:
         """
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
 
-    async def own_urls(self, dialled: str, over: Outgoing | None = None) -> tuple[str, ...]:
+    async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         if is_site_url(dialled):
             realm_id = self._identity.realm_id if realm_of_url(dialled) else ""
@@ -310,7 +306,7 @@ class Mesh:
             return f"; {expelled}, so nobody talks to this node: have a new credential issued ('iris keys')"
         return f"; this node is linked to nobody: {self.cut_off}" if self.cut_off and not self._peers else ""
 
-    def outgoing_to(self, node: NodeId) -> Outgoing | None:
+    def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
         """Return the connection in use to a node, if there is one."""
         peer = self._peers.get(node)
         return None if peer is None else peer.link.outgoing
@@ -329,7 +325,13 @@ class Mesh:
         self.check_peer(peer)
 
     def admit(
-        self, established: Established, outgoing: Outgoing, addresses: tuple[str, ...], site: str, *, initiated: bool
+        self,
+        established: Established,
+        outgoing: OutgoingConnection,
+        addresses: tuple[str, ...],
+        site: str,
+        *,
+        initiated: bool,
     ) -> Peer:
         """Take a finished handshake into use, for a new peer or for one already linked.
 
@@ -369,7 +371,7 @@ class Mesh:
                 self._ways.close(outgoing)
         if known is None:
             for observer in self._observers:
-                observer.peer_up(peer)
+                observer.peer_connected(peer)
         elif reconnected or restricted:
             self._notice_loss(peer)
         if link.outgoing is None:
@@ -485,7 +487,7 @@ class Mesh:
 
     # -- connections that break, peers that end -------------------------------------------------------------
 
-    def _connection_broke(self, outgoing: Outgoing, peer: Peer | None) -> None:
+    def _connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
         self._handshakes.broken(outgoing)
         if peer is not None and peer.link.outgoing is outgoing and not self.closing:
             peer.link.detach()
@@ -496,12 +498,12 @@ class Mesh:
         # A way through another node says nothing about the peer when that node is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
             for observer in self._observers:
-                observer.peer_refused(peer.node)
+                observer.peer_unreachable(peer.node)
 
     async def _connect_again(self, peer: Peer) -> None:
         await self._dialling.again(peer)
 
-    async def _shake_hands_again(self, peer: Peer, outgoing: Outgoing) -> None:
+    async def _shake_hands_again(self, peer: Peer, outgoing: OutgoingConnection) -> None:
         own = await self.own_urls(peer.addresses[0], outgoing)
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
@@ -521,7 +523,7 @@ class Mesh:
 
     def _tell_reset(self, peer: Peer) -> None:
         for observer in self._observers:
-            observer.peer_reset(peer)
+            observer.frames_lost(peer)
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
@@ -537,7 +539,7 @@ class Mesh:
         self._barriers.release(node)
         self._farewells.gone()
         for observer in self._observers:
-            observer.peer_down(peer, reason)
+            observer.peer_removed(peer, reason)
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves, after all that was posted before.

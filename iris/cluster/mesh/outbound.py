@@ -17,14 +17,20 @@ import trio
 from iris.cluster.address_rules import AddressRules, NotDialled, Told
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.routes import Carrier, is_site_url
-from iris.cluster.routes import is_via_url
-from iris.cluster.routes import ReverseWay, is_reverse_url, is_two_way, token_untrusted
+from iris.cluster.routes import (
+    Carrier,
+    ReverseConnection,
+    is_reverse_url,
+    is_site_url,
+    is_two_way,
+    is_via_url,
+    token_untrusted,
+)
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import Entropy
 from iris.kernel.tasks import AT_ONCE, first_of
-from iris.kernel.transport import Outgoing, Permit, Refused, Transport
+from iris.kernel.transport import OutgoingConnection, Permit, Refused, Transport
 
 _DEFAULTS: Final = Config()
 
@@ -51,7 +57,7 @@ def worst(
 
 
 @final
-class Ways:
+class OutboundConnections:
     """Connections out, from the moment they are made until they break or are closed.
 
     Args:
@@ -65,7 +71,7 @@ class Ways:
     def __init__(
         self,
         transport: Transport,
-        broken: Callable[[Outgoing, Peer | None], None],
+        broken: Callable[[OutgoingConnection, Peer | None], None],
         tokens: Entropy | None = None,
         *,
         limits: DialLimits | None = None,
@@ -78,10 +84,10 @@ class Ways:
         self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self._broken = broken
         self._tokens = tokens
-        self._owners: dict[Outgoing, Peer | None] = {}
-        self._urls: dict[Outgoing, str] = {}
-        self._returning: dict[Outgoing, str] = {}
-        self._counted: dict[Outgoing, tuple[str, str]] = {}
+        self._owners: dict[OutgoingConnection, Peer | None] = {}
+        self._urls: dict[OutgoingConnection, str] = {}
+        self._returning: dict[OutgoingConnection, str] = {}
+        self._counted: dict[OutgoingConnection, tuple[str, str]] = {}
         """Those that count as dialled in vain until a node is found there: by whose word, and at which host."""
         self.carrier: Carrier | None = None
         """What leads to nodes of other sites."""
@@ -95,7 +101,7 @@ class Ways:
         """Whether a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._owners
 
-    async def dial(self, url: str, told: Told | None = None) -> Outgoing:
+    async def dial(self, url: str, told: Told | None = None) -> OutgoingConnection:
         """Connect to a URL.  Cancelling leaves no connection behind.
 
         Raises:
@@ -125,13 +131,13 @@ class Ways:
             self._counted[outgoing] = counted[-1]
         return outgoing
 
-    def found(self, outgoing: Outgoing) -> None:
+    def found(self, outgoing: OutgoingConnection) -> None:
         """Note that a node has proved at the other end of a connection who it is."""
         counted = self._counted.pop(outgoing, None)
         if counted is not None:
             self._limits.give_back(*counted)
 
-    async def answer(self, urls: Sequence[str], told: Told | None = None) -> Outgoing:
+    async def answer(self, urls: Sequence[str], told: Told | None = None) -> OutgoingConnection:
         """Connect to a node that has begun a handshake, by the addresses that it has told.
 
         Raises:
@@ -147,7 +153,7 @@ class Ways:
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
         return await self.dial_any(urls, _ANSWERED, told=told)
 
-    async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> Outgoing:
+    async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> OutgoingConnection:
         for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
             if is_meant(url):
                 if carrier is None:
@@ -160,7 +166,7 @@ class Ways:
             return await self._transport.dial(url, note, permit)
         if not is_two_way(url):
             raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
-        way = ReverseWay(self._transport, url, self._tokens(16), note)
+        way = ReverseConnection(self._transport, url, self._tokens(16), note)
         try:
             await way.dial(permit)
         except BaseException:
@@ -168,8 +174,10 @@ class Ways:
             raise
         return way
 
-    async def _open(self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[Outgoing]]) -> Outgoing:
-        outgoing: Outgoing | None = None
+    async def _open(
+        self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[OutgoingConnection]]
+    ) -> OutgoingConnection:
+        outgoing: OutgoingConnection | None = None
         broke = False
 
         def note() -> None:
@@ -190,7 +198,7 @@ class Ways:
 
     async def dial_any(
         self, urls: Iterable[str], at_once: int = AT_ONCE, *, told: Told | None = None, proved: str = ""
-    ) -> Outgoing:
+    ) -> OutgoingConnection:
         """Connect to the first of ``urls`` that can be reached.
 
         One that does not answer holds the next one up for a quarter of a second; where ``at_once`` are being dialled
@@ -219,32 +227,32 @@ class Ways:
             raise worst(cast("list[NotSent | ConfigError]", failures))
         return outgoing
 
-    def url_of(self, outgoing: Outgoing) -> str:
+    def url_of(self, outgoing: OutgoingConnection) -> str:
         """Return what was dialled for a connection; nothing if it is gone."""
         return self._urls.get(outgoing, "")
 
-    def give(self, outgoing: Outgoing, peer: Peer) -> None:
+    def give(self, outgoing: OutgoingConnection, peer: Peer) -> None:
         """Note whose connection it is."""
         self._owners[outgoing] = peer
 
-    def owner(self, outgoing: Outgoing) -> Peer | None:
+    def owner(self, outgoing: OutgoingConnection) -> Peer | None:
         """Return whose connection it is, if it was given to somebody."""
         return self._owners.get(outgoing)
 
-    def own_address(self, outgoing: Outgoing | None) -> str | None:
+    def own_address(self, outgoing: OutgoingConnection | None) -> str | None:
         """Return how the node at the other end sends to this one, if this one has dialled that direction too."""
-        return outgoing.address if isinstance(outgoing, ReverseWay) else None
+        return outgoing.address if isinstance(outgoing, ReverseConnection) else None
 
-    def returning(self, outgoing: Outgoing) -> str | None:
+    def returning(self, outgoing: OutgoingConnection) -> str | None:
         """Return the ``reverse://`` address of a connection that the other end has dialled."""
         return self._returning.get(outgoing)
 
-    def close(self, outgoing: Outgoing) -> None:
+    def close(self, outgoing: OutgoingConnection) -> None:
         """Close a connection; nobody is told."""
         self._forget(outgoing)
         outgoing.close()
 
-    def _forget(self, outgoing: Outgoing) -> Peer | None:
+    def _forget(self, outgoing: OutgoingConnection) -> Peer | None:
         self._returning.pop(outgoing, None)
         self._urls.pop(outgoing, None)
         self._counted.pop(outgoing, None)

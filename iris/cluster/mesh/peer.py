@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol, final
 
 from iris.cluster.directory import Border
-from iris.cluster.routes import is_site_url
-from iris.cluster.routes import is_via_url
+from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.link import Link
@@ -182,19 +181,19 @@ class SessionEntry:
 class PeerObserver(Protocol):
     """What those above are told of peers; plain calls in the trio thread."""
 
-    def peer_up(self, peer: Peer) -> None:
-        """A node is linked for the first time, or again after ``peer_down``."""
+    def peer_connected(self, peer: Peer) -> None:
+        """A node is linked for the first time, or again after ``peer_removed``."""
         ...
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames to or from the peer may have been lost; the link goes on."""
         ...
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """The connection broke, or nobody listens where the peer was: no new work for it."""
         ...
 
-    def peer_down(self, peer: Peer, reason: str) -> None:
+    def peer_removed(self, peer: Peer, reason: str) -> None:
         """The peer is given up; its link has ended and waiting messages are lost."""
         ...
 

@@ -33,7 +33,7 @@ _TURN: Final = 0.0003
 
 
 @final
-class Reading:
+class InboxReader:
     """The reading of one node's frames.
 
     Args:
@@ -45,11 +45,11 @@ class Reading:
     """
 
     def __init__(self, transport: Transport, receive: Callable[[bytes], None]) -> None:
-        self.reader: Follower | None = None
+        self.reader: InboxWaiter | None = None
         self._transport = transport
         self._receive = receive
         self._context = copy_context()
-        self._leader: Follower | None = None
+        self._leader: InboxWaiter | None = None
         self._reads = False
         """Whether the task of the mesh reads at this moment: it may lend what it does."""
         self._returning = False
@@ -62,7 +62,7 @@ class Reading:
         self._returned = Wakeup()
 
     def __repr__(self) -> str:
-        return f"<Reading by {'the mesh' if self._leader is None else 'a follower'}>"
+        return f"<InboxReader by {'the mesh' if self._leader is None else 'a follower'}>"
 
     async def run(self) -> None:
         """Read while no follower does, until the transport is closed; to be run in one task of the mesh."""
@@ -87,7 +87,7 @@ class Reading:
             self._reads = self._returning = False
             self._over = True
 
-    def _read(self, follower: Follower | None) -> None:
+    def _read(self, follower: InboxWaiter | None) -> None:
         """Hand out what has come, until ``follower`` has what it waits for, if that is enough for it."""
         receive_nowait, receive = self._transport.receive_nowait, self._receive
         self._all = False
@@ -107,13 +107,13 @@ class Reading:
 
     # -- for followers --------------------------------------------------------------------------------------
 
-    def lend(self, follower: Follower) -> None:
+    def lend(self, follower: InboxWaiter) -> None:
         """Let a follower have the reading that is about to run, if the task of the mesh has just woken it."""
         if self._reads and self._leader is None:
             self._leader = follower
             follower.leads = True
 
-    def take(self, follower: Follower) -> bool:
+    def take(self, follower: InboxWaiter) -> bool:
         """Have the reading if it was given back just now; tell whether it is so."""
         if not self._returning or self._leader is not None:
             return False
@@ -128,7 +128,7 @@ class Reading:
             self._returning = True
             self._returned.wake()
 
-    async def read(self, follower: Follower) -> None:
+    async def read(self, follower: InboxWaiter) -> None:
         """Read until ``follower`` is woken; a checkpoint.
 
         Raises:
@@ -146,7 +146,7 @@ class Reading:
                 await trio.lowlevel.checkpoint()
             self._read_as(follower)
 
-    def _read_as(self, follower: Follower) -> None:
+    def _read_as(self, follower: InboxWaiter) -> None:
         self.reader = follower
         try:
             self._context.run(self._read, follower)
@@ -164,7 +164,7 @@ class Reading:
 
 
 @final
-class Follower:
+class InboxWaiter:
     """One sleeping task and whoever wakes it, like ``Wakeup``, who may read frames meanwhile.
 
     Args:
@@ -180,7 +180,7 @@ class Follower:
 
     __slots__ = ("_hasty", "_leading", "_reading", "_wakeup", "is_woken", "keen", "leads", "waits")
 
-    def __init__(self, reading: Reading, *, hasty: bool = False) -> None:
+    def __init__(self, reading: InboxReader, *, hasty: bool = False) -> None:
         self.leads = False
         self.keen = False
         self.waits = False

@@ -34,7 +34,7 @@ _REMEMBERED: Final = 1024
 
 
 @final
-class Flapping:
+class FlapDamping:
     """How often the links to each node broke lately: a bucket of tokens for each."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Flapping:
         """The breaks that are free still, and when that was so; the oldest one first.  Below none: what is to wait."""
 
     def __repr__(self) -> str:
-        return f"<Flapping: {len(self._left)} nodes>"
+        return f"<FlapDamping: {len(self._left)} nodes>"
 
     def broke(self, node: NodeId, now: float) -> None:
         """A link to a node broke, and neither side meant it to."""
@@ -90,7 +90,7 @@ def patience_of(config: Config) -> float:
 def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
     """Yield the pause before each attempt to reach a peer: all of ``PAUSES``, and for ``patience`` seconds at least.
 
-    Attempts and seconds count from the first one since something came from the peer; ``Redialling`` begins anew then.
+    Attempts and seconds count from the first one since something came from the peer; ``Reconnector`` begins anew then.
     """
     while not has_used_up(peer, patience):
         if not peer.fruitless:
@@ -105,7 +105,7 @@ def has_used_up(peer: Peer, patience: float) -> bool:
 
 
 @final
-class Redialling:
+class Reconnector:
     """The peers that are being reached again.
 
     Args:
@@ -131,7 +131,7 @@ class Redialling:
         self._drop = drop
         self._refused_grace = refused_grace
         self._under_way: set[Peer] = set()
-        self.flapping: Final = Flapping()
+        self.flapping: Final = FlapDamping()
         """Whose links do not live, and are not made again at once."""
         self.pauses: Callable[[Peer], Iterable[float]] = partial(pauses_of, patience=patience)
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""

@@ -22,7 +22,7 @@ from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.names import NodeId
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport import OutgoingConnection
 from iris.security.identity import NodeIdentity
 
 _LOOK: Final = 1.0
@@ -35,7 +35,7 @@ _PATIENCE: Final = 1.15
 """The side that answered waits longer by this factor, so that one handshake is made and not two."""
 
 
-class Owner(Protocol):
+class RekeyHost(Protocol):
     """What renewing needs of its mesh."""
 
     refusals: Counter[str]
@@ -60,7 +60,7 @@ class Owner(Protocol):
 
 
 @final
-class Renewing:
+class RekeySchedule:
     """The ages of the sessions of one mesh.
 
     Args:
@@ -72,11 +72,11 @@ class Renewing:
 
     def __init__(
         self,
-        mesh: Owner,
+        mesh: RekeyHost,
         sessions: dict[int, SessionEntry],
         nursery: trio.Nursery,
         *,
-        handshake: Callable[[Peer, Outgoing], Awaitable[object]],
+        handshake: Callable[[Peer, OutgoingConnection], Awaitable[object]],
         wall_clock: Callable[[], float],
     ) -> None:
         self._mesh: Final = mesh
@@ -135,7 +135,7 @@ class Renewing:
                 self._under_way.add(peer.node)
                 self._nursery.start_soon(self._renew, peer, outgoing)
 
-    async def _renew(self, peer: Peer, outgoing: Outgoing) -> None:
+    async def _renew(self, peer: Peer, outgoing: OutgoingConnection) -> None:
         """Replace a session by a fresh handshake over the same connection."""
         try:
             with trio.move_on_after(self._config.handshake_timeout):

@@ -9,7 +9,7 @@ import trio
 
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.names import NodeId
-from iris.kernel.token_bucket import Tokens
+from iris.kernel.token_bucket import TokenBucket
 
 AT_ONCE: Final = 64
 RATE: Final = 50.0
@@ -36,7 +36,7 @@ class Resets:
         self._repeat = repeat
         self._frames: dict[Peer, int] = {}
         """The frame that the last RESET of each came in."""
-        self._tokens: dict[Peer, Tokens] = {}
+        self._tokens: dict[Peer, TokenBucket] = {}
         self._late: dict[Peer, None] = {}
         self._waits = False
 
@@ -58,7 +58,7 @@ class Resets:
         now = trio.current_time()
         tokens = self._tokens.get(peer)
         if tokens is None:
-            tokens = self._tokens[peer] = Tokens(AT_ONCE, RATE, now)
+            tokens = self._tokens[peer] = TokenBucket(AT_ONCE, RATE, now)
         if tokens.spend(now):
             return True
         self._late[peer] = None

@@ -4,20 +4,20 @@ Promises: each behaves like an outbound connection of the mesh; a relay carries 
 """
 
 from iris.cluster.routes.copies import (
-    ANYBODY, NODE, STALLED, CopyWay, Targets, copy_message, split_nodes, targets_untrusted,
+    ANYBODY, NODE, STALLED, CopyRoute, Targets, copy_message, split_nodes, targets_untrusted,
 )  # fmt: skip
 from iris.cluster.routes.envelope import Flows, open_envelope
 from iris.cluster.routes.gateway import (
-    BUSY, GONE, HOPS, NOT_EXPORTED, NO_ROUTE, PAUSE, READY, REASONS, CarriedWay, Carrier, is_site_url,
+    BUSY, GONE, HOPS, NOT_EXPORTED, NO_ROUTE, PAUSE, READY, REASONS, Carrier, GatewayRoute, is_site_url,
     parse_site_url, realm_of_url, site_url,
 )  # fmt: skip
-from iris.cluster.routes.relayed import ViaWay, is_via_url, parse_via_url, via_url
-from iris.cluster.routes.reverse import ReverseWay, is_reverse_url, is_two_way, token_untrusted
+from iris.cluster.routes.relayed import RelayedConnection, is_via_url, parse_via_url, via_url
+from iris.cluster.routes.reverse import ReverseConnection, is_reverse_url, is_two_way, token_untrusted
 
 __all__ = (
-    "ANYBODY", "BUSY", "GONE", "HOPS", "NODE", "NOT_EXPORTED", "NO_ROUTE", "PAUSE", "READY", "REASONS",
-    "STALLED", "CarriedWay", "Carrier", "CopyWay", "Flows", "ReverseWay", "Targets", "ViaWay", "copy_message",
-    "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope", "parse_site_url",
-    "parse_via_url", "realm_of_url", "site_url", "split_nodes", "targets_untrusted", "token_untrusted",
-    "via_url",
+    "ANYBODY", "BUSY", "GONE", "HOPS", "NODE", "NOT_EXPORTED", "NO_ROUTE", "PAUSE", "READY", "REASONS", "STALLED",
+    "Carrier", "CopyRoute", "Flows", "GatewayRoute", "RelayedConnection", "ReverseConnection", "Targets",
+    "copy_message", "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope",
+    "parse_site_url", "parse_via_url", "realm_of_url", "site_url", "split_nodes", "targets_untrusted",
+    "token_untrusted", "via_url",
 )  # fmt: skip

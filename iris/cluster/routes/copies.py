@@ -1,6 +1,7 @@
 """The way of events to other sites: one copy for all nodes behind the same gateway, who divide it among them.
 
-A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands it on sends
+A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands
+it on sends
 one message over each link that leads to some of them, so it crosses a link between sites once.  To the publisher's
 queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
 """
@@ -14,13 +15,12 @@ from typing import Final, cast, final
 
 import trio
 
-from iris.cluster.directory import Way
+from iris.cluster.directory import SitePath
 from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site
-from iris.kernel.wire import kinds
-from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message
+from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message, kinds
 
 NODE: Final = 16
 
@@ -64,7 +64,7 @@ def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, f
 
 
 @final
-class CopyWay:
+class CopyRoute:
     """Where the copies of one node leave.
 
     Args:
@@ -74,7 +74,7 @@ class CopyWay:
     """
 
     def __init__(
-        self, own: tuple[str, NodeId], route: Callable[[str], Way | None], link: Callable[[NodeId], Link | None]
+        self, own: tuple[str, NodeId], route: Callable[[str], SitePath | None], link: Callable[[NodeId], Link | None]
     ) -> None:
         self.targets: Targets = {}
         """To whom the frame goes that is offered next."""
@@ -86,11 +86,11 @@ class CopyWay:
         self._full: Link | None = None
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
-        self.excuse: Callable[[float], None] = lambda _: None
+        self.suppress_stall_until: Callable[[float], None] = lambda _: None
         """Called with the end of each pause: whoever waits for this way is not to give it up before."""
 
     def __repr__(self) -> str:
-        return f"<CopyWay from {self._own[0]}>"
+        return f"<CopyRoute from {self._own[0]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``.  What no route leads to is counted in ``lost``."""
@@ -134,7 +134,7 @@ class CopyWay:
     def pause(self) -> None:
         """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
         self._paused_until = trio.current_time() + PAUSE
-        self.excuse(self._paused_until)
+        self.suppress_stall_until(self._paused_until)
 
     def resume(self) -> None:
         """It goes on."""

@@ -14,16 +14,15 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.directory import Way
+from iris.cluster.directory import SitePath
 from iris.cluster.routes.envelope import Envelope, begin_batch, end_batch
-from iris.cluster.routes.relayed import IndirectWay
+from iris.cluster.routes.relayed import RelayedObserver
 from iris.kernel.buffer_pool import LARGE
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id, is_site, realm_of_site
-from iris.kernel.transport import Outgoing
-from iris.kernel.wire import kinds
-from iris.kernel.wire import carried_by
+from iris.kernel.transport import OutgoingConnection
+from iris.kernel.wire import carried_by, kinds
 
 SCHEME: Final = "site://"
 
@@ -48,7 +47,7 @@ What says so may be lost."""
 class Carrier(Protocol):
     """Carries frames to other sites."""
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """Return a way to the node at ``url``; see ``Transport.dial``."""
         ...
 
@@ -81,7 +80,7 @@ def realm_of_url(url: str) -> str:
 
 
 @final
-class CarriedWay(IndirectWay):
+class GatewayRoute(RelayedObserver):
     """A way to one node of another site, over the route that was the best when it was made.
 
     Args:
@@ -92,7 +91,7 @@ class CarriedWay(IndirectWay):
         self,
         target: tuple[str, NodeId],
         source: tuple[str, NodeId],
-        way: Way,
+        way: SitePath,
         link: Callable[[NodeId], Link | None],
         on_broken: Callable[[], None],
         on_closed: Callable[[], None],
@@ -106,10 +105,10 @@ class CarriedWay(IndirectWay):
         self._resumed = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<CarriedWay to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
+        return f"<GatewayRoute to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         link = self.open_link()
         if self._is_paused():
             return False
@@ -129,7 +128,7 @@ class CarriedWay(IndirectWay):
         return self._paused_until > -math.inf and self._paused_until > trio.current_time()
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         link = self.open_link()
         if self._is_paused():
             with trio.move_on_at(self._paused_until):
@@ -151,7 +150,7 @@ class CarriedWay(IndirectWay):
         self._resumed.unpark_all()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         super().close()
         self._resumed.unpark_all()
 

@@ -19,11 +19,10 @@ import trio
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id
-from iris.kernel.wire import kinds
-from iris.kernel.wire import carried_by
+from iris.kernel.wire import carried_by, kinds
 
 
-class IndirectWay:
+class RelayedObserver:
     """What ends such a way.
 
     Args:
@@ -90,7 +89,7 @@ def parse_via_url(url: str) -> NodeId:
 
 
 @final
-class ViaWay(IndirectWay):
+class RelayedConnection(RelayedObserver):
     """A way to one node through another one, the helper.
 
     Args:
@@ -111,7 +110,7 @@ class ViaWay(IndirectWay):
         self._target = bytes.fromhex(target)
 
     def __repr__(self) -> str:
-        return f"<ViaWay to {self.target[:8]} through {self.helper[:8]}>"
+        return f"<RelayedConnection to {self.target[:8]} through {self.helper[:8]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``Outgoing.send_nowait``."""

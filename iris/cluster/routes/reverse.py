@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport import Incoming, Outgoing, Permit, Transport
+from iris.kernel.transport import IncomingConnection, OutgoingConnection, Permit, Transport
 
 SCHEME: Final = "reverse://"
 
@@ -47,7 +47,7 @@ def is_two_way(url: str) -> bool:
 
 
 @final
-class ReverseWay:
+class ReverseConnection:
     """A way out, with the reverse connection that belongs to it.  If one of them breaks, both end.
 
     Attributes:
@@ -59,19 +59,19 @@ class ReverseWay:
         self._transport = transport
         self._url = url
         self._on_broken = on_broken
-        self._outgoing: Outgoing | None = None
-        self._incoming: Incoming | None = None
+        self._outgoing: OutgoingConnection | None = None
+        self._incoming: IncomingConnection | None = None
         self.closed = False
 
     def __repr__(self) -> str:
-        return f"<ReverseWay to {self._url}{' (closed)' if self.closed else ''}>"
+        return f"<ReverseConnection to {self._url}{' (closed)' if self.closed else ''}>"
 
     async def dial(self, permit: Permit | None = None) -> None:
         """Make the way out; see ``Transport.dial``."""
         self._outgoing = await self._transport.dial(self._url, self._broken, permit)
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         assert self._outgoing is not None
         taken = self._outgoing.send_nowait(frame)
         if self._incoming is None and taken:
@@ -80,7 +80,7 @@ class ReverseWay:
         return taken
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         assert self._outgoing is not None
         await self._outgoing.wait_writable()
 
@@ -90,7 +90,7 @@ class ReverseWay:
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if not self.closed:
             self.closed = True
             if self._incoming is not None:

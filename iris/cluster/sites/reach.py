@@ -13,7 +13,7 @@ from iris.kernel.tasks import protected_context
 T = TypeVar("T", covariant=True)
 
 
-class Opening(Protocol[T]):
+class SiteReach(Protocol[T]):
     """Opens something within a time."""
 
     def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
@@ -34,7 +34,7 @@ async def reach_one(sites: Sites, address: str, preferred: str | None, timeout: 
 
 
 def open_with_one(
-    sites: Sites | None, address: str, preferred: str | None, opening: Opening[T], timeout: float
+    sites: Sites | None, address: str, preferred: str | None, opening: SiteReach[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
     """Have a member of a cluster linked, then open something with what is left of the time."""
     if sites is None or not (preferred or sites.matters(address)):
@@ -43,7 +43,7 @@ def open_with_one(
 
 
 def open_with_all(
-    sites: Sites | None, address: str, opening: Opening[T], timeout: float
+    sites: Sites | None, address: str, opening: SiteReach[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
     """Have all members of a cluster linked, then open something with what is left of the time."""
     if sites is None or not sites.foreigners.ids(address):
@@ -52,6 +52,6 @@ def open_with_all(
 
 
 @protected_context
-async def _open_later(opening: Opening[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
+async def _open_later(opening: SiteReach[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
     async with opening(timeout=await reach()) as opened:
         yield opened

@@ -9,10 +9,10 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.directory import Foreign
+from iris.cluster.directory import RemoteMember
 from iris.cluster.mesh import Mesh
 from iris.cluster.routes import site_url
-from iris.cluster.sites.wait_budget import Patience
+from iris.cluster.sites.wait_budget import WaitBudget
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
@@ -33,7 +33,7 @@ Subscribing = tuple[str, NodeId]
 
 
 @final
-class SiteLinks:
+class RemoteLinks:
     """How this node comes to have links to nodes of other sites.
 
     Args:
@@ -49,12 +49,12 @@ class SiteLinks:
         self._not_before: dict[NodeId, float] = {}
         self._heard: set[NodeId] = set()
         """Linked nodes that have told what they subscribe to."""
-        self._patience: Final = Patience(config.handshake_timeout)
-        self._patience_to_confirm: Final = Patience(config.handshake_timeout)
+        self._patience: Final = WaitBudget(config.handshake_timeout)
+        self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Of events that are to be confirmed, which wait also where others have just waited in vain."""
 
     def __repr__(self) -> str:
-        return f"<SiteLinks: {len(self._under_way)} under way>"
+        return f"<RemoteLinks: {len(self._under_way)} under way>"
 
     def may_try(self, node: NodeId) -> bool:
         """Tell whether a node has not failed to answer just now."""
@@ -75,7 +75,7 @@ class SiteLinks:
         """A node is not linked any more."""
         self._heard.discard(node)
 
-    def begin(self, foreign: Foreign) -> trio.Event:
+    def begin(self, foreign: RemoteMember) -> trio.Event:
         """Begin a handshake if none is under way; return what is set when it has ended, well or not."""
         done = self._under_way.get(foreign.node)
         if done is None:
@@ -83,7 +83,7 @@ class SiteLinks:
             self._nursery.start_soon(self._link, foreign, done)
         return done
 
-    async def _link(self, foreign: Foreign, done: trio.Event) -> None:
+    async def _link(self, foreign: RemoteMember, done: trio.Event) -> None:
         try:
             await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
         except IrisError as error:
@@ -94,11 +94,11 @@ class SiteLinks:
             done.set()
             self._ended()
 
-    async def all(self, foreigners: list[Foreign]) -> None:
+    async def all(self, foreigners: list[RemoteMember]) -> None:
         """Link to each of some nodes; cancelling it leaves handshakes under way that end by themselves."""
         limit = trio.CapacityLimiter(_AT_A_TIME)
 
-        async def link(foreign: Foreign) -> None:
+        async def link(foreign: RemoteMember) -> None:
             async with limit:
                 await self.begin(foreign).wait()
 
@@ -111,7 +111,7 @@ class SiteLinks:
     async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
         """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
 
-        They are waited for as far as there is ``Patience`` with their sites.
+        They are waited for as far as there is ``WaitBudget`` with their sites.
 
         Args:
             within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
@@ -144,7 +144,7 @@ class SiteLinks:
         """Begin handshakes with nodes that are not linked, as many as may be under way at a time; wait for none."""
         for site, node in _in_turns(nodes):
             if self._is_missing(node) and len(self._under_way) < _AT_A_TIME:
-                self.begin(Foreign(site, node, b"", 0))
+                self.begin(RemoteMember(site, node, b"", 0))
 
     async def _reach(
         self, site: str, node: NodeId, deadline: float, limit: trio.CapacityLimiter, took: dict[str, float]
@@ -153,7 +153,7 @@ class SiteLinks:
             with trio.move_on_at(deadline):
                 if self._is_missing(node):
                     async with limit:
-                        await self.begin(Foreign(site, node, b"", 0)).wait()
+                        await self.begin(RemoteMember(site, node, b"", 0)).wait()
                 await self._mesh.barrier(node)  # its interest comes before the answer
                 if node in self._mesh.peers:
                     self._heard.add(node)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import final
 
 from iris.cluster.balancing import SiteOrder
-from iris.cluster.directory import Foreign, SiteDirectory
+from iris.cluster.directory import RemoteMember, SiteDirectory
 from iris.cluster.membership import Member
 from iris.cluster.mesh import Mesh
 from iris.cluster.routes import site_url
@@ -19,7 +19,7 @@ from iris.security.identity import TrustedRealm
 
 
 @final
-class Foreigners:
+class RemoteMembers:
     """Who is at other sites.
 
     Args:
@@ -35,7 +35,7 @@ class Foreigners:
         self._trusted: tuple[TrustedRealm, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Foreigners: {len(self.clusters())} clusters>"
+        return f"<RemoteMembers: {len(self.clusters())} clusters>"
 
     def clusters(self) -> frozenset[str]:
         """Return the address of every cluster that another site exports; no look at the directory if nothing is new."""
@@ -49,7 +49,7 @@ class Foreigners:
             self._known = frozenset(known)
         return self._known
 
-    def find(self, address: str) -> list[Foreign]:
+    def find(self, address: str) -> list[RemoteMember]:
         """Return the members that a cluster has at other sites, those that are asked first in front."""
         alias, name, site = split_address(address)
         realm_id = ""
@@ -62,7 +62,7 @@ class Foreigners:
         found = self._directory.members(name, realm_id)
         return sorted((foreign for foreign in found if not site or foreign.site == wanted), key=self.rank)
 
-    def rank(self, foreign: Foreign) -> int:
+    def rank(self, foreign: RemoteMember) -> int:
         """Return a number that is lower for members that are asked earlier."""
         return self._order().rank(foreign.site, foreign.distance)
 

@@ -54,7 +54,7 @@ class _Window(NamedTuple):
 
 
 @final
-class SiteLosses:
+class LossReport:
     """What sessions have counted, window by window.
 
     Args:
@@ -68,7 +68,7 @@ class SiteLosses:
         self._reported: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<SiteLosses: {len(self._windows)} sites, {len(self._reported)} reported>"
+        return f"<LossReport: {len(self._windows)} sites, {len(self._reported)} reported>"
 
     def look(self, sessions: Iterable[tuple[str, Session]]) -> None:
         """End a window: look at each session and the site of the node at its other end."""
@@ -115,7 +115,7 @@ _MAX_REPORTED: Final = 100
 
 
 @final
-class SiteDoubts:
+class ExportDoubts:
     """What is exported of linked nodes and is not believed."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class SiteDoubts:
         self._reported: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<SiteDoubts about {len(self._clusters)} nodes>"
+        return f"<ExportDoubts about {len(self._clusters)} nodes>"
 
     def note(self, site: str, node: NodeId, clusters: set[str]) -> int:
         """Note the clusters that a node is exported as a member of without a right to; return how many are new.

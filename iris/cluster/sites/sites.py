@@ -21,26 +21,32 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.directory import Border
-from iris.cluster.directory import SiteDirectory, Subscriber, Way
-from iris.cluster.directory import Hop
+from iris.cluster.directory import Border, Hop, RemoteSubscriber, SiteDirectory, SitePath
 from iris.cluster.membership import Membership
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.routes import ANYBODY, CopyWay, targets_untrusted
-from iris.cluster.routes import Flows, open_envelope
-from iris.cluster.routes import BUSY, GONE, NOT_EXPORTED, READY, REASONS, CarriedWay, parse_site_url
-from iris.cluster.sites.remote_links import SiteLinks, Subscribing
-from iris.cluster.sites.remote_members import Foreigners
-from iris.cluster.sites.reports import SiteDoubts, SiteLosses
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.routes import (
+    ANYBODY,
+    BUSY,
+    GONE,
+    NOT_EXPORTED,
+    READY,
+    REASONS,
+    CopyRoute,
+    Flows,
+    GatewayRoute,
+    open_envelope,
+    parse_site_url,
+    targets_untrusted,
+)
+from iris.cluster.sites.remote_links import RemoteLinks, Subscribing
+from iris.cluster.sites.remote_members import RemoteMembers
+from iris.cluster.sites.reports import ExportDoubts, LossReport
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, qualified, realm_of_site
 from iris.kernel.tasks import Wakeup
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import is_number, node_untrusted
+from iris.kernel.wire import Message, is_number, kinds, node_untrusted
 from iris.security.identity import PeerIdentity
 
 
@@ -105,13 +111,13 @@ class Sites:
         self._config = config
         self._site: Final = mesh.tag.site
         self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
-        self.foreigners: Final = Foreigners(mesh, self.directory, lambda: membership.order)
+        self.foreigners: Final = RemoteMembers(mesh, self.directory, lambda: membership.order)
         """Who is at other sites."""
         self.forward: Callable[[Peer, Message], None] | None = None
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""
-        self.copies: Final = CopyWay((self._site, mesh.node), self._way, self._first_link)
+        self.copies: Final = CopyRoute((self._site, mesh.node), self._way, self._first_link)
         """Where events for several nodes of other sites leave."""
         self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
         """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
@@ -120,8 +126,8 @@ class Sites:
         self.border: Final = Border()
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
-        self._ways: list[CarriedWay] = []
-        self._routes: dict[str, Way | None] = {}
+        self._ways: list[GatewayRoute] = []
+        self._routes: dict[str, SitePath | None] = {}
         self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
@@ -129,7 +135,7 @@ class Sites:
         """The gateways that have named each of them as a member of some cluster."""
         self._settles = math.inf
         """When gateways that came lately are next to know their site."""
-        self._doubts: Final = SiteDoubts()
+        self._doubts: Final = ExportDoubts()
         self._subscribing: Counter[NodeId] = Counter()
         """To how many patterns each node of another site subscribes."""
         self._resubscribed = False
@@ -143,19 +149,19 @@ class Sites:
         self._reached: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
-        self._links: Final = SiteLinks(mesh, nursery, config, self._tell_news)
-        nursery.start_soon(SiteLosses(self.foreigners.name_of).run, mesh)
+        self._links: Final = RemoteLinks(mesh, nursery, config, self._tell_news)
+        nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
         mesh.use_carrier(self)
         self._near_pauses: Final = mesh.redialling.pauses
         mesh.redialling.pauses = self._pauses
         mesh.shortcut = CarriedFrames(mesh).take
-        mesh.on(kinds.CARRY, 6, self._receive_carried)
-        mesh.on(kinds.CARRY_REFUSED, 6, self._receive_refused)
-        mesh.on(kinds.COPY, 5, self._receive_copy)
-        mesh.on(kinds.ALLOWED, 3, self._receive_allowed)
-        mesh.on(kinds.ROUTE, 3, self._receive_route)
-        mesh.on(kinds.EXPORTS, 7, self._receive_exports)
+        mesh.register(kinds.CARRY, 6, self._receive_carried)
+        mesh.register(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.register(kinds.COPY, 5, self._receive_copy)
+        mesh.register(kinds.ALLOWED, 3, self._receive_allowed)
+        mesh.register(kinds.ROUTE, 3, self._receive_route)
+        mesh.register(kinds.EXPORTS, 7, self._receive_exports)
         mesh.observe(self)
 
     def __repr__(self) -> str:
@@ -208,16 +214,16 @@ class Sites:
         return picker is not None and picker.pick() is not None
 
     async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
-        """See ``SiteLinks.reach_subscribers``."""
+        """See ``RemoteLinks.reach_subscribers``."""
         return await self._links.reach_subscribers(nodes, within=within)
 
     def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
-        """See ``SiteLinks.begin_subscribers``."""
+        """See ``RemoteLinks.begin_subscribers``."""
         self._links.begin_subscribers(nodes)
 
     # -- ways: Carrier --------------------------------------------------------------------------------------
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> CarriedWay:
+    async def dial(self, url: str, on_broken: Callable[[], None]) -> GatewayRoute:
         """See ``Transport.dial``."""
         site, node = parse_site_url(url)
         await trio.lowlevel.checkpoint()
@@ -225,11 +231,11 @@ class Sites:
         if way is None or self.link_to(way.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
         own = (self._site, self._mesh.node)
-        carried = CarriedWay((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
+        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
         self._ways.append(carried)
         return carried
 
-    def _way(self, site: str) -> Way | None:
+    def _way(self, site: str) -> SitePath | None:
         if self._routes_version != self.directory.version:
             self._routes_version = self.directory.version
             self._routes.clear()
@@ -304,7 +310,7 @@ class Sites:
         self._membership.news()
         self._news.unpark_all()
 
-    def _note_subscriber(self, found: Subscriber, wants: bool) -> None:
+    def _note_subscriber(self, found: RemoteSubscriber, wants: bool) -> None:
         """Follow who wants events: there may be very many, and each change is one."""
         self._resubscribed = True
         self._subscribing[found.node] += 1 if wants else -1
@@ -405,7 +411,7 @@ class Sites:
         gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
-            ways: list[CarriedWay | CopyWay] = [way for way in self._ways if way.target == (site, node)]
+            ways: list[GatewayRoute | CopyRoute] = [way for way in self._ways if way.target == (site, node)]
             if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
                 ways.append(self.copies)
             for way in ways:
@@ -453,7 +459,7 @@ class Sites:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """A node of another site is linked: it may be asked."""
         if peer.foreign:
             peer.border = self.border
@@ -461,21 +467,21 @@ class Sites:
             self._place(peer)
             self._news.unpark_all()
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Gateways tell everything anew by themselves.  A node of another site may be asked again."""
         if peer.foreign and peer.link.is_up:
             self._broken.discard(peer.node)
             peer.returning = False
             self._news.unpark_all()
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Nothing leads through a gateway whose connection broke; it tells everything anew when it is back."""
         self._forget(node)
         peer = self._mesh.peers.get(node)
         if peer is not None and peer.foreign:
             self._broken.add(node)
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)

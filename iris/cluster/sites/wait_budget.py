@@ -1,7 +1,7 @@
 """How long publishers wait for subscribers at other sites to be linked: a machine.
 
 Gateways say which nodes elsewhere want events, and could name ever new ones that do not answer, or answer late.  So one
-site is waited for no longer than ``Patience.limit`` seconds in ``WINDOW``, and all of the own realm no longer than
+site is waited for no longer than ``WaitBudget.limit`` seconds in ``WINDOW``, and all of the own realm no longer than
 twice that, since a gateway may make up names of sites as well; another realm counts as one site.  After that events do
 not wait: who is linked gets them, and who is not yet misses them.
 """
@@ -28,7 +28,7 @@ class _Spent(NamedTuple):
 
 
 @final
-class Patience:
+class WaitBudget:
     """Whom this node's publishers have waited for.
 
     Args:
@@ -40,7 +40,7 @@ class Patience:
         self._spent: dict[str, _Spent] = {}
 
     def __repr__(self) -> str:
-        return f"<Patience with {len(self._spent)} sites>"
+        return f"<WaitBudget with {len(self._spent)} sites>"
 
     def left(self, site: str, now: float) -> float:
         """Return for how many seconds nodes at a site may be waited for."""

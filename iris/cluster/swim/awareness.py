@@ -22,7 +22,7 @@ _FADING: Final = 0.9
 
 
 @final
-class LocalHealth:
+class Awareness:
     """A score from 0 (well) to ``MAX_SCORE``.
 
     Attributes:
@@ -36,7 +36,7 @@ class LocalHealth:
         self.lateness = 0.0
 
     def __repr__(self) -> str:
-        return f"<LocalHealth {self.score}>"
+        return f"<Awareness {self.score}>"
 
     @property
     def factor(self) -> int:

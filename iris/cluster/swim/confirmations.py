@@ -17,12 +17,12 @@ import math
 from collections.abc import Callable
 from typing import Final, final
 
-from iris.cluster.swim.context import Ground
+from iris.cluster.swim.context import SwimContext
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence
-from iris.cluster.swim.local_member import Own
+from iris.cluster.swim.local_member import LocalMember
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.suspicion import Suspicion, shortest
-from iris.cluster.swim.view import Member
+from iris.cluster.swim.view import NodeState
 from iris.kernel.names import NodeId
 
 _ASKED_AT: Final = (0.4, 0.6, 0.8, 0.95, 1.6, 2.4, 3.2, 3.8)
@@ -37,15 +37,15 @@ _SPREAD: Final = 0.1
 
 
 @final
-class Suspects:
+class Confirmations:
     """The suspicions that run.
 
     Attributes:
         ask: sends a suspect the question whether it is there, with the incarnation that it is suspected at.
     """
 
-    def __init__(self, ground: Ground, own: Own) -> None:
-        self.ask: Callable[[Member], None] = lambda _: None
+    def __init__(self, ground: SwimContext, own: LocalMember) -> None:
+        self.ask: Callable[[NodeState], None] = lambda _: None
         self._ground = ground
         self._own = own
         self._running: dict[NodeId, None] = {}
@@ -55,7 +55,7 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._running)
 
-    def testify(self, member: Member, evidence: Evidence) -> None:
+    def testify(self, member: NodeState, evidence: Evidence) -> None:
         """Say that this node finds ``member`` silent or refused."""
         ground = self._ground
         if not member.live or not self._would_help(member, ground.own.node, evidence):
@@ -100,12 +100,12 @@ class Suspects:
             member.accused = accusation.incarnation
             ground.spread(accusation)
 
-    def clear(self, member: Member) -> None:
+    def clear(self, member: NodeState) -> None:
         """A higher incarnation refutes everything said against the lower one."""
         self.refuted += member.suspicion is not None
         self.drop(member)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: NodeState) -> None:
         """End a suspicion without a verdict."""
         self._ground.withdraw_claims(member)
         member.suspicion = None
@@ -119,11 +119,11 @@ class Suspects:
                 suspicion.since += seconds
                 suspicion.refused_since += seconds
 
-    def _would_help(self, member: Member, witness: NodeId, evidence: Evidence) -> bool:
+    def _would_help(self, member: NodeState, witness: NodeId, evidence: Evidence) -> bool:
         suspicion = member.suspicion
         return suspicion is None or suspicion.would_help(witness, evidence, self._ground.needed)
 
-    def _take(self, member: Member, claim: Claim) -> None:
+    def _take(self, member: NodeState, claim: Claim) -> None:
         ground = self._ground
         node = member.record.node
         suspicion = member.suspicion

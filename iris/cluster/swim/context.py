@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol, final
 
-from iris.cluster.swim.awareness import LocalHealth
+from iris.cluster.swim.awareness import Awareness
 from iris.cluster.swim.gossip import (
     MAX_SIGNATURES,
     Accusation,
     Claim,
-    Dissemination,
+    GossipQueue,
     Renewal,
     Update,
     encode_update,
@@ -28,7 +28,7 @@ from iris.cluster.swim.gossip import (
 )
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.suspicion import witnesses_needed
-from iris.cluster.swim.view import Member, View
+from iris.cluster.swim.view import NodeState, View
 from iris.kernel.config import Config
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
@@ -120,7 +120,7 @@ class Changed:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Routable:
     """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
 
     Closed by own evidence (two direct probes missed, link broken or refused), by two independent witnesses, and by
@@ -135,7 +135,7 @@ class Route:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadReport:
     """A probe was answered.  Work waits this long for a handler there (seconds); the answer took ``round_trip``."""
 
     node: NodeId
@@ -160,7 +160,7 @@ class Rejected:
     reason: str
 
 
-Effect = Send | Changed | Route | Load | Synchronized | Rejected
+Effect = Send | Changed | Routable | LoadReport | Synchronized | Rejected
 
 
 _PIGGYBACK_BYTES: Final = 2048
@@ -178,7 +178,7 @@ _WITNESSES_TO_ROUTE: Final = 2
 """Independent witnesses that close a route.  One alone, malicious or cut off itself, must not."""
 
 
-class Trust(Protocol):
+class SignatureVerifier(Protocol):
     """Signatures, injected: membership knows no cryptography."""
 
     def sign(self, statement: bytes) -> bytes:
@@ -203,18 +203,18 @@ class Trust(Protocol):
 
 
 @final
-class Ground:
+class SwimContext:
     """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
-    def __init__(self, view: View, trust: Trust, config: Config, random: Random, now: float) -> None:
+    def __init__(self, view: View, trust: SignatureVerifier, config: Config, random: Random, now: float) -> None:
         self.trust: Final = trust
         self.config: Final = config
         self.random: Final = random
         self.now = now
         self.view: Final = view
         self.timers: Final = Timers()
-        self.dissemination: Final = Dissemination()
-        self.health: Final = LocalHealth()
+        self.dissemination: Final = GossipQueue()
+        self.health: Final = Awareness()
         self.is_linked: Callable[[NodeId], bool] = lambda _: True
         self.is_new: Callable[[NodeId], bool] = lambda _: False
         """Whether a node is being linked for the first time, so that its silence says nothing."""
@@ -284,13 +284,13 @@ class Ground:
         waiting = self.dissemination.get(("record", record.node))
         self.spread(record if renewal is None or isinstance(waiting, NodeRecord) else renewal)
 
-    def withdraw_claims(self, member: Member) -> None:
+    def withdraw_claims(self, member: NodeState) -> None:
         """Stop telling others what is refuted or settled."""
         if member.suspicion is not None:
             for witness in member.suspicion.claims:
                 self.dissemination.discard(("claim", member.record.node, witness))
 
-    def changed(self, member: Member, evidence: str = "") -> None:
+    def changed(self, member: NodeState, evidence: str = "") -> None:
         """Report a member's state or record, and what follows for its route.
 
         A route closes before its member is reported gone, and nothing is said of it afterwards; a member that
@@ -305,7 +305,7 @@ class Ground:
             member.routed = True
             self.outbox.append(change)
 
-    def route(self, member: Member) -> None:
+    def route(self, member: NodeState) -> None:
         """Report the route to a member if it has opened or closed."""
         suspicion = member.suspicion
         convincing = suspicion is not None and len(suspicion.claims) >= _WITNESSES_TO_ROUTE
@@ -318,7 +318,7 @@ class Ground:
             evidence = suspicion.evidence().name.lower()
         if not evidence and not is_open:
             evidence = "left" if member.state is MemberState.LEFT else "silent"
-        self.outbox.append(Route(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
+        self.outbox.append(Routable(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
 
     def reject(self, sender: NodeId, reason: str) -> None:
         """Count what a peer did wrong; report it the first time."""

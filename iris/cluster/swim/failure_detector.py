@@ -26,18 +26,18 @@ import itertools
 from random import Random
 from typing import Final, final
 
-from iris.cluster.swim.confirmations import Suspects
-from iris.cluster.swim.context import Ground, Load, Timer
+from iris.cluster.swim.confirmations import Confirmations
+from iris.cluster.swim.context import LoadReport, SwimContext, Timer
 from iris.cluster.swim.gossip import Evidence
-from iris.cluster.swim.local_member import Own
+from iris.cluster.swim.local_member import LocalMember
 from iris.cluster.swim.records import MemberState
-from iris.cluster.swim.view import Member
+from iris.cluster.swim.view import NodeState
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 
 
 @final
-class Verdict(enum.IntEnum):
+class ProbeVerdict(enum.IntEnum):
     """What a helper reports about the member that it was asked to probe."""
 
     ANSWERED = 0
@@ -76,12 +76,12 @@ class Probe:
         self.widened = True
         self.helpers = helpers
 
-    def report(self, helper: NodeId, verdict: Verdict) -> bool:
+    def report(self, helper: NodeId, verdict: ProbeVerdict) -> bool:
         """Take a helper's report; False if this helper was not asked or has reported."""
         if helper not in self.helpers or helper in self.reports:
             return False
         self.reports.append(helper)
-        if verdict is Verdict.ANSWERED:
+        if verdict is ProbeVerdict.ANSWERED:
             self.reached = True
         return True
 
@@ -152,10 +152,10 @@ _LOST_TRIES: Final = 16
 
 
 @final
-class Prober:
+class FailureDetector:
     """The probes of one node."""
 
-    def __init__(self, ground: Ground, own: Own, suspects: Suspects) -> None:
+    def __init__(self, ground: SwimContext, own: LocalMember, suspects: Confirmations) -> None:
         self._ground = ground
         self._own = own
         self._suspects = suspects
@@ -179,7 +179,7 @@ class Prober:
         """A member is new or back."""
         self._order.insert(node)
 
-    def renewed(self, member: Member) -> None:
+    def renewed(self, member: NodeState) -> None:
         """A member raised its incarnation; if the way there was broken, see whether it still is."""
         if member.unreachable:
             self._broken.setdefault(member.record.node)
@@ -197,7 +197,7 @@ class Prober:
         """A member has died or left."""
         self._broken.pop(node, None)
 
-    def doubt(self, member: Member) -> None:
+    def doubt(self, member: NodeState) -> None:
         """An answer from this member is overdue: probe it now, whoever's turn it is."""
         if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
             self._start(member)
@@ -217,7 +217,7 @@ class Prober:
         for sequence, (asker, asked, target) in list(self._relays.items()):
             if target == node:
                 del self._relays[sequence]
-                ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(Verdict.REFUSED))
+                ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(ProbeVerdict.REFUSED))
         member = ground.view.find(node)
         if member is None or not member.live:
             return
@@ -281,7 +281,7 @@ class Prober:
                 if node not in self._probing:
                     self._start(member, alone=True)
 
-    def _next(self) -> Member | None:
+    def _next(self) -> NodeState | None:
         view = self._ground.view
         for _ in range(2):
             while (node := self._order.pop()) is not None:
@@ -291,7 +291,7 @@ class Prober:
             self._order.refill(view.live)
         return None
 
-    def _start(self, member: Member, *, alone: bool = False) -> None:
+    def _start(self, member: NodeState, *, alone: bool = False) -> None:
         ground = self._ground
         node = member.record.node
         self._end(node)
@@ -304,7 +304,7 @@ class Prober:
         self._ping(member, sequence)
         probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
 
-    def _ping(self, member: Member, sequence: int) -> None:
+    def _ping(self, member: NodeState, sequence: int) -> None:
         # One who has left may be asked for somebody else: as a prober sees it, it is gone.
         state = min(member.state, MemberState.DEAD)
         self._ground.send_with_updates(member.record.node, kinds.PROBE, sequence, int(state), member.record.incarnation)
@@ -377,7 +377,7 @@ class Prober:
             ground.health.missed(len(probe.helpers), len(probe.reports))
             self._suspects.testify(member, Evidence.SILENT)
 
-    def _mark(self, member: Member, evidence: str) -> None:
+    def _mark(self, member: NodeState, evidence: str) -> None:
         member.unreachable = evidence
         self._broken.setdefault(member.record.node)
         self._ground.route(member)
@@ -388,13 +388,13 @@ class Prober:
         relay = self._relays.get(sequence)
         if relay is not None and relay[2] == sender:
             del self._relays[sequence]
-            ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.ANSWERED))
+            ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(ProbeVerdict.ANSWERED))
         probe = self._probes.get(sequence)
         if probe is not None and probe.target == sender:
             self._end(sender)
             ground.health.answered()
             ground.outbox.append(
-                Load(node=sender, queue_delay=queue_delay, round_trip=max(0.0, ground.now - probe.sent))
+                LoadReport(node=sender, queue_delay=queue_delay, round_trip=max(0.0, ground.now - probe.sent))
             )
         elif relay is None:
             return
@@ -410,7 +410,7 @@ class Prober:
             # What mended this way may have mended others.
             self._try_again(self._broken, _MENDED_TOO)
 
-    def reported(self, sequence: int, verdict: Verdict, sender: NodeId) -> None:
+    def reported(self, sequence: int, verdict: ProbeVerdict, sender: NodeId) -> None:
         """A helper says what it found."""
         probe = self._probes.get(sequence)
         if probe is not None:
@@ -436,7 +436,7 @@ class Prober:
         """Probe ``target`` for ``sender``, and report either way."""
         ground = self._ground
         if target == ground.own.node:
-            ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(Verdict.ANSWERED))
+            ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(ProbeVerdict.ANSWERED))
             return
         member = ground.view.find(target)
         if member is None or len(self._relays) >= _RELAYS:
@@ -451,11 +451,11 @@ class Prober:
     def _relay_due(self, sequence: int) -> None:
         relay = self._relays.pop(sequence, None)
         if relay is not None:
-            self._ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(Verdict.SILENT))
+            self._ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(ProbeVerdict.SILENT))
 
     # -- the dead that may be back --------------------------------------------------------------------------
 
-    def nudge(self, member: Member) -> None:
+    def nudge(self, member: NodeState) -> None:
         """A member held suspect or dead has spoken: tell it, so that it refutes."""
         ground = self._ground
         if ground.now >= member.nudged + ground.config.probe_interval and member.record.node not in self._probing:

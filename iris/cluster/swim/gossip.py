@@ -31,9 +31,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
+from iris.kernel.wire import Message, bytes_untrusted, counter_untrusted, kinds, node_untrusted, tuple_untrusted
 
 MAX_UPDATES: Final = 512
 """Updates in one message: half of what the decoder accepts as one array."""
@@ -260,7 +258,7 @@ def sends(members: int, config: Config) -> int:
 
 
 @final
-class Dissemination:
+class GossipQueue:
     """The updates that wait."""
 
     __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
@@ -278,7 +276,7 @@ class Dissemination:
         return len(self._level_of)
 
     def __repr__(self) -> str:
-        return f"<Dissemination of {len(self)}>"
+        return f"<GossipQueue of {len(self)}>"
 
     @property
     def pressing(self) -> bool:

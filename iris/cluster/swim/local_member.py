@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from typing import Final, final
 
-from iris.cluster.swim.context import Ground, Trust
+from iris.cluster.swim.context import SignatureVerifier, SwimContext
 from iris.cluster.swim.gossip import Renewal
 from iris.cluster.swim.records import MAX_ADDRESSES, MAX_CLUSTERS, MAX_RECORD, ClusterEntry, NodeRecord
 from iris.kernel.errors import ConfigError
@@ -30,7 +30,7 @@ _TOLD_AT_ONCE: Final = 256
 them it is left to gossip, for each costs this node 20 us or more in one go."""
 
 
-def signed(record: NodeRecord, trust: Trust) -> NodeRecord:
+def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
     """Return the record with this node's signature.
 
     Raises:
@@ -45,10 +45,10 @@ def signed(record: NodeRecord, trust: Trust) -> NodeRecord:
 
 
 @final
-class Own:
+class LocalMember:
     """This node's own record."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: SwimContext) -> None:
         self._ground = ground
         self._refutable_from = -math.inf
         self._pending = False

@@ -17,16 +17,15 @@ from collections.abc import Callable
 from typing import Final, final
 
 from iris.cluster.swim.anti_entropy import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
-from iris.cluster.swim.confirmations import Suspects
-from iris.cluster.swim.context import Ground, Synchronized
-from iris.cluster.swim.failure_detector import Prober
+from iris.cluster.swim.confirmations import Confirmations
+from iris.cluster.swim.context import SwimContext, Synchronized
+from iris.cluster.swim.failure_detector import FailureDetector
 from iris.cluster.swim.gossip import MAX_UPDATES, Accusation, Renewal
 from iris.cluster.swim.record_quota import RecordQuota
 from iris.cluster.swim.records import MemberState, NodeRecord, precedes
-from iris.cluster.swim.view import BUCKETS, Member
+from iris.cluster.swim.view import BUCKETS, NodeState
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import bytes_untrusted, tuple_untrusted
+from iris.kernel.wire import bytes_untrusted, kinds, tuple_untrusted
 
 _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
@@ -46,10 +45,10 @@ _SPARE: Final = 64
 
 
 @final
-class Census:
+class StateExchange:
     """The records of a realm, as one node holds them."""
 
-    def __init__(self, ground: Ground, prober: Prober, suspects: Suspects) -> None:
+    def __init__(self, ground: SwimContext, prober: FailureDetector, suspects: Confirmations) -> None:
         self._ground = ground
         self._prober = prober
         self._suspects = suspects
@@ -131,7 +130,7 @@ class Census:
             return
         self.hear(record, sender, state=state)
 
-    def _believed(self, record: NodeRecord, member: Member | None) -> bool:
+    def _believed(self, record: NodeRecord, member: NodeState | None) -> bool:
         trust = self._ground.trust
         if not trust.verify(record, record.statement(), record.signature):
             return False
@@ -201,7 +200,7 @@ class Census:
         self._quota.discard(node)
         ground.view.forget(node)
 
-    def _renew(self, member: Member, record: NodeRecord, renewal: Renewal | None) -> None:
+    def _renew(self, member: NodeState, record: NodeRecord, renewal: Renewal | None) -> None:
         ground = self._ground
         node = record.node
         newer = record.incarnation > member.record.incarnation
@@ -229,7 +228,7 @@ class Census:
         ground.spread_record(record, renewal)
         ground.changed(member)
 
-    def _accuse(self, member: Member, to: NodeId) -> None:
+    def _accuse(self, member: NodeState, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
         self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
 

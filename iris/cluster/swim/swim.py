@@ -21,20 +21,19 @@ from types import MappingProxyType
 from typing import Final, final
 
 from iris.cluster.swim.anti_entropy import nodes_untrusted
-from iris.cluster.swim.confirmations import Suspects
-from iris.cluster.swim.context import Effect, Ground, Trust
-from iris.cluster.swim.failure_detector import Prober, Verdict
+from iris.cluster.swim.confirmations import Confirmations
+from iris.cluster.swim.context import Effect, SignatureVerifier, SwimContext
+from iris.cluster.swim.failure_detector import FailureDetector, ProbeVerdict
 from iris.cluster.swim.gossip import Accusation, Claim, Renewal, updates_untrusted
-from iris.cluster.swim.local_member import Own, signed
+from iris.cluster.swim.local_member import LocalMember, signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, record_from_tuple_untrusted
-from iris.cluster.swim.state import Census
+from iris.cluster.swim.state import StateExchange
 from iris.cluster.swim.view import View
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import counter_untrusted, node_untrusted
+from iris.kernel.wire import counter_untrusted, kinds, node_untrusted
 
 KINDS: Final = MappingProxyType(
     {
@@ -106,17 +105,17 @@ class Swim:
         self,
         *,
         record: NodeRecord,
-        trust: Trust,
+        trust: SignatureVerifier,
         config: Config,
         random: Random,
         now: float,
         view: Callable[[NodeRecord], View] = View,
     ) -> None:
-        self._ground = Ground(view(signed(record, trust)), trust, config, random, now)
-        self._own = Own(self._ground)
-        self._suspects = Suspects(self._ground, self._own)
-        self._prober = Prober(self._ground, self._own, self._suspects)
-        self._census = Census(self._ground, self._prober, self._suspects)
+        self._ground = SwimContext(view(signed(record, trust)), trust, config, random, now)
+        self._own = LocalMember(self._ground)
+        self._suspects = Confirmations(self._ground, self._own)
+        self._prober = FailureDetector(self._ground, self._own, self._suspects)
+        self._census = StateExchange(self._ground, self._prober, self._suspects)
         self._gossip_from = now
         self._gossip_armed = False
         self._stalls = 0
@@ -395,7 +394,7 @@ class Swim:
                 self._apply_untrusted(updates, sender)
                 if verdict not in (0, 1, 2):
                     raise RemoteProtocolError("a verdict is 0, 1 or 2")
-                self._prober.reported(counter_untrusted(sequence), Verdict(verdict), sender)
+                self._prober.reported(counter_untrusted(sequence), ProbeVerdict(verdict), sender)
             case (kinds.GOSSIP, updates):
                 self._apply_untrusted(updates, sender)
             case (kinds.SYNC, hashes):

@@ -29,7 +29,7 @@ _HASHES: Final = struct.Struct(f">{BUCKETS}Q")
 
 
 @final
-class Member:
+class NodeState:
     """One other node, as seen from here."""
 
     __slots__ = ("accused", "met", "nudged", "record", "routed", "since", "state", "suspicion", "unreachable", "wanted")
@@ -53,7 +53,7 @@ class Member:
         """When its record was last asked for."""
 
     def __repr__(self) -> str:
-        return f"<Member {self.record.node[:8]} {self.state.name} {self.record.incarnation}>"
+        return f"<NodeState {self.record.node[:8]} {self.state.name} {self.record.incarnation}>"
 
     @property
     def live(self) -> bool:
@@ -80,7 +80,7 @@ class View:
     __slots__ = ("_hashes", "_members", "_position", "buckets", "gone", "live", "own")
 
     def __init__(self, own: NodeRecord) -> None:
-        self._members: dict[NodeId, Member] = {}
+        self._members: dict[NodeId, NodeState] = {}
         self.live: list[NodeId] = []
         self.gone: dict[NodeId, None] = {}
         self.buckets: list[dict[NodeId, int]] = [{} for _ in range(BUCKETS)]
@@ -103,14 +103,14 @@ class View:
         self.own = record
         self._enter(record)
 
-    def add(self, record: NodeRecord, now: float) -> Member:
+    def add(self, record: NodeRecord, now: float) -> NodeState:
         """Take a new live member in."""
-        member = Member(record, now)
+        member = NodeState(record, now)
         self._members[record.node] = member
         self._list(record)
         return member
 
-    def renew(self, member: Member, record: NodeRecord) -> None:
+    def renew(self, member: NodeState, record: NodeRecord) -> None:
         """A member's record is new; if it was gone, it is live again."""
         node = record.node
         if member.live:
@@ -121,7 +121,7 @@ class View:
             self._list(record)
         member.record = record
 
-    def bury(self, member: Member, state: MemberState, now: float) -> None:
+    def bury(self, member: NodeState, state: MemberState, now: float) -> None:
         """A member is dead or has left."""
         node = member.record.node
         if member.live:
@@ -137,7 +137,7 @@ class View:
         """Drop a gone member altogether."""
         del self.gone[node], self._members[node]
 
-    def find(self, node: NodeId) -> Member | None:
+    def find(self, node: NodeId) -> NodeState | None:
         """Return a member, live or gone; None if it is unknown or this node."""
         return self._members.get(node)
 
@@ -146,7 +146,7 @@ class View:
         for node in self.live:
             yield self._members[node].record
 
-    def gone_members(self) -> Iterator[Member]:
+    def gone_members(self) -> Iterator[NodeState]:
         """Yield the gone, the one gone longest first."""
         for node in self.gone:
             yield self._members[node]

@@ -6,8 +6,8 @@ bytes; a link outlives connections and sessions.  Not here: sessions (handed in)
 
 from iris.kernel.link.bulk import BulkSource
 from iris.kernel.link.link import CONTROL_RESERVE, Link, LinkStatistics
-from iris.kernel.link.run import Growing
+from iris.kernel.link.run import OpenRun
 
 __all__ = (
-    "CONTROL_RESERVE", "BulkSource", "Growing", "Link", "LinkStatistics",
+    "CONTROL_RESERVE", "BulkSource", "Link", "LinkStatistics", "OpenRun",
 )  # fmt: skip

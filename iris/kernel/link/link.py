@@ -28,10 +28,10 @@ from iris.kernel.config import MIB, Config
 from iris.kernel.errors import LocalProtocolError, NotSent
 from iris.kernel.frozen import dataclass
 from iris.kernel.link.bulk import BulkQueue, BulkSource
-from iris.kernel.link.run import Growing
+from iris.kernel.link.run import OpenRun
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
-from iris.kernel.transport import Outgoing
+from iris.kernel.transport import OutgoingConnection
 from iris.kernel.wire import MAX_CARRIED, Message, encode_batch
 
 
@@ -133,11 +133,11 @@ class Link:
         self._most = config.batch_messages
         self._limit = config.link_bytes
         self._session: FrameSession | None = None
-        self._outgoing: Outgoing | None = None
+        self._outgoing: OutgoingConnection | None = None
         self._open: list[Message] = []
         self._open_bytes = 0  # without what a message has grown by
         self._carried = 0  # messages that those of the open batch carry, at most
-        self._growing: Growing | None = None
+        self._growing: OpenRun | None = None
         self._batches: deque[tuple[list[Message], int]] = deque()  # with bytes for a kind: one, encoded already
         self._waiting_bytes = 0  # of closed batches
         self._bulk = BulkQueue(config)
@@ -170,7 +170,7 @@ class Link:
         return self._waiting_bytes + self._held()
 
     @property
-    def outgoing(self) -> Outgoing | None:
+    def outgoing(self) -> OutgoingConnection | None:
         """The connection in use, if there is one."""
         return self._outgoing
 
@@ -202,7 +202,7 @@ class Link:
     # -- what patterns call ---------------------------------------------------------------------------------
 
     def post(
-        self, message: Message, size: int, reserve: int = 0, growing: Growing | None = None, *, eager: bool = False
+        self, message: Message, size: int, reserve: int = 0, growing: OpenRun | None = None, *, flush: bool = False
     ) -> None:
         """Append a message; it leaves with the next batch.
 
@@ -228,17 +228,17 @@ class Link:
             quiet = self._alone and now - self.moved > _QUIET and not self._pushed
             if now > self.moved:
                 self.moved = now
-            if quiet and eager and growing is None and self._send_first(message, now):
+            if quiet and flush and growing is None and self._send_first(message, now):
                 return
         self._open.append(message)
         self._open_bytes += size
-        self._asked += eager
+        self._asked += flush
         if growing is not None:
             self._grow_no_more()
             self._growing = growing
             growing.room = min(growing.room, self._size - self._open_bytes)
-        if (quiet or (eager and len(self._open) >= _EAGER)) and self._push(now) and not self._open:
-            if eager:
+        if (quiet or (flush and len(self._open) >= _EAGER)) and self._push(now) and not self._open:
+            if flush:
                 return  # nothing is left for the flusher
             self._pushed = True
         self._wakeup.wake()
@@ -256,7 +256,7 @@ class Link:
             NotSent: as ``post``.
         """
         if self._carried and self._carried + carried > MAX_CARRIED:
-            self.cut()
+            self.end_batch()
         self.post(message, size, reserve)
         if self._open:  # else it has left
             self._carried += carried
@@ -325,7 +325,7 @@ class Link:
         if self._bulk.add(source):
             self._wakeup.wake()
 
-    def cut(self) -> int:
+    def end_batch(self) -> int:
         """Have what is posted next travel in another frame; return how many frames are made before that one."""
         if self._held():
             self._close_batch()
@@ -339,7 +339,7 @@ class Link:
         """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
         return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
 
-    def excuse(self, until: float) -> None:
+    def suppress_stall_until(self, until: float) -> None:
         """Its way takes nothing until then because somebody asked for that: it is not stalled."""
         self.moved = max(self.moved, until)
 
@@ -360,7 +360,7 @@ class Link:
         self._session = session
         self._wakeup.wake()
 
-    def attach(self, outgoing: Outgoing) -> None:
+    def attach(self, outgoing: OutgoingConnection) -> None:
         """Send through ``outgoing`` from here on; the former one is closed."""
         if self._closed is not None:
             outgoing.close()
@@ -378,7 +378,7 @@ class Link:
         if former is not None:
             former.close()
 
-    def insert(self, frame: bytes) -> None:
+    def send_control(self, frame: bytes) -> None:
         """Send a frame of the mesh ahead of everything that is not sealed yet.
 
         It goes over the present connection or not at all.
@@ -462,7 +462,7 @@ class Link:
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
 
-    def _send_now(self, frame: bytes, outgoing: Outgoing, now: float) -> None:
+    def _send_now(self, frame: bytes, outgoing: OutgoingConnection, now: float) -> None:
         """Offer the frame of one message before which there is nothing; what is not taken is left to the flusher."""
         self._frame, self._frame_messages, self._gathered = frame, 1, False
         try:
@@ -527,7 +527,7 @@ class Link:
             self._shared_until = now + _SHARED
         return now < self._shared_until
 
-    def _offer(self, outgoing: Outgoing, now: float | None = None) -> bool:
+    def _offer(self, outgoing: OutgoingConnection, now: float | None = None) -> bool:
         """Offer the next frame to the transport, at ``now`` if that was looked at; tell whether it took it.
 
         The way of a node to itself delivers within this call.  What is posted there meanwhile waits for the flusher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Growing:
+class OpenRun:
     """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
 
     Attributes:

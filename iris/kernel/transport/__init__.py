@@ -5,9 +5,10 @@ anything is read into memory, strangers have time limits.  Not here: who the pee
 """
 
 from iris.kernel.transport.memory import MemoryNetwork
-from iris.kernel.transport.network import NngTransport, check_url
-from iris.kernel.transport.port import Incoming, Outgoing, Permit, Refused, Transport
+from iris.kernel.transport.network import NetworkTransport, check_url
+from iris.kernel.transport.port import IncomingConnection, OutgoingConnection, Permit, Refused, Transport
 
 __all__ = (
-    "Incoming", "MemoryNetwork", "NngTransport", "Outgoing", "Permit", "Refused", "Transport", "check_url",
+    "IncomingConnection", "MemoryNetwork", "NetworkTransport", "OutgoingConnection", "Permit", "Refused",
+    "Transport", "check_url",
 )  # fmt: skip

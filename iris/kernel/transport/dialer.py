@@ -53,7 +53,7 @@ _OF_A_NAME: Final = 2
 
 
 @final
-class Dials:
+class DialSlots:
     """How many connections may be made at the same time, and how many names be looked up.
 
     Apart from each other: a look-up has its thread until the system's resolver gives up, also when nobody waits for it
@@ -67,7 +67,7 @@ class Dials:
         self.look_ups: Final = trio.CapacityLimiter(at_once)
 
 
-async def open_connection(url: str, dials: Dials, permit: Permit | None = None) -> socket.socket:
+async def open_connection(url: str, dials: DialSlots, permit: Permit | None = None) -> socket.socket:
     """Connect to ``tcp://HOST:PORT``, and greet.
 
     A host with several addresses is tried at one after the other; one that does not answer holds the next one up for a
@@ -99,7 +99,7 @@ async def open_greeted(
     url: str,
     host: str,
     port: int,
-    dials: Dials,
+    dials: DialSlots,
     greet: Callable[[socket.socket], Awaitable[T]],
     permit: Permit | None = None,
 ) -> tuple[socket.socket, T]:

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.slots import Places, address_key
-from iris.kernel.transport.reader import Framing, Streams
-from iris.kernel.transport.reverse_accept import AwaitedTokens
-from iris.kernel.transport.sp import Greeting, Heard, NngGreeting
+from iris.kernel.slots import SlotTable, address_key
+from iris.kernel.transport.reader import FrameReader, Framing
+from iris.kernel.transport.reverse_accept import PendingReverseTable
+from iris.kernel.transport.sp import Greeting, GreetingProgress, NngGreeting
 
 if TYPE_CHECKING:
-    from iris.kernel.transport.websocket import WebDoor
+    from iris.kernel.transport.websocket import WebSocketListener
 
 
 _BACKLOG: Final = 4096
@@ -72,7 +72,7 @@ class _Listener:
 
 
 @final
-class Reception:
+class Listener:
     """Where connections by TCP arrive.
 
     Args:
@@ -93,7 +93,7 @@ class Reception:
         self._admit = admit
         self._turn_away = turn_away
         self._news = news
-        self._places: Places[_Visitor] = Places(
+        self._places: SlotTable[_Visitor] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=max(1, config.half_open_per_address * 3 // 4),
             timeout=config.handshake_timeout,
@@ -217,13 +217,13 @@ class Reception:
         try:
             heard = visitor.greeting.hear(visitor.socket)
         except Exception:  # noqa: BLE001 -- a library reads what strangers say; no surprise in it may end this thread
-            heard = Heard.WRONG
-        if heard is Heard.WHOLE:
+            heard = GreetingProgress.WRONG
+        if heard is GreetingProgress.WHOLE:
             self._admit_visitor(visitor)
-        elif heard is not Heard.PART:
+        elif heard is not GreetingProgress.PART:
             with self._lock:
                 self._places.leave(visitor)
-            if heard is Heard.WRONG:
+            if heard is GreetingProgress.WRONG:
                 self._send_away([visitor])
             else:
                 self._selector.unregister(visitor.socket)
@@ -263,7 +263,7 @@ _UNTOLD: Final = 4096
 
 
 @final
-class Arrivals:
+class Acceptor:
     """Where a node listens by TCP and WebSocket, and who has come.
 
     Args:
@@ -273,15 +273,15 @@ class Arrivals:
         news: called, on the thread of the reception, when ``begin`` has something to do or ``refused`` has grown.
     """
 
-    def __init__(self, config: Config, limit: int, streams: Streams, news: Callable[[], None]) -> None:
+    def __init__(self, config: Config, limit: int, streams: FrameReader, news: Callable[[], None]) -> None:
         self._config = config
         self._limit = limit
         self._streams = streams
         self._news = news
-        self._reception: Reception | None = None  # made on first need: it has descriptors and a thread
+        self._reception: Listener | None = None  # made on first need: it has descriptors and a thread
         self._numbers = itertools.count(_FIRST)
-        self._tokens = AwaitedTokens()
-        self._doors: dict[tuple[str, int], WebDoor] = {}
+        self._tokens = PendingReverseTable()
+        self._doors: dict[tuple[str, int], WebSocketListener] = {}
         self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
         self.order: Final[deque[int]] = deque()
@@ -311,7 +311,7 @@ class Arrivals:
 
     def listen_web(self, url: str) -> str:
         """Take connections to ``ws://HOST:PORT/PATH`` from now on; see ``listen``.  Several paths may have one port."""
-        from iris.kernel.transport.websocket import WebDoor, path_of, split_url
+        from iris.kernel.transport.websocket import WebSocketListener, path_of, split_url
 
         path = path_of(split_url(url).resource_name)
         authority, slash, rest = url.removeprefix("ws://").partition("/")
@@ -320,7 +320,7 @@ class Arrivals:
         if door is not None and path in door.paths:
             raise ConfigError(f"cannot listen at {url}: the address is in use")
         if door is None:
-            door = WebDoor(self._limit, self._tokens)
+            door = WebSocketListener(self._limit, self._tokens)
             door.paths.add(path)  # before anybody can come
             port = str(self._listen(url, host, int(port), door.greet))
             self._doors[host, int(port)] = door
@@ -329,7 +329,7 @@ class Arrivals:
 
     def _listen(self, url: str, host: str, port: int, greet: Callable[[], Greeting]) -> int:
         if self._reception is None:
-            self._reception = Reception(self._config, self._take, self._turn_away, self._news)
+            self._reception = Listener(self._config, self._take, self._turn_away, self._news)
         try:
             return self._reception.listen(host, port, greet)
         except OSError as error:

@@ -1,7 +1,9 @@
 """The real network: frames over TCP and WebSocket by ourselves, over ipc by nng; on the wire all are as nng has them.
 
-By TCP and WebSocket a node listens with ``iris.kernel.transport.listener``, reads with ``iris.kernel.transport.reader`` and sends with
-``iris.kernel.transport.writer``.  By ipc it dials and sends likewise, and listens and reads with one PULL socket of nng: one
+By TCP and WebSocket a node listens with ``iris.kernel.transport.listener``, reads with
+``iris.kernel.transport.reader`` and sends with
+``iris.kernel.transport.writer``.  By ipc it dials and sends likewise, and listens and reads with one PULL socket
+of nng: one
 file descriptor for all peers, and draining it with non-blocking calls moves 124,000 frames/s where ``asend``/``arecv``
 move 11,500.
 
@@ -30,17 +32,17 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.dialer import (
-    Dials,
+    DialSlots,
     open_connection,
     open_ipc_connection,
     prepare_to_send,
     with_length,
     with_type_and_length,
 )
-from iris.kernel.transport.listener import Arrivals
+from iris.kernel.transport.listener import Acceptor
 from iris.kernel.transport.nng import close_at_exit, deferred
-from iris.kernel.transport.port import ConnectionObserver, Outgoing, Permit
-from iris.kernel.transport.reader import Framing, Streams
+from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit
+from iris.kernel.transport.reader import FrameReader, Framing
 from iris.kernel.transport.writer import StreamOutgoing
 from iris.kernel.wire import largest_frame
 
@@ -98,7 +100,7 @@ def _reason(error: pynng.NNGException) -> str:
 
 
 @final
-class NngTransport:
+class NetworkTransport:
     """The real network.  Make it inside ``trio.run``; close it before the run ends."""
 
     def __init__(self, config: Config) -> None:
@@ -108,8 +110,8 @@ class NngTransport:
         _note_opened()
         self._pull = pynng.Pull0(recv_max_size=self._limit, recv_buffer_size=config.receive_frames)
         assert self._pull.recv_max_size == self._limit
-        self._streams = Streams(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
-        self._arrivals = Arrivals(config, self._limit, self._streams, self._tell_soon)
+        self._streams = FrameReader(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
+        self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
         self._files: list[Path] = []
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
@@ -121,7 +123,7 @@ class NngTransport:
         """The connections that were told of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_told = 0
-        self._dials = Dials(_DIALS)
+        self._dials = DialSlots(_DIALS)
         self._observer: ConnectionObserver | None = None
         # Before a connection is taken into use, so that it is known before its first frame.
         self._pull.add_pre_pipe_connect_cb(self._on_pipe_added)
@@ -155,7 +157,7 @@ class NngTransport:
             library.nng_listener_close(listener[0])
         pynng.exceptions.check_err(code)
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
             connection = await open_connection(url, self._dials, permit)
@@ -200,7 +202,7 @@ class NngTransport:
 
     # -- reverse connections --------------------------------------------------------------------------------
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """See ``Transport.accept_reverse``."""
         connection, messages = await self._arrivals.wait_reverse(token)
         with contextlib.suppress(OSError):  # it broke; whoever sends by it finds out
@@ -357,7 +359,7 @@ class ReverseIncoming:
     """A reverse connection that this node dials.  See ``Incoming``."""
 
     def __init__(
-        self, dialling: ReverseDialling[ReverseIncoming], streams: Streams, on_broken: Callable[[], None]
+        self, dialling: ReverseDialling[ReverseIncoming], streams: FrameReader, on_broken: Callable[[], None]
     ) -> None:
         self._dialling = dialling
         self._streams = streams

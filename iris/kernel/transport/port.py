@@ -2,7 +2,7 @@
 
 ``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.
 A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
-sends to a peer goes through one ``Outgoing``.  Frames are opaque here.
+sends to a peer goes through one ``OutgoingConnection``.  Frames are opaque here.
 
 Connections that others open have numbers, so that strangers can be told apart and sent away.
 
@@ -28,7 +28,7 @@ class Refused(NotSent):
     """The host answered that nobody listens there: whoever did is gone."""
 
 
-class Outgoing(Protocol):
+class OutgoingConnection(Protocol):
     """A way to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
 
     def send_nowait(self, frame: bytes) -> bool:
@@ -48,7 +48,7 @@ class Outgoing(Protocol):
         ...
 
 
-class Incoming(Protocol):
+class IncomingConnection(Protocol):
     """A reverse connection, seen from the node that dialled it.  Its frames arrive in the inbox."""
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
         """Connect to a URL.
 
         ``permit`` is asked before each attempt; by ipc there is no host, and it is not.
@@ -106,7 +106,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """Wait for the node that knows ``token`` to dial a reverse connection, and return the way to it.
 
         It has no limit in time; cancelling it leaves nothing behind.  Whoever comes second is turned away.
@@ -120,7 +120,7 @@ class Transport(Protocol):
         """
         ...
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
         """Have the node at ``url`` send here what it sends to ``token``; tried again until that node is ready.
 
         What comes by it comes by a connection like those that others open: the observer is told of it.

@@ -80,7 +80,7 @@ class _Stream:
 
 
 @final
-class Streams:
+class FrameReader:
     """The connections by TCP that a node reads from.
 
     Args:
@@ -352,7 +352,7 @@ class Streams:
         return bytes(self._chunk[begin : begin + size])
 
 
-_living: Final[weakref.WeakSet[Streams]] = weakref.WeakSet()
+_living: Final[weakref.WeakSet[FrameReader]] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:

@@ -12,7 +12,7 @@ from iris.kernel.transport.reader import Framing
 
 
 @final
-class Awaited:
+class PendingReverse:
     """One that is waited for.
 
     Attributes:
@@ -48,11 +48,11 @@ class Awaited:
 
 
 @final
-class AwaitedTokens:
+class PendingReverseTable:
     """All that are waited for."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, Awaited] = {}
+        self._awaited: dict[str, PendingReverse] = {}
 
     async def wait(self, token: str) -> tuple[socket.socket, Framing]:
         """Wait until somebody has come with ``token``.  Cancelling leaves nothing behind.
@@ -62,13 +62,13 @@ class AwaitedTokens:
         """
         if token in self._awaited:
             raise NotSent("cannot wait for a reverse connection: address in use")
-        awaited = self._awaited[token] = Awaited()
+        awaited = self._awaited[token] = PendingReverse()
         try:
             return await awaited.wait()
         finally:
             del self._awaited[token]
 
-    def claim(self, token: str) -> Awaited | None:
+    def claim(self, token: str) -> PendingReverse | None:
         """Return what is waited for with a token, to the first one that asks.  On the thread of the reception."""
         awaited = self._awaited.get(token)
         if awaited is None or awaited.is_claimed:

@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, TypeVar, final
 import trio
 
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.reader import Streams
-from iris.kernel.transport.websocket import PUSH, Asking, Messages, NotUpgraded
+from iris.kernel.transport.reader import FrameReader
+from iris.kernel.transport.websocket import PUSH, ClientUpgrade, NotUpgraded, WebSocketFraming
 from iris.kernel.transport.websocket_dial import PIECE
 
 K = TypeVar("K")
@@ -33,12 +33,13 @@ class ReverseDialling(Generic[K]):
     Args:
         streams: watches those that are being made.
         limit: bytes of the largest frame.
-        arrived: called with each that is there, from within ``Streams.receive_nowait``: what it was dialled for, the
+        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled
+        for, the
             connection, which is the callee's from then on, the host at its other end, and its messages.
     """
 
     def __init__(
-        self, streams: Streams, limit: int, arrived: Callable[[K, socket.socket, str, Messages], None]
+        self, streams: FrameReader, limit: int, arrived: Callable[[K, socket.socket, str, WebSocketFraming], None]
     ) -> None:
         self._streams = streams
         self._limit = limit
@@ -91,7 +92,7 @@ class ReverseDialling(Generic[K]):
             self._retry(attempts)
             return
         attempts.connection = connection
-        attempts.asking = Asking(attempts.url, PUSH, self._limit)
+        attempts.asking = ClientUpgrade(attempts.url, PUSH, self._limit)
         attempts.unsent = attempts.asking.request
         try:
             connection.setblocking(False)
@@ -145,7 +146,7 @@ class _Attempts:
         self.family = family
         self.address = address
         self.connection: socket.socket | None = None
-        self.asking: Asking | None = None
+        self.asking: ClientUpgrade | None = None
         self.unsent = b""
         self.again = math.inf
         self.pause = _FIRST_PAUSE

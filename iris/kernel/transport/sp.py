@@ -8,7 +8,7 @@ import socket
 from typing import Final, Protocol, final
 
 from iris.kernel.transport.reader import Framing
-from iris.kernel.transport.reverse_accept import Awaited
+from iris.kernel.transport.reverse_accept import PendingReverse
 
 GREETING: Final = b"\0SP\0\0\x50\0\0"
 """What the PUSH of nng says first, over any stream."""
@@ -17,7 +17,7 @@ ANSWER: Final = b"\0SP\0\0\x51\0\0"
 """What its PULL says."""
 
 
-class Heard(enum.Enum):
+class GreetingProgress(enum.Enum):
     """What has come of a greeting."""
 
     PART = enum.auto()
@@ -39,9 +39,9 @@ class Greeting(Protocol):
     def framing(self) -> Framing | None: ...
 
     @property
-    def awaited(self) -> Awaited | None: ...
+    def awaited(self) -> PendingReverse | None: ...
 
-    def hear(self, connection: socket.socket) -> Heard:
+    def hear(self, connection: socket.socket) -> GreetingProgress:
         """Look at what it says, and answer.  Called on the thread of the reception when something can be read."""
         ...
 
@@ -55,27 +55,27 @@ class NngGreeting:
     def __init__(self) -> None:
         self._said = 0
         self.framing: Framing | None = None
-        self.awaited: Awaited | None = None
+        self.awaited: PendingReverse | None = None
 
-    def hear(self, connection: socket.socket) -> Heard:
+    def hear(self, connection: socket.socket) -> GreetingProgress:
         """See ``Greeting.hear``."""
         try:
             said = connection.recv(len(GREETING), socket.MSG_PEEK)
         except BlockingIOError:
-            return Heard.PART
+            return GreetingProgress.PART
         except OSError:
-            return Heard.WRONG
+            return GreetingProgress.WRONG
         if said == GREETING:
             with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 connection.recv(len(GREETING))  # it was only looked at
                 connection.send(ANSWER)
-            return Heard.WHOLE
+            return GreetingProgress.WHOLE
         # Wrong is also what is readable without a byte more: it has ended, and would be readable all the time.
         if len(said) <= self._said or not GREETING.startswith(said):
-            return Heard.WRONG
+            return GreetingProgress.WRONG
         self._said = len(said)
         # Readable is what has so many bytes, else this thread would spin until the rest comes.
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
-        return Heard.PART
+        return GreetingProgress.PART

@@ -30,8 +30,8 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport.reverse_accept import Awaited, AwaitedTokens
-from iris.kernel.transport.sp import Heard
+from iris.kernel.transport.reverse_accept import PendingReverse, PendingReverseTable
+from iris.kernel.transport.sp import GreetingProgress
 
 PULL: Final = "pull.sp.nanomsg.org"
 """Subprotocol of a listener to which others send."""
@@ -83,7 +83,7 @@ def path_of(target: str) -> str:
 
 
 @final
-class Messages:
+class WebSocketFraming:
     """One end of a connection that has been upgraded.
 
     Attributes:
@@ -162,7 +162,7 @@ class Messages:
 
 
 @final
-class Asked:
+class ServerUpgrade:
     """The upgrade of a connection that somebody else has opened.
 
     Args:
@@ -206,7 +206,7 @@ class Asked:
             self._say()
             self.is_over = True
 
-    def accept(self, subprotocol: str) -> Messages | None:
+    def accept(self, subprotocol: str) -> WebSocketFraming | None:
         """Upgrade it; None if that was not asked for."""
         assert self._request is not None
         self._protocol.available_subprotocols = [Subprotocol(subprotocol)]
@@ -216,7 +216,7 @@ class Asked:
         if response.status_code != 101:
             self.is_over = True
             return None
-        return Messages(self._protocol, self._limit)
+        return WebSocketFraming(self._protocol, self._limit)
 
     def refuse(self) -> None:
         """There is nothing of that name."""
@@ -241,7 +241,7 @@ class NotUpgraded(Exception):
 
 
 @final
-class Asking:
+class ClientUpgrade:
     """The upgrade of a connection that this node has opened.
 
     Args:
@@ -267,7 +267,7 @@ class Asking:
         self._protocol.send_request(self._protocol.connect())
         self.request = b"".join(self._protocol.data_to_send())
 
-    def receive(self, data: bytes) -> Messages | None:
+    def receive(self, data: bytes) -> WebSocketFraming | None:
         """Take in what has come, nothing if that is the end; return the upgraded connection once it is one.
 
         What has come behind the upgrade is waiting in it.
@@ -290,7 +290,7 @@ class Asking:
         assert isinstance(events[0], Response)
         if self._protocol.subprotocol is None:
             raise NotUpgraded("no node listens there, but some other WebSocket")
-        return Messages(self._protocol, self._limit, events[1:])
+        return WebSocketFraming(self._protocol, self._limit, events[1:])
 
 
 def _reason(error: Exception) -> NotUpgraded:
@@ -306,7 +306,7 @@ _PIECE: Final = 4 * KIB
 
 
 @final
-class WebDoor:
+class WebSocketListener:
     """One port: frames are taken at some paths, and below each of these are the tokens of reverse connections.
 
     Args:
@@ -317,7 +317,7 @@ class WebDoor:
         paths: where frames are taken, each without a slash at its end.
     """
 
-    def __init__(self, limit: int, tokens: AwaitedTokens) -> None:
+    def __init__(self, limit: int, tokens: PendingReverseTable) -> None:
         self.limit: Final = limit
         self.paths: set[str] = set()
         self._tokens = tokens
@@ -326,26 +326,26 @@ class WebDoor:
         """Return what one connection has to say."""
         return WebGreeting(self)
 
-    def answer(self, asked: Asked, greeting: WebGreeting) -> Heard:
+    def answer(self, asked: ServerUpgrade, greeting: WebGreeting) -> GreetingProgress:
         """Answer a request."""
         assert asked.path is not None
         base, _, token = asked.path.rpartition("/")
         if asked.path in self.paths:
             greeting.framing = asked.accept(PULL)
-            return Heard.WRONG if greeting.framing is None else Heard.WHOLE
+            return GreetingProgress.WRONG if greeting.framing is None else GreetingProgress.WHOLE
         if base not in self.paths or not token.isalnum():
             asked.refuse()
-            return Heard.WRONG
+            return GreetingProgress.WRONG
         awaited = self._tokens.claim(token)
         if awaited is None:
             asked.refuse()
-            return Heard.LATER
+            return GreetingProgress.LATER
         greeting.framing = asked.accept(PUSH)
         if greeting.framing is None:
             awaited.is_claimed = False
-            return Heard.WRONG
+            return GreetingProgress.WRONG
         greeting.awaited = awaited
-        return Heard.WHOLE
+        return GreetingProgress.WHOLE
 
 
 @final
@@ -354,26 +354,26 @@ class WebGreeting:
 
     __slots__ = ("_asked", "_door", "awaited", "framing")
 
-    def __init__(self, door: WebDoor) -> None:
+    def __init__(self, door: WebSocketListener) -> None:
         self._door = door
-        self._asked: Asked | None = None  # made when there is something to look at
-        self.framing: Messages | None = None
-        self.awaited: Awaited | None = None
+        self._asked: ServerUpgrade | None = None  # made when there is something to look at
+        self.framing: WebSocketFraming | None = None
+        self.awaited: PendingReverse | None = None
 
-    def hear(self, connection: socket.socket) -> Heard:
+    def hear(self, connection: socket.socket) -> GreetingProgress:
         """See ``Greeting.hear``."""
         try:
             data = connection.recv(_PIECE)
         except BlockingIOError:
-            return Heard.PART
+            return GreetingProgress.PART
         except OSError:
-            return Heard.WRONG
+            return GreetingProgress.WRONG
         if not data:
-            return Heard.WRONG
-        asked = self._asked = self._asked or Asked(self._door.limit)
+            return GreetingProgress.WRONG
+        asked = self._asked = self._asked or ServerUpgrade(self._door.limit)
         asked.receive(data)
-        heard = Heard.WRONG if asked.is_over else Heard.PART
-        if heard is Heard.PART and asked.path is not None:
+        heard = GreetingProgress.WRONG if asked.is_over else GreetingProgress.PART
+        if heard is GreetingProgress.PART and asked.path is not None:
             heard = self._door.answer(asked, self)
         if asked.answer:
             with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out

@@ -9,15 +9,17 @@ from typing import Final
 import trio
 
 from iris.kernel.config import KIB
-from iris.kernel.transport.dialer import Dials, open_greeted
+from iris.kernel.transport.dialer import DialSlots, open_greeted
 from iris.kernel.transport.port import Permit
-from iris.kernel.transport.websocket import PULL, Asking, Messages, NotUpgraded, split_url
+from iris.kernel.transport.websocket import PULL, ClientUpgrade, NotUpgraded, WebSocketFraming, split_url
 
 PIECE: Final = 4 * KIB
 """Bytes read at once of the answer to an upgrade request."""
 
 
-async def open_web(url: str, limit: int, dials: Dials, permit: Permit | None = None) -> tuple[socket.socket, Messages]:
+async def open_web(
+    url: str, limit: int, dials: DialSlots, permit: Permit | None = None
+) -> tuple[socket.socket, WebSocketFraming]:
     """Connect to ``ws://HOST:PORT/PATH``, and have the connection upgraded; see ``tcp.open_connection``.
 
     Args:
@@ -33,8 +35,8 @@ async def open_web(url: str, limit: int, dials: Dials, permit: Permit | None = N
     """
     parts = split_url(url)
 
-    async def greet(connection: socket.socket) -> Messages:
-        asking = Asking(url, PULL, limit)
+    async def greet(connection: socket.socket) -> WebSocketFraming:
+        asking = ClientUpgrade(url, PULL, limit)
         connection.send(asking.request)
         while True:
             try:

@@ -2,7 +2,8 @@
 
 nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
 system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
-somebody waits for that or not: ``Streams`` watches the connection for the task that receives.  It tells of room only
+somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It tells of
+room only
 while something is kept.
 
 How a frame looks on the wire is the caller's: ``framing``.
@@ -17,7 +18,7 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.transport.reader import Framing, Streams
+from iris.kernel.transport.reader import FrameReader, Framing
 
 _ENDS: Final = ~select.EPOLLOUT
 """Events other than that it takes more."""
@@ -39,7 +40,7 @@ class StreamOutgoing:
         connection: it does not block, and belongs to this object from now on.
         streams: watches it.
         framing: makes of a frame what goes on the wire for it, in pieces.
-        broken: called at most once, from within other methods or ``Streams.receive_nowait``, when the connection is
+        broken: called at most once, from within other methods or ``FrameReader.receive_nowait``, when the connection is
             lost other than by ``close``.
         heard: understands what comes back, where that may be something besides the end.
 
@@ -64,7 +65,7 @@ class StreamOutgoing:
     def __init__(
         self,
         connection: socket.socket,
-        streams: Streams,
+        streams: FrameReader,
         framing: Callable[[bytes], tuple[bytes, ...]],
         broken: Callable[[], None],
         heard: Framing | None = None,

@@ -28,9 +28,8 @@ __all__ = (
     "HEADER_SIZE", "MAX_ARRAY", "MAX_CARRIED", "MAX_CHECKS", "MAX_CONTAINERS", "MAX_COUNTER", "MAX_DEPTH",
     "MAX_ELEMENTS", "MAX_FRAME", "MAX_MESSAGES", "MAX_NUMBER", "RELAYED_CHECK", "VERSION", "BatchDecoder",
     "Elements", "Headers", "Message", "Payload", "array_length", "bytes_untrusted", "carried_by",
-    "counter_untrusted", "decode_headers_untrusted", "decode_payload_untrusted", "encode_batch",
-    "encode_headers", "encode_payload", "headers_bytes", "headers_size", "integers_untrusted", "is_number",
-    "is_payload", "join_payload", "largest_frame", "node_untrusted", "number_untrusted", "pack",
-    "parse_header_untrusted", "payload_size", "receiver_untrusted", "saturated", "split_payload",
-    "tuple_untrusted", "unpack_untrusted",
+    "counter_untrusted", "decode_headers_untrusted", "decode_payload_untrusted", "encode_batch", "encode_headers",
+    "encode_payload", "headers_bytes", "headers_size", "integers_untrusted", "is_number", "is_payload",
+    "join_payload", "largest_frame", "node_untrusted", "number_untrusted", "pack", "parse_header_untrusted",
+    "payload_size", "receiver_untrusted", "saturated", "split_payload", "tuple_untrusted", "unpack_untrusted",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """To every member: broadcast, survey, and the relay tree that carries both to many members.
 
-Promises: at most once per member; a survey tells who did not answer.  Not here: publish/subscribe (iris.patterns.pubsub).
+Promises: at most once per member; a survey tells who did not answer.  Not here: publish/subscribe
+(iris.patterns.pubsub).
 """
 
 from iris.patterns.multicast.broadcast import Broadcasts

@@ -3,7 +3,8 @@
 Up to ``Config.relay_above`` members the sender tells each one itself.  Beyond that they tell each other, over a relay
 tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
 
-Members grant credit (``iris.patterns.multicast.broadcast_credit``): who broadcasts waits until everybody who is to get the
+Members grant credit (``iris.patterns.multicast.broadcast_credit``): who broadcasts waits until everybody who is to
+get the
 message has room for it.  A member that grants none for ``Config.broadcast_patience`` seconds is passed over until it
 does.
 """
@@ -15,8 +16,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NoSuchCluster, NotSent
@@ -25,9 +25,9 @@ from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.multicast.broadcast_credit import Flow, cost, report_untrusted
-from iris.patterns.multicast.relay import Relays, Tree, stands_alone
+from iris.patterns.multicast.relay import RelayPlan, Relays, stands_alone
 from iris.patterns.payloads import encoded
-from iris.patterns.picker import Directory, nobody_serves
+from iris.patterns.picker import MemberDirectory, nobody_serves
 
 _STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows those who broadcast."""
@@ -59,7 +59,7 @@ class _Lane:
         self.turn = trio.StrictFIFOLock()
         self.news = trio.lowlevel.ParkingLot()
         self.links: list[Link] = []
-        self.tree: Tree | None = None
+        self.tree: RelayPlan | None = None
 
     def crowded(self) -> Link | None:
         """Return a link that has no room for now."""
@@ -73,7 +73,7 @@ class _Lane:
 class Broadcasts:
     """The broadcasts that this node sends."""
 
-    def __init__(self, mesh: Mesh, directory: Directory, config: Config, relays: Relays) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays) -> None:
         self.tally: Final = Tally()
         """Counts one for each message and member."""
         self._mesh = mesh
@@ -83,7 +83,7 @@ class Broadcasts:
         self._lanes: dict[str, _Lane] = {}
         self._highest = 0
         """Position that no forgotten way has passed: members know such ways longer than this node."""
-        mesh.on(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
+        mesh.register(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
         mesh.observe(self)
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
@@ -245,7 +245,7 @@ class Broadcasts:
                 links.append(peer.link)
         return links
 
-    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> Tree:
+    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> RelayPlan:
         """Return the tree of a cluster, which stays the same while its members do."""
         others = tuple(members)
         if lane.tree is None or lane.tree.receivers != others:
@@ -254,20 +254,20 @@ class Broadcasts:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """It begins with the credit that every member has."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames may be lost: who was asked for credit is asked again."""
         for lane in self._lanes.values():
             window = lane.flow.windows.get(peer.node)
             if window is not None and window.asked_at is not None:
                 self._ask(lane, peer.node)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Whether it is lost is known when the link is up again, or is given up."""
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Nobody waits for a member that is gone."""
         for lane in self._lanes.values():
             lane.flow.forget((peer.node,))

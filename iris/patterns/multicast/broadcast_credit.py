@@ -43,7 +43,7 @@ def cost(payload: wire.Payload, headers: wire.Headers) -> int:
     return wire.payload_size(payload) + wire.headers_size(headers) + OVERHEAD
 
 
-class Report(NamedTuple):
+class CreditReport(NamedTuple):
     """What a member tells one sender about its broadcasts."""
 
     seen: int
@@ -60,7 +60,7 @@ class Report(NamedTuple):
         return (kinds.BROADCAST_CREDIT, cluster, *self)
 
 
-def report_untrusted(message: wire.Message) -> tuple[str, Report]:
+def report_untrusted(message: wire.Message) -> tuple[str, CreditReport]:
     """Read a BROADCAST_CREDIT message; return the cluster and the report.
 
     Raises:
@@ -69,7 +69,7 @@ def report_untrusted(message: wire.Message) -> tuple[str, Report]:
     _, cluster, *numbers = message
     if type(cluster) is not str:
         raise RemoteProtocolError("credit for broadcasts names a cluster")
-    return cluster, Report(*(wire.number_untrusted(number, "credit for broadcasts") for number in numbers))
+    return cluster, CreditReport(*(wire.number_untrusted(number, "credit for broadcasts") for number in numbers))
 
 
 @final
@@ -127,7 +127,7 @@ class SendWindow:
         """Whether a member that was passed over takes half a window again: with less it would soon be waited for."""
         return self._left_at is not None and 2 * (self.limit - self._left_at) >= self._size
 
-    def receive(self, report: Report, position: int, count: int) -> int:
+    def receive(self, report: CreditReport, position: int, count: int) -> int:
         """Take a report; return how many broadcasts it says were refused since the last one.
 
         Args:
@@ -205,7 +205,7 @@ class Flow:
         self.position += cost
         self.count += 1
 
-    def receive(self, node: NodeId, report: Report) -> int:
+    def receive(self, node: NodeId, report: CreditReport) -> int:
         """Take a member's report; return how many broadcasts it has refused since the last one."""
         window = self.windows.get(node)
         if window is None:
@@ -325,9 +325,9 @@ class ReceiveWindows:
         window.wanted = True
         return window.freed > 0 or not window.queued
 
-    def report(self, window: ReceiveWindow) -> Report:
+    def report(self, window: ReceiveWindow) -> CreditReport:
         """Return what a sender is told now."""
         window.size = self._share(window)
         window.freed = 0
         window.wanted = False
-        return Report(window.seen, window.queued, window.size, window.refused)
+        return CreditReport(window.seen, window.queued, window.size, window.refused)

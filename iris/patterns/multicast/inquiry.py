@@ -19,11 +19,10 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.multicast.relay import Relays, Tree
+from iris.patterns.multicast.relay import RelayPlan, Relays
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
-from iris.patterns.request import budget_of
-from iris.patterns.request import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, failure_of, too_large
+from iris.patterns.request import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, budget_of, failure_of, too_large
 
 _LOOK_EVERY: Final = 5.0
 """Seconds after which members that have not answered are asked whether they have the request: whoever was to hand it
@@ -118,7 +117,7 @@ class Inquiry:
             with suppress(NotSent):  # who cannot be asked is being given up, or is asked the next time
                 self._mesh.post(member, (kinds.AWAITED, number), 0, CONTROL_RESERVE)
 
-    def _cancel(self, number: int, tree: Tree) -> None:
+    def _cancel(self, number: int, tree: RelayPlan) -> None:
         cancel = (kinds.CANCEL, number)
         if len(self._waiting) > self._config.relay_above:
             self._relays.send(tree, cancel, Tally())

@@ -12,9 +12,7 @@ from typing import Final, cast, final
 
 import trio
 
-from iris.cluster.mesh import MessageReceiver
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, MessageReceiver, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
@@ -24,7 +22,15 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.multicast.tree import Relayed, Seen, branch, claim, divided, divided_by_site, relayed_untrusted
+from iris.patterns.multicast.tree import (
+    RelayedMessage,
+    Seen,
+    branch,
+    claim,
+    divided,
+    divided_by_site,
+    relayed_untrusted,
+)
 
 _REPORT_PAUSE: Final = 0.05
 """Seconds for which reports are gathered: at high rates one message reports hundreds."""
@@ -41,7 +47,7 @@ Booking = tuple[NodeId, int]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Tree:
+class RelayPlan:
     """Receivers and how they are divided; made by ``Relays.tree``, good for as long as the receivers are the same."""
 
     receivers: tuple[NodeId, ...]
@@ -77,22 +83,22 @@ class Relays:
         self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
         self._reports: dict[NodeId, dict[NodeId, list[int]]] = {}
         self._report_news = Wakeup()
-        mesh.on(kinds.RELAY, 6, self._receive)
-        mesh.on(kinds.RELAYED, 2, self._receive_report)
+        mesh.register(kinds.RELAY, 6, self._receive)
+        mesh.register(kinds.RELAYED, 2, self._receive_report)
         mesh.observe(self)
 
-    def on(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
         """Have relayed messages of ``kind`` handed to ``receiver``, with their origin as if it had sent them itself."""
         self._receivers[kind] = (receiver, fields + 1)
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def tree(self, receivers: Sequence[NodeId]) -> Tree:
+    def tree(self, receivers: Sequence[NodeId]) -> RelayPlan:
         """Return how a message of this node reaches ``receivers``, of whom it is none itself."""
         parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
-        return Tree(tuple(receivers), tuple(parts))
+        return RelayPlan(tuple(receivers), tuple(parts))
 
-    def send(self, tree: Tree, message: wire.Message, tally: Tally) -> list[Link]:
+    def send(self, tree: RelayPlan, message: wire.Message, tally: Tally) -> list[Link]:
         """Send one message to every receiver of a tree; plain calls, no waiting.
 
         Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is on the way to it, or
@@ -105,10 +111,12 @@ class Relays:
         node, body = self._mesh.node, wire.pack(message)
         at = int(self._mesh.wall_clock())
         signature = self._mesh.identity.sign(claim(node, self._number, at, body))
-        relayed = Relayed(node, self._number, at, (), body, signature)
+        relayed = RelayedMessage(node, self._number, at, (), body, signature)
         return self._hand_on(relayed, tree.parts, tally)[0]
 
-    def _hand_on(self, relayed: Relayed, parts: Sequence[tuple[NodeId, ...]], tally: Tally) -> tuple[list[Link], int]:
+    def _hand_on(
+        self, relayed: RelayedMessage, parts: Sequence[tuple[NodeId, ...]], tally: Tally
+    ) -> tuple[list[Link], int]:
         """Give a message to one node of each part; return the links that took it, and how many copies are lost."""
         taken: list[Link] = []
         lost = 0
@@ -174,7 +182,7 @@ class Relays:
             raise RemoteProtocolError("a relayed message of unknown kind or length")
         entry[0](origin, fields)
 
-    def _is_new(self, relayed: Relayed) -> bool:
+    def _is_new(self, relayed: RelayedMessage) -> bool:
         seen = self._seen.get(relayed.origin)
         if seen is None:
             seen = self._seen[relayed.origin] = Seen()
@@ -193,7 +201,7 @@ class Relays:
             oldest.lost["relay silent"] += behind
         booked[booking] = (tally, count)
 
-    def _report(self, node: NodeId, relayed: Relayed, lost: int) -> None:
+    def _report(self, node: NodeId, relayed: RelayedMessage, lost: int) -> None:
         self._reports.setdefault(node, {}).setdefault(relayed.origin, []).extend((relayed.number, lost))
         self._report_news.wake()
 
@@ -239,17 +247,17 @@ class Relays:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Nothing waits for a node to appear."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames may be lost: what the node had in hand counts as lost."""
         self._write_off(peer.node)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Whether it is lost is known when the link is up again, or is given up."""
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """What the node had in hand is lost with it."""
         self._write_off(peer.node)
         self._reports.pop(peer.node, None)

@@ -18,12 +18,11 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import open_background, protected_context
 from iris.patterns.messages import Answer
 from iris.patterns.multicast.inquiry import Inquiry
 from iris.patterns.multicast.relay import Relays, stands_alone
-from iris.patterns.picker import Directory, nobody_serves
+from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority
 from iris.patterns.request import Requests
 
@@ -158,7 +157,9 @@ class Answers:
 class Surveys:
     """The surveys of one node: up to ``Config.relay_above`` members it asks each, more of them over a relay tree."""
 
-    def __init__(self, mesh: Mesh, requests: Requests, directory: Directory, relays: Relays, config: Config) -> None:
+    def __init__(
+        self, mesh: Mesh, requests: Requests, directory: MemberDirectory, relays: Relays, config: Config
+    ) -> None:
         self._mesh = mesh
         self._requests = requests
         self._directory = directory

@@ -104,7 +104,7 @@ def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
 
 
 @final
-class Relayed(NamedTuple):
+class RelayedMessage(NamedTuple):
     """One message on its way through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
 
     origin: NodeId
@@ -130,7 +130,7 @@ class Relayed(NamedTuple):
         return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE + wire.CHECK
 
 
-def relayed_untrusted(message: wire.Message) -> Relayed:
+def relayed_untrusted(message: wire.Message) -> RelayedMessage:
     """Read a RELAY message.  Its signature is not checked here.
 
     Raises:
@@ -149,7 +149,7 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
     nodes = tuple(NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE))
     if len(set(nodes)) != len(nodes):
         raise RemoteProtocolError("a relayed message names a node twice")
-    return Relayed(NodeId(origin.hex()), number, at, nodes, body, signature)
+    return RelayedMessage(NodeId(origin.hex()), number, at, nodes, body, signature)
 
 
 @final

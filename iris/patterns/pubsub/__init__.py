@@ -1,12 +1,13 @@
 """Publish/subscribe of one node.
 
-Promises: at most once per subscriber, first in first out per publisher, losses counted and shown; ``confirm=True`` returns
+Promises: at most once per subscriber, first in first out per publisher, losses counted and shown; ``confirm=True``
+returns
 when every durable subscriber has the event on disk.
 """
 
 from iris.patterns.pubsub.pubsub import PubSub
-from iris.patterns.pubsub.remote import ForeignSubscribers
+from iris.patterns.pubsub.remote import RemoteSubscribers
 
 __all__ = (
-    "ForeignSubscribers", "PubSub",
+    "PubSub", "RemoteSubscribers",
 )  # fmt: skip

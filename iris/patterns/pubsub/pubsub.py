@@ -14,8 +14,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.sites import Sites
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -26,23 +25,42 @@ from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest import DurableSubscribers
-from iris.patterns.pubsub.interest import Untold
-from iris.patterns.pubsub.interest import Share, check_share, stable_hash
-from iris.patterns.pubsub.interest import Beginnings
-from iris.patterns.pubsub.interest import InterestTable, OwnInterest, Terms
-from iris.patterns.pubsub.interest import Matcher, check_pattern
-from iris.patterns.pubsub.publish import REPEATED, Confirming
-from iris.patterns.pubsub.publish import GroupReports
-from iris.patterns.pubsub.publish import Losses, LossReports, PublishStatistics
-from iris.patterns.pubsub.publish import Publishing
-from iris.patterns.pubsub.publish import Retention, check_retained_untrusted
-from iris.patterns.pubsub.publish import MAX_ROTATIONS, Rotation
+from iris.patterns.pubsub.interest import (
+    DurableSubscribers,
+    InterestRetry,
+    InterestTable,
+    Matcher,
+    OwnInterest,
+    Share,
+    StartOffsets,
+    Terms,
+    check_pattern,
+    check_share,
+    stable_hash,
+)
+from iris.patterns.pubsub.publish import (
+    MAX_ROTATIONS,
+    REPEATED,
+    Acknowledgements,
+    GroupReports,
+    LossReports,
+    Publisher,
+    PublishStatistics,
+    ReportedLosses,
+    RetainedExchange,
+    Rotation,
+    check_retained_untrusted,
+)
 from iris.patterns.pubsub.remote import check_foreign, foreign_realm
-from iris.patterns.pubsub.sealed import HeardCopies
-from iris.patterns.pubsub.sealed import Copies
-from iris.patterns.pubsub.subscribe import Run, check_run_untrusted, labels_size, most_sharing
-from iris.patterns.pubsub.subscribe import Overflow, Subscription
+from iris.patterns.pubsub.sealed import SealedReceiver, SealedSender
+from iris.patterns.pubsub.subscribe import (
+    EventRun,
+    Overflow,
+    Subscription,
+    check_run_untrusted,
+    labels_size,
+    most_sharing,
+)
 from iris.patterns.pubsub.tree import EventRelays
 from iris.patterns.receive_limits import Arriving, Excess
 from iris.patterns.service import callers
@@ -80,8 +98,8 @@ class PubSub:
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
         """Called when somebody subscribes or no longer does."""
-        self.publishing: Final = Publishing(mesh, self._table, config, avoid)
-        self._untold = Untold(mesh, self._tell_everything)
+        self.publishing: Final = Publisher(mesh, self._table, config, avoid)
+        self._untold = InterestRetry(mesh, self._tell_everything)
         self.durable: Final = DurableSubscribers(
             mesh,
             self._table,
@@ -92,9 +110,9 @@ class PubSub:
         )
         self.publishing.left = self.durable.left
         self.publishing.owned = self.durable.groups
-        self.confirming: Final = Confirming(mesh, self._table, self.durable, self.publishing, config)
-        self.retention: Final = Retention(mesh, self._table, self.publishing, self.confirming, config)
-        self.losses: Final = Losses(mesh, self.publishing)
+        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config)
+        self.retention: Final = RetainedExchange(mesh, self._table, self.publishing, self.confirming, config)
+        self.losses: Final = ReportedLosses(mesh, self.publishing)
         self._reports = LossReports(mesh)
         self._relays = EventRelays(
             mesh,
@@ -103,7 +121,7 @@ class PubSub:
             hears=self._table.has_subscribed,
             lost=self._reports.note,
         )
-        self.publishing.trees.cut_off = self.retention.peer_reset
+        self.publishing.trees.cut_off = self.retention.frames_lost
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
@@ -117,19 +135,19 @@ class PubSub:
         self._groups = GroupReports(mesh)
         self._senders: dict[NodeId, Sender] = {}
         self._known: dict[NodeId, int] = {mesh.node: 0}
-        self._beginnings = Beginnings()
+        self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
-        mesh.on(kinds.INTEREST, 4, self._receive_interest)
-        mesh.on(kinds.INTEREST_KNOWN, 2, self._receive_known)
-        mesh.on(kinds.EVENTS, 8, self._receive_events)
-        mesh.on(kinds.RETAINED, 7, self._receive_retained)
-        mesh.on(kinds.COPIES_LOST, 0, self._receive_copies_lost)
-        self.heard: Final = HeardCopies(mesh, self._receive_events)
+        mesh.register(kinds.INTEREST, 4, self._receive_interest)
+        mesh.register(kinds.INTEREST_KNOWN, 2, self._receive_known)
+        mesh.register(kinds.EVENTS, 8, self._receive_events)
+        mesh.register(kinds.RETAINED, 7, self._receive_retained)
+        mesh.register(kinds.COPIES_LOST, 0, self._receive_copies_lost)
+        self.heard: Final = SealedReceiver(mesh, self._receive_events)
         mesh.observe(self)
 
     def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
         """Send events to nodes of other sites, and take them from there; to be called before there are any."""
-        self.publishing.abroad = Copies(self._mesh, sites.copies, self._config, entropy)
+        self.publishing.abroad = SealedSender(self._mesh, sites.copies, self._config, entropy)
         sites.hear = self.heard.take
         self.durable.border = sites.border
 
@@ -306,7 +324,7 @@ class PubSub:
             subscription._close()
 
     def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
-        """As ``Beginnings.published``, for a durable subscriber of this node that may have been away."""
+        """As ``StartOffsets.published``, for a durable subscriber of this node that may have been away."""
         return self.durable.owed_since(node, name, self._beginnings.published(node, version))
 
     def _durable_changed(self) -> None:
@@ -475,7 +493,7 @@ class PubSub:
             takers = [taker]
         for subscription in takers:
             subscription._deliver(
-                Run(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
+                EventRun(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
             )
 
     def _taker(
@@ -544,7 +562,7 @@ class PubSub:
         if confirm:
             self._send_delay((peer.node,), excess.text)
 
-    def _note_unreadable(self, run: Run, error: RemoteProtocolError) -> None:
+    def _note_unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
         self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
 
     def _check_own_untrusted(self, topic: str) -> None:
@@ -582,7 +600,9 @@ class PubSub:
         size += labels_size(headers, key)
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
-                run = Run(sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since)
+                run = EventRun(
+                    sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since
+                )
                 subscription._deliver_retained(run, last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
@@ -618,21 +638,21 @@ class PubSub:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Tell a new peer everything this node subscribes to."""
         self._tell_everything(peer)
         self.publishing.ways_changed()
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
-        self._relays.peer_reset(peer.node)
+        self._relays.frames_lost(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self.interest_changed()
             self.publishing.ways_changed()
-        self.publishing.peer_reset(peer.node)
-        self._groups.peer_reset(peer.node)
+        self.publishing.frames_lost(peer.node)
+        self._groups.frames_lost(peer.node)
         if not peer.other_realm:
-            self.retention.peer_reset(peer)
+            self.retention.frames_lost(peer)
         self._tell_everything(peer)
         self.confirming.lost(peer.node)
 
@@ -644,12 +664,12 @@ class PubSub:
         for pattern in self._holding if realm is None else ():
             self._tell_hold(peer, pattern, held=True)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Nobody waits for a peer that cannot be reached."""
         self.confirming.lost(node)
         self._known_news.unpark_all()
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Forget the peer."""
         node = peer.node
         self._table.forget(node)
@@ -658,7 +678,7 @@ class PubSub:
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self._relays.peer_gone(node)
-        self.heard.peer_down(node)
+        self.heard.peer_removed(node)
         self.publishing.peer_gone(node)
         self._groups.forget(node)
         self.confirming.lost(node)

@@ -13,14 +13,13 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.directory import Subscriber
+from iris.cluster.directory import RemoteSubscriber
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId, qualified
 from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, is_pattern, shape_of
-from iris.security.identity import NodeIdentity
-from iris.security.identity import ForeignRealm
+from iris.security.identity import ForeignRealm, NodeIdentity
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
@@ -78,7 +77,7 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
 
 
 @final
-class ForeignSubscribers:
+class RemoteSubscribers:
     """Who subscribes at other sites.
 
     Args:
@@ -89,9 +88,9 @@ class ForeignSubscribers:
         self._sites = sites
         self._mesh = mesh
         self._unlinked = unlinked
-        self._matcher: Matcher[Subscriber] = Matcher()
-        self._known: set[Subscriber] = set()
-        self._refused: set[Subscriber] = set()
+        self._matcher: Matcher[RemoteSubscriber] = Matcher()
+        self._known: set[RemoteSubscriber] = set()
+        self._refused: set[RemoteSubscriber] = set()
         """Those of the known ones that no event is published for."""
         self._shapes: dict[str, Counter[Shape]] = {}
         """For each site how many of its subscribers want each shape."""
@@ -99,7 +98,7 @@ class ForeignSubscribers:
         self._reached: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<ForeignSubscribers: {len(self._known)}>"
+        return f"<RemoteSubscribers: {len(self._known)}>"
 
     def pending(self, topic: str) -> bool:
         """Tell whether subscribers have to be looked for before an event; costs a look-up."""
@@ -146,7 +145,7 @@ class ForeignSubscribers:
             self._version = version
         return {(found.site, found.node) for found in self._matcher.match(topic)}
 
-    def _update(self, present: set[Subscriber]) -> None:
+    def _update(self, present: set[RemoteSubscriber]) -> None:
         for gone in self._known - present:
             self._known.discard(gone)
             if gone in self._refused:
@@ -163,11 +162,11 @@ class ForeignSubscribers:
                 self._refused.add(found)
                 self._mesh.refusals["subscriber of another site beyond its patterns"] += 1
 
-    def _may_add(self, found: Subscriber) -> bool:
+    def _may_add(self, found: RemoteSubscriber) -> bool:
         shape, shapes = shape_of(found.pattern), self._shapes.get(found.site)
         return shape is None or shapes is None or shape in shapes or len(shapes) < MAX_SITE_SHAPES
 
-    def _count(self, found: Subscriber, sign: int) -> None:
+    def _count(self, found: RemoteSubscriber, sign: int) -> None:
         shape = shape_of(found.pattern)
         if shape is not None:
             shapes = self._shapes.setdefault(found.site, Counter())

@@ -7,7 +7,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Follower
+from iris.cluster.mesh import InboxWaiter
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.patterns.picker import Picker
@@ -16,7 +16,7 @@ _MAX_BUDGET_MS: Final = 2**32 - 1
 
 
 @final
-class Waiter:
+class Attempt:
     """One attempt that waits for its outcome.
 
     Args:
@@ -67,9 +67,9 @@ class Waiter:
         self.outcome: wire.Message | None = None
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None
-        self._follower: Follower | None = None
+        self._follower: InboxWaiter | None = None
 
-    async def wait(self, follower: Follower | None) -> None:
+    async def wait(self, follower: InboxWaiter | None) -> None:
         """Wait for ``end``; cancelling leaves nothing behind.
 
         Args:
@@ -99,13 +99,13 @@ class Waiter:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
-    def moves(self) -> bool:
+    def can_retry_elsewhere(self) -> bool:
         """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
         if not self.idempotent or self.outcome is not None:
             return False
         return self.picker is None or self.picker.has_other(self.tried)
 
-    def again(self, now: float) -> wire.Message:
+    def retransmission(self, now: float) -> wire.Message:
         """Return what is sent once more: the same request, with the time that is left."""
         return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
 

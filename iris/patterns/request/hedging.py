@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 import trio
 
-from iris.cluster.balancing import Allowance
+from iris.cluster.balancing import RetryBudget
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 
@@ -47,7 +47,7 @@ class Hedging:
         self.requests = 0
         self.second = 0
         self.won = 0
-        self._allowance = Allowance(share=_SHARE, rate=0.0, reserve=_RESERVE)
+        self._allowance = RetryBudget(share=_SHARE, rate=0.0, reserve=_RESERVE)
         self._allowance.tokens = 1.0
 
     async def ask(

@@ -31,9 +31,7 @@ from typing import Any, Final, final
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.mesh import Follower
+from iris.cluster.mesh import InboxWaiter, Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -53,10 +51,10 @@ from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.payloads import encoded
-from iris.patterns.picker import Directory, Picker, nobody_serves
+from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.request.attempt import Waiter, budget_of
+from iris.patterns.request.attempt import Attempt, budget_of
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
 
@@ -112,7 +110,7 @@ _GONE: Final[wire.Message] = ("the member is gone",)
 class Requests:
     """All requests that this node has under way."""
 
-    def __init__(self, mesh: Mesh, directory: Directory, config: Config) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
         self.tally: Final = Tally()
         self.repeated = 0
         """Requests made once more, at another member."""
@@ -125,8 +123,8 @@ class Requests:
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
-        self._waiting: dict[int, Waiter] = {}
-        self._follower: Final = Follower(mesh.reading, hasty=True)
+        self._waiting: dict[int, Attempt] = {}
+        self._follower: Final = InboxWaiter(mesh.reading, hasty=True)
         """Of the only request under way, if there is no other."""
         self._ended = -math.inf
         self._deadlines = Deadlines(self._waiting, self._expire)
@@ -137,9 +135,9 @@ class Requests:
         """Links to members of a cluster at other sites, within a time; set by a node that is at a site."""
         self.gathering: Final[dict[int, Callable[[NodeId, wire.Message | None], None]]] = {}
         """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
-        mesh.on(kinds.REPLY, 2, self._receive_reply)
-        mesh.on(kinds.FAILURE, 4, self._receive_failure)
-        mesh.on(kinds.RUNNING, 1, self._receive_running)
+        mesh.register(kinds.REPLY, 2, self._receive_reply)
+        mesh.register(kinds.FAILURE, 4, self._receive_failure)
+        mesh.register(kinds.RUNNING, 1, self._receive_running)
         mesh.observe(self)
 
     async def run(self) -> None:
@@ -312,9 +310,9 @@ class Requests:
                 size = wire.payload_size(payload)
                 if headers is not None:
                     size += wire.headers_size(headers)
-                waiter = Waiter(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
+                waiter = Attempt(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
                 try:
-                    self._mesh.post(member, message, waiter.size, eager=True)
+                    self._mesh.post(member, message, waiter.size, flush=True)
                 except NotSent as error:
                     failure, now = error, None
                     continue
@@ -383,7 +381,7 @@ class Requests:
         return directory.picker(cluster)
 
     async def _wait(
-        self, identifier: int, waiter: Waiter, started: float, deadline: float, picker: Picker | None
+        self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
@@ -463,10 +461,10 @@ class Requests:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Nothing waits for a node to appear."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames may be lost: idempotent requests go out again; the member knows those it has.
 
         Of the others it is asked whether they are there: a reply that was lost would be waited for until the deadline,
@@ -478,7 +476,7 @@ class Requests:
                 continue
             try:
                 if waiter.idempotent:
-                    peer.link.post(waiter.again(now), waiter.size)
+                    peer.link.post(waiter.retransmission(now), waiter.size)
                 else:
                     peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
             except NotSent:
@@ -487,7 +485,7 @@ class Requests:
             with suppress(NotSent):
                 peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
 
         So do all, if the member is at another site and there is another way: it will know those that it has.
@@ -496,10 +494,10 @@ class Requests:
         if peer is not None and peer.returning:
             return
         for waiter in list(self._waiting.values()):
-            if waiter.member == node and waiter.moves():
+            if waiter.member == node and waiter.can_retry_elsewhere():
                 waiter.end(_BROKEN)
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors
         """No outcome will come from this member any more."""
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:

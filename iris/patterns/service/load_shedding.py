@@ -34,7 +34,7 @@ _SAMPLES: Final = 64
 
 
 @final
-class Shedding:
+class LoadShedder:
     """Decides for one queue.  Told of nothing while no request waits."""
 
     __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "shed")
@@ -120,7 +120,7 @@ _NOTHING: Final = 1e-6
 
 
 @final
-class Waits:
+class QueueDelay:
     """The waits of one member's requests.  All times in seconds."""
 
     __slots__ = ("_at", "lately")

@@ -41,7 +41,7 @@ class _Caller:
 
 
 @final
-class Remembered:
+class ReplyCache:
     """Outcomes of idempotent requests.
 
     Args:

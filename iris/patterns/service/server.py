@@ -8,8 +8,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
@@ -18,8 +17,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Message, Sender
-from iris.patterns.multicast import cost
-from iris.patterns.multicast import Relays
+from iris.patterns.multicast import Relays, cost
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
@@ -34,9 +32,9 @@ from iris.patterns.request import (
     PRIORITY_SHIFT,
     TOO_LARGE,
 )
-from iris.patterns.service.reply_cache import Remembered
+from iris.patterns.service.reply_cache import ReplyCache
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import Job, Membership
+from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -55,29 +53,29 @@ def refusal_text(cluster: str, peer: Peer) -> str:
 
 
 @final
-class Serving:
+class Server:
     """All memberships of one node."""
 
     def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
-        self.memberships: dict[str, Membership] = {}
+        self.memberships: dict[str, WorkerPool] = {}
         self._mesh = mesh
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
-        self._jobs: dict[tuple[NodeId, int], Job] = {}
-        self._remembered = Remembered()
-        mesh.on(kinds.REQUEST, 7, self._receive_request)
-        mesh.on(kinds.CANCEL, 1, self._receive_cancel)
-        mesh.on(kinds.AWAITED, 1, self._receive_awaited)
+        self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
+        self._remembered = ReplyCache()
+        mesh.register(kinds.REQUEST, 7, self._receive_request)
+        mesh.register(kinds.CANCEL, 1, self._receive_cancel)
+        mesh.register(kinds.AWAITED, 1, self._receive_awaited)
         mesh.observe(self)
-        mesh.on(kinds.BROADCAST, 4, self._receive_broadcast)
-        mesh.on(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
+        mesh.register(kinds.BROADCAST, 4, self._receive_broadcast)
+        mesh.register(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.on(kinds.BROADCAST, 4, self._receive_broadcast)
-        relays.on(kinds.REQUEST, 7, self._receive_request)
-        relays.on(kinds.CANCEL, 1, self._receive_cancel)
+        relays.register(kinds.BROADCAST, 4, self._receive_broadcast)
+        relays.register(kinds.REQUEST, 7, self._receive_request)
+        relays.register(kinds.CANCEL, 1, self._receive_cancel)
 
     @asynccontextmanager
-    async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[Membership]:
+    async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[WorkerPool]:
         """Take requests and broadcasts for a cluster until the block ends.
 
         Raises:
@@ -86,7 +84,7 @@ class Serving:
         if cluster in self.memberships:
             raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
         async with open_background() as nursery:
-            membership = Membership(
+            membership = WorkerPool(
                 cluster,
                 service,
                 self._config,
@@ -154,7 +152,7 @@ class Serving:
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
         now = trio.current_time()
-        job = Job(
+        job = PendingRequest(
             peer,
             identifier,
             operation,
@@ -217,7 +215,7 @@ class Serving:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _answer_again(self, peer: Peer, identifier: int, membership: Membership | None, budget: float) -> bool:
+    def _answer_again(self, peer: Peer, identifier: int, membership: WorkerPool | None, budget: float) -> bool:
         """Deal with a request that is known already: it runs, or its outcome is sent once more."""
         key = (peer.node, identifier)
         known = self._remembered.find(key)
@@ -232,7 +230,7 @@ class Serving:
             membership.repeated += 1
         return True
 
-    def _answer(self, job: Job, reply: wire.Message, size: int) -> None:
+    def _answer(self, job: PendingRequest, reply: wire.Message, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
         if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
             key = (job.peer.node, job.identifier)
@@ -244,7 +242,7 @@ class Serving:
 
     def _post(self, peer: Peer, message: wire.Message, size: int) -> None:
         try:
-            peer.link.post(message, size, eager=True)
+            peer.link.post(message, size, flush=True)
         except NotSent:
             self._mesh.refusals["reply without room on the link"] += 1
             self._post_shortly(peer, message)
@@ -256,7 +254,7 @@ class Serving:
         if message[0] == kinds.FAILURE:
             failure = (*message[:3], "", *message[4:])
         with suppress(NotSent):  # nor is there room for that, or the link has ended
-            peer.link.post(failure, len(text), CONTROL_RESERVE, eager=True)
+            peer.link.post(failure, len(text), CONTROL_RESERVE, flush=True)
 
     def _post_report(self, node: NodeId, message: wire.Message) -> bool:
         try:
@@ -265,15 +263,15 @@ class Serving:
             return False
         return True
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: PendingRequest) -> None:
         self._jobs.pop((job.peer.node, job.identifier), None)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Nothing waits for a node to appear."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames may be lost: the caller is told what it has here, and cancels again what it has cancelled."""
         for (node, identifier), job in list(self._jobs.items()):
             if node == peer.node and not job.cancelled:
@@ -282,10 +280,10 @@ class Serving:
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """Whether the caller is lost shows later."""
 
-    def peer_down(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Nobody waits for what this caller has asked; what it may repeat is kept for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:
@@ -297,13 +295,13 @@ class Serving:
             membership.broadcasts.forget(peer.node)
 
 
-def _cancel(job: Job) -> None:
+def _cancel(job: PendingRequest) -> None:
     job.cancelled = True
     if job.scope is not None:
         job.scope.cancel()
 
 
-def _end_at(job: Job, deadline: float) -> None:
+def _end_at(job: PendingRequest, deadline: float) -> None:
     job.deadline = deadline
     if job.scope is not None:
         job.scope.deadline = deadline

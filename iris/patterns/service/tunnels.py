@@ -8,8 +8,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -24,20 +23,24 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, cluster_of
-from iris.kernel.tasks import protected_context
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
-from iris.patterns.picker import Directory, Picker, nobody_serves
+from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, TOO_LARGE, too_large
-from iris.patterns.service.server import Serving, refusal_text
-from iris.patterns.tunnel import TunnelEnd
-from iris.patterns.tunnel import Ending
-from iris.patterns.tunnel import CloseCode, Opening, Refusal
-from iris.patterns.tunnel import State
-from iris.patterns.tunnel import TunnelsStatistics, TunnelTable
-from iris.patterns.tunnel import Tunnel
+from iris.patterns.service.server import Server, refusal_text
+from iris.patterns.tunnel import (
+    CloseCode,
+    Ending,
+    Refusal,
+    State,
+    Tunnel,
+    TunnelEndpoint,
+    TunnelOpen,
+    TunnelsStatistics,
+    TunnelTable,
+)
 
 _FIELDS: Final = {
     kinds.TUNNEL_OPEN: 6,
@@ -62,7 +65,7 @@ _MAX_ATTEMPTS: Final = 4
 class Tunnels:
     """All tunnels of one node."""
 
-    def __init__(self, mesh: Mesh, directory: Directory, serving: Serving, config: Config) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config) -> None:
         self._mesh = mesh
         self._directory = directory
         self._serving = serving
@@ -70,7 +73,7 @@ class Tunnels:
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
         for kind, fields in _FIELDS.items():
-            mesh.on(kind, fields, self._receive)
+            mesh.register(kind, fields, self._receive)
         mesh.observe(self)
 
     def _is_far(self, node: NodeId) -> bool:
@@ -156,7 +159,7 @@ class Tunnels:
                     )
         raise failure or nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
 
-    async def _wait_opened(self, end: TunnelEnd, picker: Picker, deadline: float) -> None:
+    async def _wait_opened(self, end: TunnelEndpoint, picker: Picker, deadline: float) -> None:
         """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""
         machine = end.machine
         started = trio.current_time()
@@ -178,7 +181,7 @@ class Tunnels:
 
     # -- being opened to ------------------------------------------------------------------------------------
 
-    def _accept(self, opening: Opening, end: TunnelEnd) -> Refusal | None:
+    def _accept(self, opening: TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         membership = self._serving.memberships.get(opening.cluster)
         if membership is None or membership.draining:
             return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
@@ -201,7 +204,7 @@ class Tunnels:
         membership.accept_tunnel(handler, self._wrap(end, opening.cluster, opening.operation, headers))
         return None
 
-    def _wrap(self, end: TunnelEnd, cluster: str, operation: str | None, headers: Mapping[str, str]) -> Tunnel:
+    def _wrap(self, end: TunnelEndpoint, cluster: str, operation: str | None, headers: Mapping[str, str]) -> Tunnel:
         peer = self._mesh.peer(end.node)
         return Tunnel(
             end,
@@ -217,21 +220,21 @@ class Tunnels:
     def _receive(self, peer: Peer, message: wire.Message) -> None:
         self._table.receive(peer.node, message)
 
-    def peer_up(self, peer: Peer) -> None:
+    def peer_connected(self, peer: Peer) -> None:
         """Nothing waits for a node to appear."""
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Frames may be lost: both ends compare notes."""
         self._table.link_reset(peer.node)
 
-    def peer_refused(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId) -> None:
         """The mesh tries to reach the node again; tunnels wait for the outcome."""
 
     def member_expelled(self, node: NodeId, cluster: str) -> None:
         """A node may serve a cluster no more: tunnels that were opened to it as a member of that are broken."""
         self._table.member_lost(node, cluster, f"node {node} is no member of cluster {cluster!r} any more")
 
-    def peer_down(self, peer: Peer, reason: str) -> None:
+    def peer_removed(self, peer: Peer, reason: str) -> None:
         """Every tunnel with the node is broken."""
         self._table.node_lost(peer.node, reason)
 

@@ -15,8 +15,7 @@ from typing import Any, Final, final
 
 import trio
 
-from iris.cluster.mesh import Peer
-from iris.cluster.mesh import Follower, Reading
+from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
@@ -34,7 +33,7 @@ from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import BAD_REQUEST, RequestHandler, described, failure_in, is_only
-from iris.patterns.service.load_shedding import Shedding, Waits
+from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.tunnel import Tunnel
 
@@ -43,7 +42,7 @@ _HEADER: Final = 192
 
 
 @final
-class Job:
+class PendingRequest:
     """One request on its way through a member."""
 
     __slots__ = (
@@ -145,7 +144,7 @@ class ServiceStatistics:
 
 
 @final
-class Membership:
+class WorkerPool:
     """This node as a member of one cluster.
 
     Args:
@@ -167,16 +166,16 @@ class Membership:
         nursery: trio.Nursery,
         limits: Limits,
         *,
-        reading: Reading,
-        answer: Callable[[Job, wire.Message, int], None],
-        forget: Callable[[Job], None],
+        reading: InboxReader,
+        answer: Callable[[PendingRequest, wire.Message, int], None],
+        forget: Callable[[PendingRequest], None],
         report: Callable[[NodeId, wire.Message], bool],
         arriving: Arriving,
     ) -> None:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
-        self._waits = Waits()
+        self._waits = QueueDelay()
         self._config = config
         self._nursery = nursery
         self._concurrency = limits.concurrency or config.service_concurrency
@@ -184,19 +183,19 @@ class Membership:
         self._queue_bytes = limits.queue_bytes or config.service_queue_bytes
         self._bytes = 0  # of payloads of requests that did not find a free place when they came
         self._reading, self._answer, self._forget, self._arriving = reading, answer, forget, arriving
-        self._queue: deque[Job] = deque()
-        self._urgent: deque[Job] = deque()
-        self._shedding = Shedding(config.queue_delay_target)
+        self._queue: deque[PendingRequest] = deque()
+        self._urgent: deque[PendingRequest] = deque()
+        self._shedding = LoadShedder(config.queue_delay_target)
         self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
             self._concurrency = self._adaptive.limit
-        self._running: set[Job] = set()
+        self._running: set[PendingRequest] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
         self.received = 0
         self._broadcasts_done = self._broadcasts_failed = 0
         self.repeated = 0
         self._workers = 0
-        self._idle: list[Follower] = []
+        self._idle: list[InboxWaiter] = []
         self._tunnels_running = self._tunnels_served = self._tunnels_failed = self._tunnels_cancelled = 0
         self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, report)
         self._drained = trio.Event()
@@ -207,7 +206,7 @@ class Membership:
         self._context.run(serving_log.set, self.failures)
 
     def __repr__(self) -> str:
-        return f"<Membership in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
+        return f"<WorkerPool in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
 
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
@@ -241,7 +240,7 @@ class Membership:
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    def accept(self, job: Job) -> bool:
+    def accept(self, job: PendingRequest) -> bool:
         """Take a request on, or tell that the queue is full or stands."""
         self.received += 1
         if self._idle:
@@ -260,7 +259,7 @@ class Membership:
             return self._enqueue(job)
         return True
 
-    def _enqueue(self, job: Job) -> bool:
+    def _enqueue(self, job: PendingRequest) -> bool:
         size = wire.payload_size(job.payload)
         if job.headers:
             size += sum(len(name) + len(text) + _HEADER for name, text in job.headers.items())
@@ -291,7 +290,7 @@ class Membership:
         wait = self._shedding.wait(trio.current_time(), len(self._queue)) if self._shedding.busy else 0.0
         return max(0.1, self._waits.lately, wait)
 
-    def _refuse(self, job: Job) -> None:
+    def _refuse(self, job: PendingRequest) -> None:
         """Refuse a request that was taken on, but has not begun."""
         self._refused += 1
         text = f"{self.queued} requests wait"
@@ -300,7 +299,7 @@ class Membership:
 
     @property
     def queue_delay(self) -> float:
-        """How long requests wait for a handler here, in seconds; see ``Waits``."""
+        """How long requests wait for a handler here, in seconds; see ``QueueDelay``."""
         oldest = [queue[0].arrived for queue in (self._queue, self._urgent) if queue]
         return self._waits.delay(min(oldest, default=None), trio.current_time())
 
@@ -310,10 +309,10 @@ class Membership:
         return len(self._queue) + len(self._urgent)
 
     async def _work(self) -> None:
-        follower = Follower(self._reading)
+        follower = InboxWaiter(self._reading)
         await in_fresh_contexts(self._context, self._take_jobs(follower), follower.pause)
 
-    async def _take_jobs(self, follower: Follower) -> None:
+    async def _take_jobs(self, follower: InboxWaiter) -> None:
         """Run one request after the other.  As long as none has to wait for anything, this task also reads them.
 
         Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
@@ -321,7 +320,7 @@ class Membership:
         """
         queue, urgent = self._queue, self._urgent
         while self._workers <= self._concurrency:
-            job: Job | None = None
+            job: PendingRequest | None = None
             try:
                 with trio.CancelScope() as scope:
                     while self._workers <= self._concurrency:
@@ -347,7 +346,7 @@ class Membership:
                     self._end(job)
         self._workers -= 1
 
-    async def _wait_job(self, follower: Follower) -> None:
+    async def _wait_job(self, follower: InboxWaiter) -> None:
         self._idle.append(follower)
         try:
             await follower.wait()
@@ -356,14 +355,14 @@ class Membership:
                 self._idle.remove(follower)
             raise
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: PendingRequest) -> None:
         job.scope = None
         self._running.discard(job)
         self._forget(job)
         if self.draining:
             self._drained.set()
 
-    async def _run(self, job: Job, scope: trio.CancelScope) -> None:
+    async def _run(self, job: PendingRequest, scope: trio.CancelScope) -> None:
         if job.cancelled:
             self._cancelled += 1
             return
@@ -389,7 +388,7 @@ class Membership:
         self._adapt(job)
         self._answer(job, reply, size)
 
-    def _cut_off(self, job: Job) -> None:
+    def _cut_off(self, job: PendingRequest) -> None:
         """The scope of a job has ended it: its caller has no more time for it, or wants it no more."""
         self._adapt(job)
         if job.cancelled:
@@ -397,16 +396,16 @@ class Membership:
         else:
             self._expire(job)
 
-    def _adapt(self, job: Job) -> None:
+    def _adapt(self, job: PendingRequest) -> None:
         if self._adaptive is not None:
             self._concurrency = self._adaptive.ended(trio.current_time() - job.begun, len(self._running))
 
-    def _expire(self, job: Job) -> None:
+    def _expire(self, job: PendingRequest) -> None:
         self._expired += 1
         self._answer(job, (kinds.FAILURE, job.identifier, EXPIRED, "", 0), 0)
 
     @interruptible  # also what it calls, conversion and handler: either may never end
-    async def _call(self, job: Job) -> tuple[wire.Message, int]:
+    async def _call(self, job: PendingRequest) -> tuple[wire.Message, int]:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -433,7 +432,7 @@ class Membership:
         self._served += 1
         return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
 
-    def _fail(self, job: Job, error: BaseException, request: Request) -> tuple[wire.Message, int]:
+    def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[wire.Message, int]:
         self._failed += 1
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)

@@ -4,14 +4,14 @@ Promises: in order, nothing lost or doubled across reconnects while both ends li
 truncation.  Memory is bounded by the window.
 """
 
-from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.machine import Ending
-from iris.patterns.tunnel.messages import CloseCode, Opening, Refusal
+from iris.patterns.tunnel.messages import CloseCode, Refusal, TunnelOpen
 from iris.patterns.tunnel.states import State
 from iris.patterns.tunnel.table import TunnelTable, TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 
 __all__ = (
-    "CloseCode", "Ending", "FileSummary", "Opening", "Refusal", "State", "Tunnel", "TunnelEnd",
+    "CloseCode", "Ending", "FileSummary", "Refusal", "State", "Tunnel", "TunnelEndpoint", "TunnelOpen",
     "TunnelStatistics", "TunnelStream", "TunnelTable", "TunnelsStatistics",
 )  # fmt: skip

@@ -10,9 +10,8 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link import BulkSource
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.patterns.tunnel.flow_control import STEP, Flight
+from iris.kernel.wire import Message, kinds
+from iris.patterns.tunnel.flow_control import STEP, InflightLimit
 from iris.patterns.tunnel.machine import TunnelMachine
 
 
@@ -39,7 +38,7 @@ class TunnelMesh(Protocol):
 
 
 @final
-class TunnelEnd:
+class TunnelEndpoint:
     """One end of a tunnel.  It is the source that the link asks for data.
 
     Args:
@@ -68,12 +67,12 @@ class TunnelEnd:
         self,
         machine: TunnelMachine,
         mesh: TunnelMesh,
-        flight: Flight,
+        flight: InflightLimit,
         node: NodeId,
         key: int,
         *,
         clock: Callable[[], float],
-        on_ended: Callable[[TunnelEnd], None],
+        on_ended: Callable[[TunnelEndpoint], None],
     ) -> None:
         self.machine: Final = machine
         self.node: Final = node

@@ -43,7 +43,7 @@ _MEMORY: Final = 10.0
 """Seconds after which the shortest time may be forgotten: the route may have become longer."""
 
 
-class Blocked(Protocol):
+class BlockedSender(Protocol):
     """One who has data and waits for room."""
 
     def offer(self) -> None:
@@ -52,7 +52,7 @@ class Blocked(Protocol):
 
 
 @final
-class Flight:
+class InflightLimit:
     """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers.
 
     Args:
@@ -94,7 +94,7 @@ class Flight:
         self._round_end = 0  # the round ends with the mark of this number
         self._round_shortest = float("inf")
         self._fast = True  # double the limit in each round, until there is a queue for the first time
-        self._blocked: OrderedDict[Blocked, None] = OrderedDict()
+        self._blocked: OrderedDict[BlockedSender, None] = OrderedDict()
 
     @property
     def on_the_way(self) -> int:
@@ -174,11 +174,11 @@ class Flight:
 
     # -- those who wait -------------------------------------------------------------------------------------
 
-    def block(self, one: Blocked) -> None:
+    def block(self, one: BlockedSender) -> None:
         """Have ``one`` told when there is room."""
         self._blocked[one] = None
 
-    def forget(self, one: Blocked) -> None:
+    def forget(self, one: BlockedSender) -> None:
         """Do not tell ``one`` any more."""
         self._blocked.pop(one, None)
 

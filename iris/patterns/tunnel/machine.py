@@ -21,15 +21,14 @@ from typing import Final, cast, final
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.frozen import dataclass
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, kinds
 from iris.patterns.tunnel.messages import (
     ASK,
     RESEND,
     SMALLEST_WINDOW,
-    Chunk,
     CloseCode,
     Refusal,
+    TunnelChunk,
     close_message,
     read_accept_untrusted,
     read_ack_untrusted,
@@ -294,7 +293,7 @@ class TunnelMachine:
             kinds.TUNNEL_ACK, self._identifier, self.receiving.received, granted, self.sending.sent, flags
         )  # fmt: skip
 
-    def _chunk(self, chunk: Chunk) -> tuple[Message, int]:
+    def _chunk(self, chunk: TunnelChunk) -> tuple[Message, int]:
         if chunk.flags == END_OF_FILE:
             return (kinds.TUNNEL_EOF, self._identifier, chunk.sequence), 8
         return (

@@ -17,9 +17,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.frozen import dataclass
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import MAX_NUMBER
+from iris.kernel.wire import MAX_NUMBER, Message, kinds
 
 CHUNK_COST: Final = 128
 """What a chunk costs besides its bytes.  About what Python spends on one, so that a window of empty messages takes
@@ -67,7 +65,7 @@ class CloseCode(enum.IntEnum):
     """The other end did not take the tunnel.  Never on the wire."""
 
 
-class Chunk(NamedTuple):
+class TunnelChunk(NamedTuple):
     """One piece of a message."""
 
     sequence: int
@@ -102,7 +100,7 @@ class Refusal:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class TunnelOpen:
     """What the opener asks for."""
 
     cluster: str
@@ -132,12 +130,12 @@ def read_marked_untrusted(message: Message) -> int:
     raise RemoteProtocolError("a mark that comes back carries its number")
 
 
-def read_open_untrusted(message: Message) -> Opening:
+def read_open_untrusted(message: Message) -> TunnelOpen:
     """Read an opening; its headers are checked by whoever wants them."""
     match message:
         case (_, _, str() as cluster, str() | None as operation, headers, int() as window, int() as limit):
             if _whole(window, SMALLEST_WINDOW) and _whole(limit, 1):
-                return Opening(cluster=cluster, operation=operation, headers=headers, window=window, limit=limit)
+                return TunnelOpen(cluster=cluster, operation=operation, headers=headers, window=window, limit=limit)
         case _:
             pass
     raise RemoteProtocolError(f"a tunnel opens with a cluster, a window of at least {SMALLEST_WINDOW} and a limit")
@@ -163,12 +161,12 @@ def read_refuse_untrusted(message: Message) -> Refusal:
     raise RemoteProtocolError("a tunnel is refused with a code, a text and a time")
 
 
-def read_chunk_untrusted(message: Message) -> Chunk:
+def read_chunk_untrusted(message: Message) -> TunnelChunk:
     """Read a chunk.  Called for each, so plainly written."""
     if len(message) == 6:
         _, _, sequence, flags, data, mark = message
         if type(data) is bytes and _whole(sequence) and _whole(flags) and flags <= END | PACKED and _whole(mark):
-            return Chunk(sequence, flags, data, mark)
+            return TunnelChunk(sequence, flags, data, mark)
     raise RemoteProtocolError("a chunk carries a sequence number, flags, bytes and a mark")
 
 

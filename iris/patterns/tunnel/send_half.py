@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, Chunk
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, TunnelChunk
 
 END_OF_FILE: Final = -1
 """The ``flags`` under which the end of file is kept among the chunks.  It costs no credit."""
@@ -131,11 +131,11 @@ class SendingHalf:
         """Have the end of file follow the last message."""
         self._eof_waits = True
 
-    def take(self, limit: int) -> Chunk | None:
+    def take(self, limit: int) -> TunnelChunk | None:
         """Return what to put on the link next, of about ``limit`` bytes; None while credit or data are missing."""
         if self.sent < self._cut:
             flags, data = self._kept[self.sent]
-            chunk = Chunk(self.sent, flags, data)
+            chunk = TunnelChunk(self.sent, flags, data)
             self.sent += 1
             self.chunks_resent += 1
             return chunk
@@ -146,7 +146,7 @@ class SendingHalf:
         self._kept[number] = (flags, data)
         self._cut = self.sent = number + 1
         self.chunks_sent += 1
-        return Chunk(number, flags, data)
+        return TunnelChunk(number, flags, data)
 
     def _can_cut(self) -> bool:
         if not self._waiting:

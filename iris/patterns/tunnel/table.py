@@ -21,18 +21,16 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import Headers
+from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.counters import PatternStatistics
-from iris.patterns.tunnel.endpoint import TunnelEnd, TunnelMesh
-from iris.patterns.tunnel.flow_control import FAR, Flight
+from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
+from iris.patterns.tunnel.flow_control import FAR, InflightLimit
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import (
     SMALLEST_WINDOW,
     CloseCode,
-    Opening,
     Refusal,
+    TunnelOpen,
     close_message,
     read_id_untrusted,
     read_marked_untrusted,
@@ -126,7 +124,7 @@ _SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
 _MARK_PATIENCE: Final = 4
 """Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
 
-Accept = Callable[[Opening, TunnelEnd], Refusal | None]
+Accept = Callable[[TunnelOpen, TunnelEndpoint], Refusal | None]
 """Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
 
 
@@ -158,9 +156,9 @@ class _Peer:
         "windows_left",
     )  # fmt: skip
 
-    def __init__(self, config: Config, flight: Flight) -> None:
+    def __init__(self, config: Config, flight: InflightLimit) -> None:
         self.config = config
-        self.ends: dict[int, TunnelEnd] = {}  # by the id in the peer's messages
+        self.ends: dict[int, TunnelEndpoint] = {}  # by the id in the peer's messages
         self.farewells: OrderedDict[int, Message] = OrderedDict()
         self.flight = flight
         self.opened = OpenedIds()
@@ -215,7 +213,7 @@ class TunnelTable:
         self._sent = self._delivered = 0
         self._lost: Counter[str] = Counter()
 
-    def __iter__(self) -> Iterator[TunnelEnd]:
+    def __iter__(self) -> Iterator[TunnelEndpoint]:
         """Iterate over a snapshot of all ends."""
         return iter([end for peer in self._peers.values() for end in peer.ends.values()])
 
@@ -225,7 +223,7 @@ class TunnelTable:
 
     # -- this side ------------------------------------------------------------------------------------------
 
-    def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEnd:
+    def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEndpoint:
         """Ask ``node`` for a tunnel; the end is ``State.OPENING`` until it answers.
 
         Raises:
@@ -335,12 +333,12 @@ class TunnelTable:
             self._peers[node] = peer
         return peer
 
-    def _flight(self, node: NodeId) -> Flight:
-        return Flight(FAR if self._is_far(node) else 1)
+    def _flight(self, node: NodeId) -> InflightLimit:
+        return InflightLimit(FAR if self._is_far(node) else 1)
 
-    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEnd:
+    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEndpoint:
         self.on_begun()
-        return TunnelEnd(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
+        return TunnelEndpoint(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
 
     def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
@@ -357,7 +355,7 @@ class TunnelTable:
             farewell = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
         self._post(sender, farewell)
 
-    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: Opening) -> None:
+    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: TunnelOpen) -> None:
         refusal: Refusal | None = None
         if peer.accepted >= self._config.tunnels_per_node:
             refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
@@ -385,7 +383,7 @@ class TunnelTable:
         self._refused += 1
         self._part(sender, peer, identifier, refuse_message(-identifier, refusal))
 
-    def _forget(self, end: TunnelEnd) -> None:
+    def _forget(self, end: TunnelEndpoint) -> None:
         """Take an end that has ended out of the table and into the counters."""
         peer = self._peers.get(end.node) or self._former.get(end.node)
         if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:

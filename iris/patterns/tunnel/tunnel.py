@@ -13,7 +13,7 @@ from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
 from iris.patterns.messages import Sender
 from iris.patterns.payloads import encoded
-from iris.patterns.tunnel.endpoint import TunnelEnd
+from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.file_transfer import FileSummary as FileSummary
 from iris.patterns.tunnel.file_transfer import Progress, receive_file, send_file
 from iris.patterns.tunnel.machine import TunnelStatistics as TunnelStatistics
@@ -58,7 +58,7 @@ class Tunnel:
 
     def __init__(
         self,
-        end: TunnelEnd,
+        end: TunnelEndpoint,
         *,
         limit: int,
         sender: Sender,

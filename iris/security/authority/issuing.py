@@ -24,12 +24,18 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy, check_name, is_node_id
 from iris.security.authority.realm_root import RealmRoot
 from iris.security.authority.realm_root import create_realm as create_realm
-from iris.security.identity import CLOCK_TOLERANCE, issue_certificate
-from iris.security.identity import GATE_SECRET_SIZE, Credential, SealedKeys
+from iris.security.identity import (
+    CLOCK_TOLERANCE,
+    GATE_SECRET_SIZE,
+    Credential,
+    RevocationList,
+    Rights,
+    SealedKeys,
+    SigningKey,
+    issue_certificate,
+    issue_revocations,
+)
 from iris.security.identity import seal_credential as seal_credential
-from iris.security.identity import Rights
-from iris.security.identity import RevocationList, issue_revocations
-from iris.security.identity import SigningKey
 
 DAY: Final = 24 * 3600
 CERTIFICATE_LIFETIME: Final = 365 * DAY

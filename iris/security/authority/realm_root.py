@@ -1,6 +1,7 @@
 """The realm's root: the key that certifies clusters, and what has been certified and revoked so far.
 
-A value: every operation (``iris.security.authority.issuing``) returns a new one.  It is kept in a file (``realm_file``), offline
+A value: every operation (``iris.security.authority.issuing``) returns a new one.  It is kept in a file
+(``realm_file``), offline
 and wrapped with a passphrase.
 """
 
@@ -13,10 +14,7 @@ from typing import final
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
-from iris.security.identity import GATE_SECRET_SIZE, MAX_GATE_SECRETS
-from iris.security.identity import realm_fingerprint
-from iris.security.identity import TrustedRealm
-from iris.security.identity import SigningKey
+from iris.security.identity import GATE_SECRET_SIZE, MAX_GATE_SECRETS, SigningKey, TrustedRealm, realm_fingerprint
 from iris.security.secret import secrets_of
 
 

@@ -11,14 +11,14 @@ import dataclasses
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import is_alias
 from iris.security.authority.realm_root import RealmRoot
-from iris.security.identity import CLOCK_TOLERANCE
-from iris.security.identity import check_patterns
 from iris.security.identity import (
+    CLOCK_TOLERANCE,
     EVERYTHING,
     MAX_REALMS,
     ForeignRealm,
     RealmBundle,
     TrustedRealm,
+    check_patterns,
     issue_bundle,
     pair_secret,
 )

@@ -48,7 +48,7 @@ from collections.abc import Collection, Hashable
 from typing import Final, Generic, TypeVar, final
 
 from iris.kernel.config import Config
-from iris.kernel.slots import Places
+from iris.kernel.slots import SlotTable
 
 MAX_ADDRESSES: Final = 4096
 """Addresses whose rate is remembered, 200 bytes each.  Beyond it the one heard of longest ago is forgotten, which
@@ -87,12 +87,12 @@ class Admission:
         self._rate = config.handshake_rate
         self._burst = config.handshake_burst
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._handshakes: Places[int] = Places(
+        self._handshakes: SlotTable[int] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=config.half_open_per_address,
             timeout=config.handshake_timeout,
         )
-        self._dials: Places[int] = Places(
+        self._dials: SlotTable[int] = SlotTable(
             limit=config.dial_backs,
             per_address=max(1, config.half_open_per_address // 2),
             timeout=config.handshake_timeout,
@@ -187,7 +187,7 @@ class Admission:
 
 
 @final
-class Connections(Generic[K]):
+class StrangerConnections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
     One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
@@ -204,7 +204,7 @@ class Connections(Generic[K]):
     __slots__ = ("_refusals", "_strangers", "waiting")
 
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
-        self._strangers: Places[K] = Places(
+        self._strangers: SlotTable[K] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=max(1, config.half_open_per_address * 3 // 4),
             timeout=config.handshake_timeout,

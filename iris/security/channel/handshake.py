@@ -55,11 +55,15 @@ from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
 from iris.security.channel.session import Session
-from iris.security.identity import MAX_SIGNED, check_validity
-from iris.security.identity import NodeIdentity, PeerIdentity, verify_peer_untrusted
-from iris.security.identity import TrustedRealm
-from iris.security.noise import DHLEN, HandshakeState
-from iris.security.noise import Suite, preferred_suite
+from iris.security.identity import (
+    MAX_SIGNED,
+    NodeIdentity,
+    PeerIdentity,
+    TrustedRealm,
+    check_validity,
+    verify_peer_untrusted,
+)
+from iris.security.noise import DHLEN, HandshakeState, Suite, preferred_suite
 from iris.security.secret import Secret
 
 _DEFAULTS: Final = Config()

@@ -25,8 +25,8 @@ from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import COPY, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
 from iris.security.channel.session import NONCE
-from iris.security.noise import handshake_state as noise
 from iris.security.noise import Suite, preferred_suite
+from iris.security.noise import handshake_state as noise
 
 KEY_SIZE: Final = 32
 SIGNATURE_SIZE: Final = 64
@@ -109,7 +109,7 @@ class SenderKey:
 
 
 @final
-class HeardKey:
+class ReceiverKey:
     """A key at a receiver.
 
     Args:
@@ -134,7 +134,7 @@ class HeardKey:
         self._last = 0
 
     def __repr__(self) -> str:
-        return f"<HeardKey, last frame {self._last}>"
+        return f"<ReceiverKey, last frame {self._last}>"
 
     def __reduce__(self) -> str:
         raise TypeError("a sender key is not copied or pickled")

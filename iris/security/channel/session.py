@@ -35,8 +35,8 @@ from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
-from iris.security.noise import handshake_state as noise
 from iris.security.noise import Suite
+from iris.security.noise import handshake_state as noise
 from iris.security.secret import Secret
 
 EPOCH_FRAMES: Final = 2**16

@@ -8,8 +8,7 @@ from iris.security.files.credential_file import CredentialWatch, load_credential
 from iris.security.files.local_realm import open_local_realm, private_home, runtime_directory
 from iris.security.files.private_files import LockHeld, locked, make_directories, read_private, write_private
 from iris.security.files.realm_files import (
-    load_bundle, load_realm, load_revocations, prepared_bundle, prepared_revocations, save_realm,
-    save_revocations,
+    load_bundle, load_realm, load_revocations, prepared_bundle, prepared_revocations, save_realm, save_revocations,
 )  # fmt: skip
 
 __all__ = (

@@ -32,10 +32,17 @@ from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.names import Entropy
 from iris.security.files.container import encode_binary, encode_container, open_container, wrap
 from iris.security.files.private_files import prepared_private, read_private, write_private
-from iris.security.identity import read_certificate_untrusted, read_delegation_untrusted
-from iris.security.identity import GATE_SECRET_SIZE, Credential, SealedKeys
-from iris.security.identity import PAIR_SECRET_SIZE, encode_foreign, join_trusted
-from iris.security.identity import SigningKey
+from iris.security.identity import (
+    GATE_SECRET_SIZE,
+    PAIR_SECRET_SIZE,
+    Credential,
+    SealedKeys,
+    SigningKey,
+    encode_foreign,
+    join_trusted,
+    read_certificate_untrusted,
+    read_delegation_untrusted,
+)
 from iris.security.noise import KeyPair
 
 MAX_SEEDS: Final = 256

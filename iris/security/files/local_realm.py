@@ -32,11 +32,15 @@ from iris.kernel.names import Entropy, check_name
 from iris.security.files.container import encode_binary, encode_container, open_container
 from iris.security.files.credential_file import load_credential, save_credential
 from iris.security.files.private_files import locked, make_private_directory, read_private, write_private
-from iris.security.identity import CLOCK_TOLERANCE, issue_certificate
-from iris.security.identity import GATE_SECRET_SIZE, Credential
-from iris.security.identity import realm_fingerprint
-from iris.security.identity import Rights
-from iris.security.identity import SigningKey
+from iris.security.identity import (
+    CLOCK_TOLERANCE,
+    GATE_SECRET_SIZE,
+    Credential,
+    Rights,
+    SigningKey,
+    issue_certificate,
+    realm_fingerprint,
+)
 
 _log: Final = logging.getLogger("iris")
 

@@ -16,17 +16,19 @@ from iris.kernel.names import Entropy, is_name, is_node_id
 from iris.security.authority import RealmRoot
 from iris.security.files.container import encode_binary, encode_container, open_container, wrap
 from iris.security.files.private_files import prepared_private, read_private, write_private
-from iris.security.identity import GATE_SECRET_SIZE
 from iris.security.identity import (
+    GATE_SECRET_SIZE,
     MAX_BUNDLE,
     PAIR_SECRET_SIZE,
+    WHAT,
     RealmBundle,
+    RevocationList,
+    SigningKey,
     encode_foreign,
     join_trusted,
     read_bundle_untrusted,
+    read_revocations_untrusted,
 )
-from iris.security.identity import WHAT, RevocationList, read_revocations_untrusted
-from iris.security.identity import SigningKey
 
 SORT: Final = "realm"
 _KIND: Final = "root"

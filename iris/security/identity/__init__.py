@@ -16,8 +16,8 @@ from iris.security.identity.identity import (
 )  # fmt: skip
 from iris.security.identity.permissions import MAX_PATTERNS, Patterns, Rights, check_patterns, covers
 from iris.security.identity.realm_bundle import (
-    EVERYTHING, MAX_BUNDLE, MAX_REALMS, PAIR_SECRET_SIZE, ForeignRealm, RealmBundle, TrustedRealm,
-    encode_foreign, issue_bundle, join_trusted, pair_secret, read_bundle_untrusted,
+    EVERYTHING, MAX_BUNDLE, MAX_REALMS, PAIR_SECRET_SIZE, ForeignRealm, RealmBundle, TrustedRealm, encode_foreign,
+    issue_bundle, join_trusted, pair_secret, read_bundle_untrusted,
 )  # fmt: skip
 from iris.security.identity.revocation import (
     WHAT, RevocationList, Revocations, issue_revocations, read_revocations_untrusted,
@@ -27,10 +27,9 @@ from iris.security.identity.signing import SigningKey
 __all__ = (
     "CLOCK_TOLERANCE", "EVERYTHING", "GATE_SECRET_SIZE", "MAX_BUNDLE", "MAX_GATE_SECRETS", "MAX_PATTERNS",
     "MAX_REALMS", "MAX_SIGNED", "PAIR_SECRET_SIZE", "WHAT", "ClusterCertificate", "Credential", "ForeignRealm",
-    "NodeDelegation", "NodeIdentity", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList",
-    "Revocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity",
-    "covers", "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted",
-    "pair_secret", "read_bundle_untrusted", "read_certificate_untrusted", "read_delegation_untrusted",
-    "read_peer_untrusted", "read_revocations_untrusted", "realm_fingerprint", "seal_credential",
-    "verify_peer_untrusted",
+    "NodeDelegation", "NodeIdentity", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList", "Revocations",
+    "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity", "covers",
+    "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted", "pair_secret",
+    "read_bundle_untrusted", "read_certificate_untrusted", "read_delegation_untrusted", "read_peer_untrusted",
+    "read_revocations_untrusted", "realm_fingerprint", "seal_credential", "verify_peer_untrusted",
 )  # fmt: skip

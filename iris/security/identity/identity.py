@@ -18,8 +18,7 @@ from iris.security.identity.certificate import ClusterCertificate, NodeDelegatio
 from iris.security.identity.realm_bundle import ForeignRealm, TrustedRealm
 from iris.security.identity.signing import SigningKey
 from iris.security.identity.signing import realm_fingerprint as realm_fingerprint  # part of this module's interface
-from iris.security.noise import HandshakeState, KeyPair
-from iris.security.noise import Suite
+from iris.security.noise import HandshakeState, KeyPair, Suite
 from iris.security.secret import secrets_of
 
 

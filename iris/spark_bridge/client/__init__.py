@@ -3,7 +3,7 @@
 Promises: a range is read from the members that hold it; errors of a bridge keep their text.
 """
 
-from iris.spark_bridge.client.blocking_portal import Portal, portal_to
+from iris.spark_bridge.client.blocking_portal import BlockingPortal, portal_to
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient, RemoteShard, check_chunk, one_error, shards_untrusted
 from iris.spark_bridge.client.connection import Connection
@@ -13,7 +13,7 @@ from iris.spark_bridge.client.offsets import (
 )  # fmt: skip
 
 __all__ = (
-    "EARLIEST", "LATEST", "BridgeClient", "BridgeWatch", "Connection", "Extent", "Offsets", "Portal",
+    "EARLIEST", "LATEST", "BlockingPortal", "BridgeClient", "BridgeWatch", "Connection", "Extent", "Offsets",
     "Position", "Range", "RemoteShard", "Where", "advance", "check_chunk", "check_order", "one_error",
     "parse_offsets", "place", "portal_to", "ranges_between", "shards_untrusted", "split_ranges",
 )  # fmt: skip

@@ -36,7 +36,7 @@ _EXIT: Final = 2.0
 
 
 @final
-class Portal:
+class BlockingPortal:
     """A way to one bridge, for any thread.  Get one from ``portal_to``.
 
     Args:
@@ -48,7 +48,7 @@ class Portal:
         self._connection = connection
         self._idle = idle
         self._lock = threading.Lock()
-        self._run: _Run | None = None
+        self._run: _PortalThread | None = None
 
     def call(self, ask: Callable[[BridgeClient], Awaitable[T]]) -> T:
         """Await something in the node's thread and return its result.
@@ -84,11 +84,11 @@ class Portal:
                 trio.from_thread.run_sync(feed.scope.cancel, trio_token=run.token)
 
     @contextmanager
-    def _use(self) -> Generator[_Run]:
+    def _use(self) -> Generator[_PortalThread]:
         with self._lock:
             run = self._run
             if run is None or not run.enter():
-                run = self._run = _Run(self._connection, self._idle)
+                run = self._run = _PortalThread(self._connection, self._idle)
                 run.enter()
                 run.start()
         try:
@@ -106,7 +106,7 @@ class Portal:
 
 
 @final
-class _Run:
+class _PortalThread:
     """One life of a node in a thread."""
 
     def __init__(self, connection: Connection, idle: float) -> None:
@@ -249,17 +249,17 @@ class _Feed(Generic[T]):
                 return items
 
 
-_portals: dict[tuple[int, Connection], Portal] = {}
+_portals: dict[tuple[int, Connection], BlockingPortal] = {}
 _portals_lock = threading.Lock()
 
 
-def portal_to(connection: Connection) -> Portal:
+def portal_to(connection: Connection) -> BlockingPortal:
     """Return this process's portal with a connection."""
     with _portals_lock:
         key = (os.getpid(), connection)
         portal = _portals.get(key)
         if portal is None:
-            portal = _portals[key] = Portal(connection)
+            portal = _portals[key] = BlockingPortal(connection)
         return portal
 
 

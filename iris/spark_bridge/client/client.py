@@ -32,8 +32,15 @@ from iris.patterns.pubsub.interest import is_topic
 from iris.spark_bridge.client.offsets import Extent
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
-from iris.spark_bridge.log import HEADER_SIZE, Chunk, decode_frames, frame_size
-from iris.spark_bridge.log import FileRange, file_range_untrusted, machine
+from iris.spark_bridge.log import (
+    HEADER_SIZE,
+    Chunk,
+    FileRange,
+    decode_frames,
+    file_range_untrusted,
+    frame_size,
+    machine,
+)
 from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
 

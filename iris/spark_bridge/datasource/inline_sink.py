@@ -3,7 +3,8 @@
 Otherwise Spark asks three Python processes, one after the other, to publish a batch: for a writer, to write, and to
 commit.  For a batch of one event that takes longer than Spark takes for everything else.
 
-Bridge and note are those of ``iris.spark_bridge.datasource.sink``: a batch that is repeated is in the log once, whichever way it
+Bridge and note are those of ``iris.spark_bridge.datasource.sink``: a batch that is repeated is in the log once,
+whichever way it
 comes the second time.
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from iris.kernel.config import KIB
 from iris.spark_bridge.client import portal_to
 from iris.spark_bridge.datasource.options import parse_sink_options
-from iris.spark_bridge.datasource.sink import Carried, check_columns, commit_parts, publish_rows, to_rows
+from iris.spark_bridge.datasource.sink import DriverRows, check_columns, commit_parts, publish_rows, to_rows
 from iris.spark_bridge.staging import new_part, write_rows
 
 if TYPE_CHECKING:
@@ -58,6 +59,6 @@ def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, give
         return True
     stream = io.BytesIO()
     write_rows(stream, few)
-    carried = Carried(new_part(query=query, batch=number, partition=0), stream.getvalue())
+    carried = DriverRows(new_part(query=query, batch=number, partition=0), stream.getvalue())
     portal.call(partial(commit_parts, staged=[], carried=[carried]))
     return True

@@ -10,10 +10,7 @@ from functools import partial
 from typing import Final
 
 from iris.kernel.wire import saturated
-from iris.spark_bridge.client import Portal
-from iris.spark_bridge.client import BridgeWatch
-from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.client import Range
+from iris.spark_bridge.client import BlockingPortal, BridgeClient, BridgeWatch, Range
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import TopicFilter
 from iris.spark_bridge.errors import DataLost
@@ -25,7 +22,7 @@ _NAMED: Final = 3
 """Gaps that the text of an error describes; the bridge's status has all."""
 
 
-def count_missing(options: SourceOptions, portal: Portal, watch: BridgeWatch, ranges: Sequence[Range]) -> int:
+def count_missing(options: SourceOptions, portal: BlockingPortal, watch: BridgeWatch, ranges: Sequence[Range]) -> int:
     """Return how many events are missing in some ranges of the topics that a query wants, and log it.
 
     Nothing is asked of the bridge where none are.

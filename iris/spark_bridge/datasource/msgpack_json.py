@@ -6,7 +6,8 @@ must consist of as many pairs of the token and a value as there are payloads.
 
 Only the fields that are wanted are built, in the types that they can have as JSON: what a payload holds besides them
 takes no memory.  A batch in which one payload has anything else (bytes for a text, nan, another type) is gone through
-payload by payload, by ``iris.spark_bridge.datasource.payload_columns``; those that can be read here still are, so that a row does not depend
+payload by payload, by ``iris.spark_bridge.datasource.payload_columns``; those that can be read here still are, so
+that a row does not depend
 on those beside it.
 """
 

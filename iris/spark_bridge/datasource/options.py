@@ -16,8 +16,7 @@ from typing import Any, Final, Literal, cast, final
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
-from iris.spark_bridge.client import Connection
-from iris.spark_bridge.client import EARLIEST, LATEST, Position, Where
+from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
 from iris.spark_bridge.datasource.payload_columns import CORRUPT, TypedColumns
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 

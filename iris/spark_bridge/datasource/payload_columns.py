@@ -4,7 +4,8 @@
 ``carrier`` and ``delay``, and the log's column ``topic``.  Columns whose names begin with an underscore are the log's.
 
 Values are JSON in UTF-8, or msgpack where the publisher gave neither bytes nor a text; the latter become JSON first
-(``iris.spark_bridge.datasource.msgpack_json``).  All values of a batch are one text for Arrow's reader: no Python runs for each of them.
+(``iris.spark_bridge.datasource.msgpack_json``).  All values of a batch are one text for Arrow's reader: no Python
+runs for each of them.
 Each stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot shift
 the rows: it is an error.  A batch with an error is halved until the rows that do not fit stand alone.
 """

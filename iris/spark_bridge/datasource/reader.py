@@ -19,13 +19,11 @@ import pyarrow.compute as pc
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RequestTimeout
 from iris.patterns.pubsub.interest import Matcher
-from iris.spark_bridge.client import Portal, portal_to
-from iris.spark_bridge.client import BridgeClient, check_chunk
+from iris.spark_bridge.client import BlockingPortal, BridgeClient, check_chunk, portal_to
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import DataLost, LogDamaged
-from iris.spark_bridge.log import Chunk, frame_header
-from iris.spark_bridge.log import FileRange, read_file_range
+from iris.spark_bridge.log import Chunk, FileRange, frame_header, read_file_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
 
 _REMEMBERED = 65536
@@ -121,7 +119,7 @@ def read_range(options: SourceOptions, *, address: str, shard: str, start: int, 
 
 
 def read_chunks(
-    portal: Portal, options: SourceOptions, *, address: str, shard: str, start: int, end: int
+    portal: BlockingPortal, options: SourceOptions, *, address: str, shard: str, start: int, end: int
 ) -> Generator[Chunk]:
     """Yield the chunks that hold a range: from files as far as that goes, the rest by session.
 
@@ -145,7 +143,7 @@ def read_chunks(
                 yield from part
 
 
-def _chunks_of_files(portal: Portal, *, address: str, shard: str, start: int, end: int) -> Generator[Chunk]:
+def _chunks_of_files(portal: BlockingPortal, *, address: str, shard: str, start: int, end: int) -> Generator[Chunk]:
     """Yield the first chunks of a range, as far as files give them; see ``iris.spark_bridge.log.local_read``."""
     at = start
     while at < end:

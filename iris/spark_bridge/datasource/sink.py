@@ -27,8 +27,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteError
-from iris.spark_bridge.client import portal_to
-from iris.spark_bridge.client import BridgeClient, one_error
+from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
 from iris.spark_bridge.datasource.options import SinkOptions
 from iris.spark_bridge.datasource.worker import settle_in
@@ -110,7 +109,7 @@ class Staged(WriterCommitMessage):
 
 
 @final
-class Carried(WriterCommitMessage):
+class DriverRows(WriterCommitMessage):
     """What a task tells the driver: its rows themselves, because they are few."""
 
     def __init__(self, part: StagedPart, rows: bytes) -> None:
@@ -134,7 +133,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
         write_rows(file, rows)
         if file.tell() <= _FEW_BYTES:
             file.seek(0)
-            return Carried(part, file.read())
+            return DriverRows(part, file.read())
         address = portal.call(partial(_stage, part=part, file=file))
     return Staged(address, part)
 
@@ -175,7 +174,7 @@ def hash_of(query: str) -> int:
 def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Do the driver's work: what the tasks staged becomes part of the log."""
     staged = [message for message in messages if isinstance(message, Staged)]
-    carried = [message for message in messages if isinstance(message, Carried)]
+    carried = [message for message in messages if isinstance(message, DriverRows)]
     if not staged and not carried:
         return
     if len({message.address for message in staged}) > 1:
@@ -183,7 +182,7 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))
 
 
-async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[Carried]) -> None:
+async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> None:
     """Commit a batch: what its tasks staged, and what they gave to the driver.
 
     Errors are those of ``BridgeClient.commit``.
@@ -226,12 +225,12 @@ async def _stage_all(client: BridgeClient, address: str, files: Mapping[StagedPa
 
 def _abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
     staged = [message for message in messages if isinstance(message, Staged)]
-    carried = [message for message in messages if isinstance(message, Carried)]
+    carried = [message for message in messages if isinstance(message, DriverRows)]
     if staged or carried:
         portal_to(options.connection).call(partial(abort_parts, staged=staged, carried=carried))
 
 
-async def abort_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[Carried]) -> None:
+async def abort_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> None:
     """Give a batch up: nothing of what its tasks staged stays, nor of what ``commit_parts`` has staged for them.
 
     Errors are those of ``BridgeClient.abort``.

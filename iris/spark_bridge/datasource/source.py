@@ -35,10 +35,10 @@ from pyspark.sql.types import StructType
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.wire import saturated
-from iris.spark_bridge.client import Portal, portal_to
-from iris.spark_bridge.client import BridgeWatch
-from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.client import (
+    BlockingPortal,
+    BridgeClient,
+    BridgeWatch,
     Extent,
     Offsets,
     Range,
@@ -46,6 +46,7 @@ from iris.spark_bridge.client import (
     check_order,
     parse_offsets,
     place,
+    portal_to,
     ranges_between,
     split_ranges,
 )
@@ -200,13 +201,13 @@ class IrisReader(DataSourceReader):
         return _read(self._options, partition)
 
 
-def _starting(options: SourceOptions, portal: Portal, watch: BridgeWatch) -> dict[str, int]:
+def _starting(options: SourceOptions, portal: BlockingPortal, watch: BridgeWatch) -> dict[str, int]:
     if options.starting_timestamp is None:
         return place(options.starting, watch.extents, option="startingOffsets")
     return _at_time(portal, watch, options.starting_timestamp)
 
 
-def _at_time(portal: Portal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
+def _at_time(portal: BlockingPortal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
     addresses = watch.addresses
     found = portal.call(lambda client: client.offsets_at(addresses, milliseconds * 1000))
     return {shard: offset for shard, offset in found.items() if shard in watch.extents}
@@ -233,7 +234,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._poll = _FIRST_POLL
 
     @property
-    def _portal(self) -> Portal:
+    def _portal(self) -> BlockingPortal:
         return portal_to(self._options.connection)
 
     # -- in the process of the query's offsets --------------------------------------------------------------

@@ -39,7 +39,7 @@ _RECORD: Final = struct.Struct(">QIII")
 
 
 @final
-class Witness:
+class IndexWitness:
     """Knows the last state of an index.
 
     Args:
@@ -109,7 +109,7 @@ Record = tuple[bytes, bytes]
 
 
 @final
-class Table:
+class CheckedTable:
     """One table in one transaction.  Every call may raise LogDamaged."""
 
     def __init__(self, transaction: lmdb.Transaction[bytes], database: lmdb._Database, name: str) -> None:

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from iris.spark_bridge.runs import Arrivals, cut_run
+from iris.spark_bridge.runs import PublisherRun, cut_run
 
 BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8
@@ -103,8 +103,8 @@ class PublisherWindow:
 
 
 def admit_runs(
-    runs: Sequence[Arrivals], window: Callable[[str], PublisherWindow]
-) -> tuple[Sequence[Arrivals], int, list[Arrivals]]:
+    runs: Sequence[PublisherRun], window: Callable[[str], PublisherWindow]
+) -> tuple[Sequence[PublisherRun], int, list[PublisherRun]]:
     """Sort out repeats.
 
     Args:
@@ -116,8 +116,8 @@ def admit_runs(
     """
     if not any(run.confirm for run in runs):
         return runs, 0, []
-    new: list[Arrivals] = []
-    stale: list[Arrivals] = []
+    new: list[PublisherRun] = []
+    stale: list[PublisherRun] = []
     repeats = 0
     for run in runs:
         if run.confirm == 0 or window(run.publisher).admit_all(run.confirm, len(run.payloads)):

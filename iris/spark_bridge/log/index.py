@@ -25,7 +25,7 @@ import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.gaps import Gap, GapKey, read_gap
-from iris.spark_bridge.log.checked_table import Table, Witness
+from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness
 from iris.spark_bridge.log.numbering import Hole, Numbering
 from iris.spark_bridge.log.segments import has_room, is_full
 
@@ -115,7 +115,7 @@ class IndexView:
     """
 
     def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
-        tables = {name: Table(transaction, database, name) for name, database in databases.items()}
+        tables = {name: CheckedTable(transaction, database, name) for name, database in databases.items()}
         self._tables = tuple(tables.values())
         self._shards = tables["shards"]
         self._chunks = tables["chunks"]
@@ -432,7 +432,7 @@ class Index:
     """
 
     def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, look_only: bool = False) -> None:
-        self._witness: Witness | None = None
+        self._witness: IndexWitness | None = None
         self._path = path
         self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
@@ -446,7 +446,7 @@ class Index:
             )
         try:
             with self._translated():
-                self._witness = Witness(path, self._environment.stat()["psize"])
+                self._witness = IndexWitness(path, self._environment.stat()["psize"])
                 self._databases = self._open_tables()
                 self._witness.note()
         except BaseException:

@@ -38,7 +38,7 @@ from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.retention import Retention, choose_expired
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
 from iris.spark_bridge.log.store import JOB_PREFIX, Appended, Cursor, ShardState
-from iris.spark_bridge.runs import Arrivals, count_events, cut_runs
+from iris.spark_bridge.runs import PublisherRun, count_events, cut_runs
 from iris.spark_bridge.schema import encode_events, place_rows
 
 _WINDOWS: Final = 4096
@@ -95,7 +95,7 @@ class LmdbStore:
 
     def append(
         self,
-        events: Mapping[int, Sequence[Arrivals]],
+        events: Mapping[int, Sequence[PublisherRun]],
         *,
         now: int,
         judged: Callable[[str], bool] = lambda _: True,
@@ -123,7 +123,7 @@ class LmdbStore:
     def _append(
         self,
         view: IndexView,
-        events: Mapping[int, Sequence[Arrivals]],
+        events: Mapping[int, Sequence[PublisherRun]],
         now: int,
         judged: Callable[[str], bool],
         finished: list[FinishedSegment],
@@ -137,7 +137,7 @@ class LmdbStore:
             return found
 
         count = repeats = 0
-        stale: list[Arrivals] = []
+        stale: list[PublisherRun] = []
         begins: dict[int, int] = {}
         clusters: dict[str, str] = {}
         for number, arrivals in events.items():
@@ -160,7 +160,7 @@ class LmdbStore:
 
     # -- what is missing ------------------------------------------------------------------------------------
 
-    def _count_run(self, view: IndexView, run: Arrivals, shard: int, offset: int) -> None:
+    def _count_run(self, view: IndexView, run: PublisherRun, shard: int, offset: int) -> None:
         known = self._numberings.get(run.publisher)
         if known is None:
             known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
@@ -217,7 +217,7 @@ class LmdbStore:
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def _append_to(
-        self, view: IndexView, number: int, events: Sequence[Arrivals], now: int, finished: list[FinishedSegment]
+        self, view: IndexView, number: int, events: Sequence[PublisherRun], now: int, finished: list[FinishedSegment]
     ) -> int:
         """Append events to a shard; return the offset of the first one."""
         append = ShardAppend(view, self._files, number, now=now, finished=finished)

@@ -9,7 +9,8 @@ loss, behind later ones.  The publisher says from which number on it may send so
 that is a *gap* and stays one.
 
 Nothing is called a gap that is none.  Numbering begins with the first event that a publisher owes to this bridge, see
-``iris.patterns.pubsub.interest.start_offsets``; a publisher that restarts is another one; one that has forgotten a topic begins it anew
+``iris.patterns.pubsub.interest.start_offsets``; a publisher that restarts is another one; one that has forgotten a
+topic begins it anew
 with higher numbers, and says so; of topics that were forgotten here the next event that comes is the first.
 """
 

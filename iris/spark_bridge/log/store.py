@@ -18,7 +18,7 @@ from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.retention import Retention
-from iris.spark_bridge.runs import Arrivals
+from iris.spark_bridge.runs import PublisherRun
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
@@ -58,7 +58,7 @@ class Appended:
     """Events that are new in the log."""
     repeats: int
     """Events that were in it before; their publishers may be told that they are stored."""
-    stale: Sequence[Arrivals]
+    stale: Sequence[PublisherRun]
     """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
     """Events of which it has turned out that they are missing."""
@@ -87,7 +87,7 @@ class Store(Protocol):
 
     def append(
         self,
-        events: Mapping[int, Sequence[Arrivals]],
+        events: Mapping[int, Sequence[PublisherRun]],
         *,
         now: int,
         judged: Callable[[str], bool] = lambda _: True,
@@ -250,7 +250,7 @@ class Store(Protocol):
         ...
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Keep these records and no others; they say whom publishers wait for, see ``iris.patterns.pubsub.interest.durable_names``.
+        """Keep these records and no others; they say whom publishers wait for.
 
         Raises:
             StoreFull: there is no room; those before are kept.

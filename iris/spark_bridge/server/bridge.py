@@ -15,27 +15,22 @@ import trio
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy, check_name
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
-from iris.patterns.pubsub.interest import Share, check_share
-from iris.patterns.pubsub.interest import check_pattern
+from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import open_store
-from iris.spark_bridge.log import Retention
-from iris.spark_bridge.log import Store
+from iris.spark_bridge.log import Retention, Store, open_store
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
 from iris.spark_bridge.server.permissions import Permissions
-from iris.spark_bridge.server.shard_claim import Place
+from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.spark_bridge.server.sharding import Sharding
-from iris.spark_bridge.server.sink_commits import Intake
+from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.server.subscribers import remember_subscribers
-from iris.spark_bridge.staging import Staging
-from iris.spark_bridge.staging import Usage
+from iris.spark_bridge.staging import Staging, Usage
 
 BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
@@ -72,7 +67,8 @@ async def open_bridge(
         node: has the right to be a member of ``name``; best opened with ``BRIDGE_CONFIG``.
         topics: patterns of topics; an event that matches several is stored once.
         directory: of the log, for this member alone; made if it is not there.
-        clusters: whose broadcasts and tunnels are stored, see ``iris.spark_bridge.server.collector``.  The node becomes a
+        clusters: whose broadcasts and tunnels are stored, see ``iris.spark_bridge.server.collector``.  The node
+        becomes a
             member of each and must have the right to; requests and tunnels to a cluster go to any of its members, so
             take one that only bridges serve, unless it is for broadcasts.
         name: the bridge's cluster, which readers name.
@@ -117,7 +113,7 @@ async def open_bridge(
     else:
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
-    place = Place(node=node, bridge=name, address=address, shards=shards, of=of)
+    place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of)
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     config = node._parts.mesh.config
@@ -137,7 +133,7 @@ async def open_bridge(
         )
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
-        intake = Intake(
+        intake = BatchCommitter(
             store,
             staging,
             Sharding(shards),  # a batch of Spark's is committed by one member, in one step

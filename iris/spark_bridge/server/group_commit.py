@@ -49,7 +49,7 @@ class GroupLimits:
 
 
 @final
-class Group(Generic[T]):
+class GroupCommit(Generic[T]):
     """Batches that arrived and wait to be committed together."""
 
     def __init__(self, limits: GroupLimits) -> None:

@@ -21,12 +21,11 @@ from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import Subscription
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import Retention
-from iris.spark_bridge.log import Appended, ShardState, Store
-from iris.spark_bridge.runs import Arrivals, count_events, stored_size
+from iris.spark_bridge.log import Appended, Retention, ShardState, Store
+from iris.spark_bridge.runs import PublisherRun, count_events, stored_size
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.server.clock_check import MemberClock
-from iris.spark_bridge.server.group_commit import Group, GroupLimits
+from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 from iris.spark_bridge.server.sharding import Sharding
 
 _TAKEN_AT_ONCE: Final = 4096
@@ -80,7 +79,7 @@ class _Batch:
         stored: called when they are on the disk.
     """
 
-    runs: Sequence[Arrivals]
+    runs: Sequence[PublisherRun]
     subscription: Subscription | None = None
     stored: Callable[[], None] | None = None
 
@@ -108,7 +107,7 @@ class BridgeMember:
         self._own = frozenset(shards)
         self._retention = retention
         self._clock = clock
-        self._group: Group[_Batch] = Group(limits)
+        self._group: GroupCommit[_Batch] = GroupCommit(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._news = trio.Event()
@@ -220,7 +219,7 @@ class BridgeMember:
                 continue
             await self._gather(_Batch(runs=runs, subscription=subscription))
 
-    def _is_own(self, run: Arrivals) -> bool:
+    def _is_own(self, run: PublisherRun) -> bool:
         """Tell whether Spark wrote these events: a member has stored them before it published them."""
         own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
         if own:
@@ -233,7 +232,7 @@ class BridgeMember:
         """Tell whether all events of a publisher come here, so that numbers that are missing are events that are."""
         return self.of is None and publisher not in self._tellers
 
-    async def take(self, runs: Sequence[Arrivals], stored: Callable[[], None] | None = None) -> None:
+    async def take(self, runs: Sequence[PublisherRun], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was taken before.
 
         Args:
@@ -291,7 +290,7 @@ class BridgeMember:
         self.refresh()
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
-        to_confirm: dict[Subscription, list[Arrivals]] = {}
+        to_confirm: dict[Subscription, list[PublisherRun]] = {}
         for batch in batches:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
@@ -301,7 +300,7 @@ class BridgeMember:
             if batch.stored is not None:
                 batch.stored()
 
-    async def _append(self, parts: Mapping[int, Sequence[Arrivals]]) -> Appended | None:
+    async def _append(self, parts: Mapping[int, Sequence[PublisherRun]]) -> Appended | None:
         try:
             append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
             return await trio.to_thread.run_sync(append)
@@ -335,7 +334,7 @@ def _explain(batches: Sequence[_Batch]) -> None:
             batch.subscription._explain_delay(publishers, "its log has no room for more events")
 
 
-def _confirmations(runs: Sequence[Arrivals], unstored: Sequence[Arrivals]) -> dict[NodeId, list[int]]:
+def _confirmations(runs: Sequence[PublisherRun], unstored: Sequence[PublisherRun]) -> dict[NodeId, list[int]]:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
     unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
     ranges: dict[NodeId, list[int]] = {}

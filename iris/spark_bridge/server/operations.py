@@ -29,7 +29,8 @@ abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
 Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}; bytes follow that are, put
-together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or {error: code,
+together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or
+{error: code,
 message: text}.  Events of topics that the reader has not named, none being all, may be left out of the frames; they are
 if the reader may not subscribe to all topics.
 
@@ -61,11 +62,10 @@ from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.datasource import TopicFilter, keep_topics
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.gaps import GAPS_AT_ONCE
-from iris.spark_bridge.log import machine
-from iris.spark_bridge.log import QUERY, ShardState
+from iris.spark_bridge.log import QUERY, ShardState, machine
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
-from iris.spark_bridge.server.sink_commits import Intake
+from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging import StagedPart
 
 MAX_POLL: Final = 10.0
@@ -102,7 +102,7 @@ class Operations:
     """
 
     def __init__(
-        self, member: BridgeMember, intake: Intake, *, permissions: Permissions, config: Config, address: str
+        self, member: BridgeMember, intake: BatchCommitter, *, permissions: Permissions, config: Config, address: str
     ) -> None:
         self._member = member
         self._intake = intake

@@ -58,7 +58,7 @@ class _Others:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ShardClaim:
     """What a member wants to have for itself."""
 
     node: Node

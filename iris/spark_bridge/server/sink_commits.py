@@ -85,7 +85,7 @@ Publish = Callable[..., Awaitable[None]]
 
 
 @final
-class Intake:
+class BatchCommitter:
     """Takes what Spark writes.
 
     Args:

@@ -12,8 +12,7 @@ from typing import Final
 
 import trio
 
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, open_background
 from iris.patterns.pubsub.interest import DurableSubscribers
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Store

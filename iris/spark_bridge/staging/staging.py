@@ -27,10 +27,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import crc32
-from iris.spark_bridge.log import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.log import is_full, sync_directory
-from iris.spark_bridge.log import QUERY
+from iris.spark_bridge.log import CHUNK_EVENTS, QUERY, ROOM, crc32, is_full, sync_directory
 from iris.spark_bridge.record_batches import read_rows_untrusted
 from iris.spark_bridge.runs import EVENT_OVERHEAD
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows

@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from iris.cluster.balancing.balancer import Balancer
-from iris.cluster.balancing.circuit_breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Circuit, CircuitState
+from iris.cluster.balancing.circuit_breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, CircuitBreaker, CircuitState
 from iris.kernel.names import NodeId
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 ONE, TWO, THREE = (NodeId(digit * 32) for digit in "123")
 
 
-def circuit_in(state: CircuitState) -> Circuit:
-    circuit = Circuit()
+def circuit_in(state: CircuitState) -> CircuitBreaker:
+    circuit = CircuitBreaker()
     if state is not CLOSED:
         for _ in range(FAILURES):
             circuit.failed(0.0)
@@ -53,7 +53,7 @@ def test_every_state_with_every_event(state: CircuitState, event: str, after: Ci
 
 
 def test_it_opens_after_failures_in_a_row_and_for_longer_each_time() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(3 * FAILURES):
         for _ in range(FAILURES - 1):
             assert not circuit.failed(0.0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from iris.cluster.balancing.circuit_breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Circuit, CircuitState
-from iris.cluster.balancing.retry_budget import Allowance
+from iris.cluster.balancing.circuit_breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, CircuitBreaker, CircuitState
+from iris.cluster.balancing.retry_budget import RetryBudget
 
 EVENTS: Final = st.lists(
     st.tuples(st.sampled_from(["failed", "failed", "failed", "answered", "undecided", "trial"]), st.floats(0, 40)),
@@ -49,7 +49,7 @@ class PlainCircuit:
 
 @given(EVENTS)
 def test_a_circuit_does_what_its_page_says_whatever_happens(events: list[tuple[str, float]]) -> None:
-    circuit, plain = Circuit(), PlainCircuit()
+    circuit, plain = CircuitBreaker(), PlainCircuit()
     now = 0.0
     for event, pause in events:
         now += pause
@@ -74,7 +74,7 @@ def test_a_circuit_does_what_its_page_says_whatever_happens(events: list[tuple[s
 
 @given(EVENTS)
 def test_a_member_that_answers_is_asked_like_others_whatever_was_before(events: list[tuple[str, float]]) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for event, now in events:
         match event:
             case "failed":
@@ -94,7 +94,7 @@ def test_a_member_that_answers_is_asked_like_others_whatever_was_before(events: 
 
 
 def test_failures_of_requests_that_were_under_way_when_it_opened_do_not_lengthen_the_pause() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(FAILURES):
         circuit.failed(10.0)
     for moment in range(11, 400):
@@ -104,13 +104,13 @@ def test_failures_of_requests_that_were_under_way_when_it_opened_do_not_lengthen
 
 @pytest.mark.parametrize("state", ["closed", "open", "half open"])
 def test_its_repr_says_how_the_member_is_treated(state: str) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     if state != "closed":
         for _ in range(FAILURES):
             circuit.failed(0.0)
     if state == "half open":
         circuit.begin_trial()
-    assert f"<Circuit {state}," in repr(circuit)
+    assert f"<CircuitBreaker {state}," in repr(circuit)
 
 
 # -- allowance -----------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ QUARTERS: Final = st.integers(0, 200).map(lambda number: Fraction(number, 4))
 def test_an_allowance_counts_as_exact_numbers_do(
     share: Fraction, rate: Fraction, reserve: int, steps: list[tuple[int, Fraction, bool]]
 ) -> None:
-    allowance = Allowance(share=float(share), rate=float(rate), reserve=reserve)
+    allowance = RetryBudget(share=float(share), rate=float(rate), reserve=reserve)
     plain = PlainAllowance(share, rate, Fraction(reserve))
     requests, now, granted, refused = 0, Fraction(0), 0, 0
     for more, pause, forced in steps:
@@ -166,7 +166,7 @@ def test_an_allowance_counts_as_exact_numbers_do(
 def test_when_everything_fails_repeats_stay_the_share_they_are_allowed(one_in: int, requests: int) -> None:
     """Every request fails and asks for a repeat, and every repeat fails too: the load is what it may be at most."""
     share = 1 / one_in
-    allowance = Allowance(share=share, rate=0.0, reserve=5)
+    allowance = RetryBudget(share=share, rate=0.0, reserve=5)
     sent = 0
     for _ in range(requests):
         sent += 1

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.cluster.discovery.candidates import PAUSES, Source
 from iris.cluster.discovery.discovery import Discovery
-from iris.cluster.discovery.mdns import Lan, realm_mark
+from iris.cluster.discovery.mdns import LocalNetwork, realm_mark
 from iris.cluster.discovery.registry import Registry
 from iris.kernel.names import NodeId
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -39,7 +39,7 @@ def discovery(
     *seeds: str,
     names: Names | None = None,
     registry: Registry | None = None,
-    lan: Lan | None = None,
+    lan: LocalNetwork | None = None,
     book: AddressBook | None = None,
     file: AddressFile | None = None,
     introduced: list[NodeId] | None = None,
@@ -230,7 +230,7 @@ async def test_a_seed_at_which_this_node_has_reached_a_linked_one_is_not_dialled
 
 
 async def test_what_is_announced_beyond_what_is_followed_is_counted(autojump_clock: MockClock) -> None:
-    lan = Lan(realm_mark(REALM), "own")
+    lan = LocalNetwork(realm_mark(REALM), "own")
     lan.leave_out(5)
     async with open_meshes("a", linked=False) as fleet:
         looking = discovery(fleet["a"], lan=lan)
@@ -240,7 +240,7 @@ async def test_what_is_announced_beyond_what_is_followed_is_counted(autojump_clo
 
 
 async def test_what_the_local_network_announces_is_dialled(autojump_clock: MockClock) -> None:
-    lan = Lan(realm_mark(REALM), "own")
+    lan = LocalNetwork(realm_mark(REALM), "own")
     async with open_meshes("a", "b", "c", linked=False) as fleet, trio.open_nursery() as nursery:
         looking = discovery(fleet["a"], lan=lan)
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from zeroconf._dns import DNSPointer
 from zeroconf._protocol.outgoing import DNSOutgoing
 
-from iris.cluster.discovery.mdns import Lan, open_lan, realm_mark
+from iris.cluster.discovery.mdns import LocalNetwork, open_lan, realm_mark
 from iris.cluster.discovery.mdns_records import TYPE, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 
@@ -30,7 +30,7 @@ def test_the_mark_of_a_realm_shows_nothing_of_its_fingerprint() -> None:
 
 
 def test_only_announcements_of_this_realm_and_of_others_concern_a_node() -> None:
-    lan = Lan(MARK, "aaaa")
+    lan = LocalNetwork(MARK, "aaaa")
     lan.found(f"{MARK}-bbbb-0", ("tcp://10.0.0.1:1",))
     lan.found(f"{MARK}-aaaa-0", ("tcp://10.0.0.2:1",))
     lan.found(f"{realm_mark(OTHER)}-bbbb-0", ("tcp://10.0.0.3:1",))
@@ -43,7 +43,7 @@ def test_only_announcements_of_this_realm_and_of_others_concern_a_node() -> None
 
 
 def test_a_flood_of_announcements_is_bounded() -> None:
-    lan = Lan(MARK, "own")
+    lan = LocalNetwork(MARK, "own")
     for number in range(1000):
         lan.found(f"{MARK}-{number}-0", (f"tcp://10.0.0.1:{number + 1}",))
     assert len(lan.urls()) == 64
@@ -53,7 +53,7 @@ def test_a_flood_of_announcements_is_bounded() -> None:
 async def test_that_too_many_are_announced_is_counted_and_said_once_in_ten_minutes(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lan = Lan(MARK, "own")
+    lan = LocalNetwork(MARK, "own")
     lan.leave_out(0)
     assert not caplog.records
     for _ in range(1000):

@@ -7,17 +7,17 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, Followed
+from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, FollowedAnnouncements
 
 
-def full(random: Random | None = None) -> Followed:
-    followed = Followed(random or Random(1))
+def full(random: Random | None = None) -> FollowedAnnouncements:
+    followed = FollowedAnnouncements(random or Random(1))
     for number in range(MAX_FOLLOWED):
         assert followed.hear(f"first-{number}", 0.0) is None
     return followed
 
 
-def held(followed: Followed, prefix: str, count: int) -> int:
+def held(followed: FollowedAnnouncements, prefix: str, count: int) -> int:
     return sum(f"{prefix}-{number}" in followed for number in range(count))
 
 
@@ -34,7 +34,7 @@ def test_of_a_flood_in_one_moment_one_takes_the_place_of_another() -> None:
     assert held(followed, "first", MAX_FOLLOWED) == MAX_FOLLOWED - 1
     assert held(followed, "flood", 5000) == 1
     assert followed.ignored == 5000
-    assert repr(followed) == f"<Followed: {MAX_FOLLOWED}, 5000 ignored>"
+    assert repr(followed) == f"<FollowedAnnouncements: {MAX_FOLLOWED}, 5000 ignored>"
 
 
 def test_a_flood_that_lasts_replaces_one_in_a_second() -> None:
@@ -63,7 +63,7 @@ def test_who_takes_itself_back_makes_room() -> None:
     st.integers(0, 3),
 )
 def test_never_more_are_followed_than_there_is_room_for(steps: list[tuple[bool, int, float]], seed: int) -> None:
-    followed = Followed(Random(seed))
+    followed = FollowedAnnouncements(Random(seed))
     plain: set[str] = set()
     now = 0.0
     for heard, number, seconds in steps:

@@ -16,9 +16,9 @@ from zeroconf._dns import DNSAddress, DNSPointer, DNSService
 
 from iris.cluster.addresses import split_url
 from iris.cluster.discovery import mdns_service as lan_board
-from iris.cluster.discovery.mdns import Lan, open_lan, realm_mark
-from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, Followed, announcements, urls_untrusted
-from iris.cluster.discovery.mdns_service import Sieve
+from iris.cluster.discovery.mdns import LocalNetwork, open_lan, realm_mark
+from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
+from iris.cluster.discovery.mdns_service import RecordFilter
 
 MARK: Final = realm_mark("1" * 32)
 OWN: Final = "aaaa"
@@ -59,11 +59,11 @@ def test_what_leads_nowhere_for_others_is_not_announced(url: str) -> None:
     "name", [f"{MARK}-aaaa", f"{MARK}-aaaa-0", f"{MARK}-aaaa-17", MARK, "", "x", f"{'0' * 16}-bbbb-0"]
 )
 def test_a_node_is_not_concerned_by_itself_nor_by_other_realms(name: str) -> None:
-    lan = Lan(MARK, OWN)
+    lan = LocalNetwork(MARK, OWN)
     lan.found(name, ("tcp://10.0.0.1:1",))
     assert not lan.concerns(name)
     assert lan.urls() == []
-    assert repr(lan) == "<Lan with 0 other nodes>"
+    assert repr(lan) == "<LocalNetwork with 0 other nodes>"
 
 
 @given(
@@ -75,7 +75,7 @@ def test_a_node_is_not_concerned_by_itself_nor_by_other_realms(name: str) -> Non
     )
 )
 def test_the_board_holds_the_newest_announcements_of_others(steps: list[tuple[str, int, list[int]]]) -> None:
-    lan = Lan(MARK, OWN)
+    lan = LocalNetwork(MARK, OWN)
     plain: dict[str, tuple[str, ...]] = {}
     for what, number, ports in steps:
         name = f"{MARK}-{number:04d}-0"
@@ -91,11 +91,11 @@ def test_the_board_holds_the_newest_announcements_of_others(steps: list[tuple[st
                 while len(plain) > 64:
                     del plain[next(iter(plain))]
         assert lan.urls() == [url for known in plain.values() for url in known]
-        assert repr(lan) == f"<Lan with {len(plain)} other nodes>"
+        assert repr(lan) == f"<LocalNetwork with {len(plain)} other nodes>"
 
 
 async def test_news_wake_everybody_who_waits_and_nothing_else_does(autojump_clock: MockClock) -> None:
-    lan = Lan(MARK, OWN)
+    lan = LocalNetwork(MARK, OWN)
     woken: list[float] = []
     began = trio.current_time()
 
@@ -121,7 +121,7 @@ async def test_news_wake_everybody_who_waits_and_nothing_else_does(autojump_cloc
 
 async def test_without_news_the_wait_ends_with_its_patience(autojump_clock: MockClock) -> None:
     began = trio.current_time()
-    await Lan(MARK, OWN).wait_news(3)
+    await LocalNetwork(MARK, OWN).wait_news(3)
     assert trio.current_time() - began == 3
 
 
@@ -160,10 +160,10 @@ class Heard:
     """What comes through a sieve, and what is left out."""
 
     def __init__(self) -> None:
-        self.lan = Lan(MARK, OWN)
-        self.followed = Followed(Random(7))
+        self.lan = LocalNetwork(MARK, OWN)
+        self.followed = FollowedAnnouncements(Random(7))
         self.left_out: list[object] = []
-        self.sieve = Sieve(self.followed, self.lan.concerns, self.left_out.append)
+        self.sieve = RecordFilter(self.followed, self.lan.concerns, self.left_out.append)
         self.let_go: list[str] = []
         self.sieve.let_go = lambda record: self.let_go.append(record.alias)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from iris.cluster.membership.unanswered import Doubts
+from iris.cluster.membership.unanswered import Unanswered
 from iris.kernel.names import NodeId
 from tests.support.membership import near
 
@@ -20,24 +20,24 @@ def looks(until: float) -> Iterator[float]:
 
 
 def test_a_member_that_owes_an_answer_and_is_silent_is_doubted_when_patience_is_over() -> None:
-    doubts = Doubts(PATIENCE)
+    doubts = Unanswered(PATIENCE)
     doubted = [now for now in looks(0.3) if doubts.look(now, {ONE: 7})]
     assert doubted == [PATIENCE]
 
 
 def test_a_member_from_which_frames_come_is_not_doubted() -> None:
-    doubts = Doubts(PATIENCE)
+    doubts = Unanswered(PATIENCE)
     assert not [now for now in looks(10) if doubts.look(now, {ONE: int(now / 0.2)})]
 
 
 def test_silence_counts_from_the_last_frame() -> None:
-    doubts = Doubts(PATIENCE)
+    doubts = Unanswered(PATIENCE)
     doubted = [now for now in looks(1.4) if doubts.look(now, {ONE: min(int(now * 16), 16)})]
     assert doubted == [1.0 + PATIENCE]
 
 
 def test_who_owes_nothing_is_not_doubted_and_begins_anew() -> None:
-    doubts = Doubts(PATIENCE)
+    doubts = Unanswered(PATIENCE)
     doubts.look(0.0, {ONE: 1})
     assert doubts.look(5.0, {}) == []
     assert doubts.look(5.1, {ONE: 1}) == []
@@ -45,7 +45,7 @@ def test_who_owes_nothing_is_not_doubted_and_begins_anew() -> None:
 
 
 def test_each_member_has_its_own_patience() -> None:
-    doubts = Doubts(PATIENCE)
+    doubts = Unanswered(PATIENCE)
     doubts.look(0.0, {ONE: 0})
     doubts.look(0.2, {ONE: 0, TWO: 0})
     assert doubts.look(0.25, {ONE: 0, TWO: 0}) == [ONE]
@@ -53,7 +53,7 @@ def test_each_member_has_its_own_patience() -> None:
 
 
 def test_a_long_request_costs_a_question_in_a_second_and_no_more() -> None:
-    doubts, frames, doubted = Doubts(PATIENCE), 0, list[float]()
+    doubts, frames, doubted = Unanswered(PATIENCE), 0, list[float]()
     for now in looks(60):
         if doubts.look(now, {ONE: frames}):
             doubted.append(now)
@@ -64,7 +64,7 @@ def test_a_long_request_costs_a_question_in_a_second_and_no_more() -> None:
 
 
 def test_a_member_at_work_again_is_doubted_as_early_as_before() -> None:
-    doubts, frames = Doubts(PATIENCE), 0
+    doubts, frames = Unanswered(PATIENCE), 0
     for now in looks(20):
         frames += bool(doubts.look(now, {ONE: frames}))
     frames += 10

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.membership.linking import Linking, dials_second
-from iris.cluster.mesh.dialer import Turns
+from iris.cluster.mesh.dialer import DialLimiter
 from iris.cluster.mesh.mesh import Mesh
-from iris.cluster.mesh.reconnect import EVERY, FREE, Flapping
+from iris.cluster.mesh.reconnect import EVERY, FREE, FlapDamping
 from iris.cluster.swim.context import Changed
 from iris.cluster.swim.records import MemberState
 from iris.kernel.errors import NotSent
@@ -98,12 +98,12 @@ class Links:
     def __init__(self, node: NodeId, *, answers: bool) -> None:
         self.node = node
         self.peers: dict[NodeId, object] = {}
-        self.turns = Turns(5.0)
+        self.turns = DialLimiter(5.0)
         self.closing = self.dial_only = False
         self.advertised = ()
         self.answers = answers
         self.redialling = self
-        self.flapping = Flapping()
+        self.flapping = FlapDamping()
         self.dialled: list[float] = []
         self.sources: list[str] = []
 

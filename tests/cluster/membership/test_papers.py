@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from iris.cluster.membership.proofs import Papers, proof_of, serves_by_right
+from iris.cluster.membership.proofs import ProofVerifier, proof_of, serves_by_right
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire.codec import pack
@@ -29,8 +29,8 @@ class Subject:
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("databases", rights)
         self.revocations = Revocations(self.realm.root.public)
-        self.papers = Papers(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
-        self.signature = Papers(self.identity, lambda: self.now).sign(STATEMENT)
+        self.papers = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
+        self.signature = ProofVerifier(self.identity, lambda: self.now).sign(STATEMENT)
 
     def record(
         self, *clusters: ClusterEntry, name: str = "databases", identity: NodeIdentity | None = None
@@ -95,7 +95,7 @@ def test_a_proof_of_another_realm_is_none() -> None:
     subject = Subject()
     stranger = TestRealm(2).identity("databases")
     record = dataclasses.replace(subject.record(identity=stranger), node=stranger.node_id)
-    assert not subject.papers.verify(record, STATEMENT, Papers(stranger, lambda: WALL).sign(STATEMENT))
+    assert not subject.papers.verify(record, STATEMENT, ProofVerifier(stranger, lambda: WALL).sign(STATEMENT))
 
 
 @pytest.mark.parametrize("proof", [b"", b"\xc0", pack(("a", "b")), pack((b"", b"")), pack((b"x",)), b"\x92" + bytes(9)])
@@ -111,7 +111,7 @@ def test_a_proof_holds_only_for_its_time() -> None:
     subject.now = WALL + 2 * DAY
     assert not subject.is_believed(record)
     subject.now = WALL - 2 * DAY
-    assert not Papers(subject.identity, lambda: subject.now).verify(record, STATEMENT, subject.signature)
+    assert not ProofVerifier(subject.identity, lambda: subject.now).verify(record, STATEMENT, subject.signature)
 
 
 def test_a_further_cluster_needs_a_right_or_a_proof() -> None:

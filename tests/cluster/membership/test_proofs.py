@@ -7,7 +7,7 @@ import dataclasses
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.membership.proofs import Papers, Proofs, proof_of
+from iris.cluster.membership.proofs import Proofs, ProofVerifier, proof_of
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
@@ -25,7 +25,7 @@ class Watched:
         began = trio.current_time()
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("shop")
-        papers = Papers(self.identity, lambda: WALL + trio.current_time() - began)
+        papers = ProofVerifier(self.identity, lambda: WALL + trio.current_time() - began)
         self.proofs = Proofs(papers, self.look)
         self.record = NodeRecord(
             node=self.identity.node_id,

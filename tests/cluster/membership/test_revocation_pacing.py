@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, Revoking
-from iris.cluster.membership.revocation_pacing import ListTurns
+from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
+from iris.cluster.membership.revocation_pacing import RevocationPacing
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
@@ -29,7 +29,7 @@ A, B = NodeId("aa" * 16), NodeId("bb" * 16)
 
 
 def test_the_first_list_goes_at_once_and_the_next_one_waits_for_its_turn() -> None:
-    turns = ListTurns()
+    turns = RevocationPacing()
     assert turns.next_list(A, b"one", 10.0) == 0
     assert turns.next_list(B, b"one", 10.0) == 0, "each peer has its own turns"
     assert turns.next_list(A, b"two", 10.25) == 0.75
@@ -37,14 +37,14 @@ def test_the_first_list_goes_at_once_and_the_next_one_waits_for_its_turn() -> No
 
 
 def test_the_same_list_is_repeated_ever_less_often() -> None:
-    turns = ListTurns()
+    turns = RevocationPacing()
     sent = [now for now in range(60) if turns.next_list(A, b"one", float(now)) == 0]
     assert sent == [0, 1, 2, 3, 13, 23, 33, 43, 53]
     assert turns.next_list(A, b"two", 60.0) == 0, "a new one does not wait for that"
 
 
 def test_who_has_shown_a_list_is_not_sent_that_one() -> None:
-    turns = ListTurns()
+    turns = RevocationPacing()
     assert turns.may_show(A, 0.0)
     turns.shown(A, b"one")
     assert turns.next_list(A, b"one", 0.0) is None
@@ -54,7 +54,7 @@ def test_who_has_shown_a_list_is_not_sent_that_one() -> None:
 
 
 def test_lists_of_one_peer_are_looked_at_twice_a_second_after_a_burst() -> None:
-    turns = ListTurns()
+    turns = RevocationPacing()
     assert sum(turns.may_show(A, 0.0) for _ in range(100)) == 16
     assert sum(turns.may_show(A, 10.0) for _ in range(100)) == 16
     assert sum(turns.may_show(A, 10.0 + second / 10) for second in range(100)) in (19, 20)
@@ -63,7 +63,7 @@ def test_lists_of_one_peer_are_looked_at_twice_a_second_after_a_burst() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([b"one", b"two", b"three"]), st.floats(0.0, 3.0)), max_size=60))
 def test_no_peer_gets_more_than_one_list_a_second(asked: list[tuple[bytes, float]]) -> None:
-    turns, now, sent = ListTurns(), 0.0, list[float]()
+    turns, now, sent = RevocationPacing(), 0.0, list[float]()
     for signed, pause in asked:
         now += pause
         wait = turns.next_list(A, signed, now)
@@ -76,7 +76,7 @@ def test_no_peer_gets_more_than_one_list_a_second(asked: list[tuple[bytes, float
 
 def test_the_memory_of_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.cluster.membership.revocation_pacing._REMEMBERED", 3)
-    turns = ListTurns()
+    turns = RevocationPacing()
     for number in range(10):
         turns.next_list(NodeId(f"{number:032x}"), bytes(100_000), 0.0)
         assert len(turns) <= 3
@@ -85,9 +85,9 @@ def test_the_memory_of_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @asynccontextmanager
-async def open_revoking(fleet: Fleet, *names: str) -> AsyncIterator[list[Revoking]]:
+async def open_revoking(fleet: Fleet, *names: str) -> AsyncIterator[list[RevocationExchange]]:
     async with open_background() as nursery:
-        yield [Revoking(fleet[name].mesh, fleet.realm.root.public, None, nursery) for name in names]
+        yield [RevocationExchange(fleet[name].mesh, fleet.realm.root.public, None, nursery) for name in names]
 
 
 def issue(fleet: Fleet, number: int) -> RevocationList:
@@ -103,7 +103,7 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
         def hear(_: Peer, message: wire.Message) -> None:
             heard.append(message[1])
 
-        b.mesh.on(kinds.REVOCATIONS, 1, hear)
+        b.mesh.register(kinds.REVOCATIONS, 1, hear)
         old, new = issue(fleet, 1), issue(fleet, 2)
         assert revoking.take(old.signed)
         assert revoking.take(new.signed)
@@ -164,7 +164,7 @@ async def test_the_file_is_looked_at_as_often_as_was_said(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     async with open_meshes("a") as fleet, open_background() as nursery:
-        revoking = Revoking(fleet["a"].mesh, fleet.realm.root.public, tmp_path / "list", nursery, look=pause)
+        revoking = RevocationExchange(fleet["a"].mesh, fleet.realm.root.public, tmp_path / "list", nursery, look=pause)
         looked: list[float] = []
 
         async def note() -> None:

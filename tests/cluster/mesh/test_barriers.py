@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from iris.cluster.mesh.control import Barriers
+from iris.cluster.mesh.control import PingBarrier
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -49,7 +49,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.peers = {node: Linked(node, Line()) for node in (ONE, TWO)}
-        self.barriers = Barriers(cast("dict[NodeId, Peer]", self.peers), seeded_entropy(1))
+        self.barriers = PingBarrier(cast("dict[NodeId, Peer]", self.peers), seeded_entropy(1))
         self.done: list[NodeId] = []
 
     async def wait(self, node: NodeId) -> None:

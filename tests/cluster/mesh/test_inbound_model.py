@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.cluster.mesh.inbound import Inbound
+from iris.cluster.mesh.inbound import InboundConnections
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
-from iris.kernel.transport.port import ConnectionObserver, Incoming, Outgoing, Permit
+from iris.kernel.transport.port import ConnectionObserver, IncomingConnection, OutgoingConnection, Permit
 
 CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
 """Three connections of strangers from one address: three quarters of the handshakes that it may have begun."""
@@ -62,13 +62,13 @@ class Switchboard:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         raise NotImplementedError
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> Outgoing:
+    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
         raise NotImplementedError
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Outgoing:
+    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         raise NotImplementedError
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Incoming:
+    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
         raise NotImplementedError
 
     def receive_nowait(self) -> bytes | None:
@@ -90,7 +90,7 @@ class Hall:
     def __init__(self) -> None:
         self.switchboard = Switchboard()
         self.refusals: Counter[str] = Counter()
-        self.inbound = Inbound(self.switchboard, CONFIG, self.refusals)
+        self.inbound = InboundConnections(self.switchboard, CONFIG, self.refusals)
 
     def connect(self, *connections: int, address: str | None = "10.0.0.1") -> None:
         for connection in connections:

@@ -46,8 +46,8 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         received: list[int] = []
-        b.mesh.on(MARK, 1, lambda _, message: received.append(message[1]))
-        a.mesh.on(MARK, 1, ignore)
+        b.mesh.register(MARK, 1, lambda _, message: received.append(message[1]))
+        a.mesh.register(MARK, 1, ignore)
         seen: list[object] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_marks, a, b, 0.25, 4 * 400)
@@ -92,7 +92,7 @@ async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock
             nonlocal received
             received += 1
 
-        b.mesh.on(MARK, 1, count)
+        b.mesh.register(MARK, 1, count)
         sent = 0
         first = a.peer(b).session
         while trio.current_time() < 8:
@@ -127,7 +127,7 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
             await a.mesh.connect([b.url])
         assert len(a.mesh._sessions) == len(b.mesh._sessions) == 8
         assert a.peer(b).session is not None
-        b.mesh.on(MARK, 1, ignore)
+        b.mesh.register(MARK, 1, ignore)
         await send_marks(a, b, 0.001, 10)
         assert b.mesh.refusals == {}
         await trio.sleep(185)
@@ -268,7 +268,7 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
                 receive(frame)
 
             a.mesh._receive = listen  # type: ignore[method-assign]
-            a.mesh.on(0x70, 1, ignore)
+            a.mesh.register(0x70, 1, ignore)
             transport = fleet.network.transport("stranger")
             stranger = await transport.dial(a.url, lambda: None)
             connections = 1

@@ -14,7 +14,7 @@ from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.wire.codec import Message
 from tests.support.far_mesh import open_far_mesh
 from tests.support.meshes import PeerLog
@@ -33,7 +33,7 @@ class Node:
         self.received: list[int] = []
         self.news = trio.Event()
         mesh.observe(self.log)
-        mesh.on(MARK, 1, self.receive)
+        mesh.register(MARK, 1, self.receive)
 
     def receive(self, _: Peer, message: Message) -> None:
         self.received.append(message[1])
@@ -55,7 +55,7 @@ async def open_nodes(count: int, url: str, path: Path, config: Config | None = N
     nodes: list[Node] = []
     async with AsyncExitStack() as stack:
         for number in range(count):
-            transport = NngTransport(config)
+            transport = NetworkTransport(config)
             listening = await transport.listen([f"ipc://{path}/{number}" if url == "ipc" else url])
             mesh = await stack.enter_async_context(
                 open_mesh(

@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.outbound import Ways
+from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks.happy_eyeballs import STAGGER
-from iris.kernel.transport.port import Outgoing, Permit, Refused, Transport
+from iris.kernel.transport.port import OutgoingConnection, Permit, Refused, Transport
 
 
 class Line:
@@ -54,9 +54,9 @@ class Watched:
     def __init__(self, **refused: Exception) -> None:
         self.exchange = Exchange(**refused)
         self.broken: list[tuple[str, object]] = []
-        self.ways = Ways(cast("Transport", self.exchange), self._note)
+        self.ways = OutboundConnections(cast("Transport", self.exchange), self._note)
 
-    def _note(self, outgoing: Outgoing, owner: Peer | None) -> None:
+    def _note(self, outgoing: OutgoingConnection, owner: Peer | None) -> None:
         self.broken.append((cast("Line", outgoing).url, owner))
 
     @property
@@ -181,7 +181,7 @@ class Silence(Exchange):
 
 async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(autojump_clock: MockClock) -> None:
     exchange = Silence("dead", "cut off")
-    ways = Ways(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), ignore)
     began = trio.current_time()
     outgoing = await ways.dial_any(["dead", "cut off", "there", "never tried"])
     assert trio.current_time() - began == 2 * STAGGER
@@ -200,7 +200,7 @@ async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock:
         return await plain(url, on_break, permit)
 
     exchange.dial = dial  # type: ignore[method-assign]
-    ways = Ways(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), ignore)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ways.dial_any, ["one", "two", "three"])
         await trio.sleep(3 * STAGGER)
@@ -220,7 +220,7 @@ async def test_of_a_stranger_s_addresses_two_are_dialled_at_a_time(autojump_cloc
         raise AssertionError(on_break)
 
     exchange.dial = dial  # type: ignore[method-assign]
-    ways = Ways(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), ignore)
     with trio.move_on_after(0.9):
         await ways.answer([str(number) for number in range(16)])
     assert dialled == ["0", "1"]

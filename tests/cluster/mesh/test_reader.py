@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from iris.cluster.mesh.reader import Follower, Reading
+from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 
 owner: ContextVar[str] = ContextVar("owner", default="nobody")
@@ -27,8 +27,8 @@ class Desk:
         self.network = network
         self.way = way
         self.transport = transport
-        self.reading = Reading(transport, self.receive)
-        self.follower = Follower(self.reading)
+        self.reading = InboxReader(transport, self.receive)
+        self.follower = InboxWaiter(self.reading)
         self.follower.keen = True
         self.frames: list[bytes] = []
         self.readers: list[str] = []
@@ -81,7 +81,7 @@ async def test_the_task_of_the_mesh_reads_while_nobody_follows(autojump_clock: M
         await desk.send(b"3")
         assert desk.frames == [b"1", b"2", b"3"]
         assert set(desk.readers) == {"run"}
-        assert repr(desk.reading) == "<Reading by the mesh>"
+        assert repr(desk.reading) == "<InboxReader by the mesh>"
 
 
 async def test_who_was_woken_by_a_frame_reads_the_next_ones(autojump_clock: MockClock) -> None:
@@ -89,7 +89,7 @@ async def test_who_was_woken_by_a_frame_reads_the_next_ones(autojump_clock: Mock
         nursery.start_soon(desk.follow)
         await wait_all_tasks_blocked()
         await desk.send(WAKE)
-        assert repr(desk.reading) == "<Reading by a follower>"
+        assert repr(desk.reading) == "<InboxReader by a follower>"
         await desk.send(b"for others", WAKE)
         await desk.send(WAKE)
         assert desk.readers == ["run", "follow", "follow", "follow"]
@@ -106,7 +106,7 @@ async def test_who_is_not_keen_leaves_it_to_the_mesh(autojump_clock: MockClock) 
         assert desk.readers == ["run", "run"]
 
 
-@pytest.mark.parametrize("pausing", [Follower.pause, Follower.give_back])
+@pytest.mark.parametrize("pausing", [InboxWaiter.pause, InboxWaiter.give_back])
 async def test_what_is_given_back_is_read_by_the_mesh(autojump_clock: MockClock, pausing: object) -> None:
     assert callable(pausing)
 
@@ -234,7 +234,7 @@ async def test_a_hasty_one_leaves_the_rest_to_the_mesh(autojump_clock: MockClock
     seen: list[int] = []
     async with open_desk() as (desk, nursery):
         desk.network_at_once()
-        desk.follower = Follower(desk.reading, hasty=True)
+        desk.follower = InboxWaiter(desk.reading, hasty=True)
         desk.follower.keen = True
         nursery.start_soon(follow)
         await wait_all_tasks_blocked()
@@ -254,7 +254,7 @@ async def test_a_hasty_one_that_does_not_come_back_leaves_the_rest_to_the_mesh(a
 
     async with open_desk() as (desk, nursery):
         desk.network_at_once()
-        desk.follower = Follower(desk.reading, hasty=True)
+        desk.follower = InboxWaiter(desk.reading, hasty=True)
         desk.follower.keen = True
         nursery.start_soon(follow)
         await wait_all_tasks_blocked()
@@ -275,7 +275,7 @@ async def test_a_wait_lets_other_tasks_run_although_it_was_over_at_once(autojump
 
     async with open_desk() as (desk, nursery):
         desk.network_at_once()
-        desk.follower = Follower(desk.reading, hasty=True)
+        desk.follower = InboxWaiter(desk.reading, hasty=True)
         desk.follower.keen = True
         nursery.start_soon(follow)
         await wait_all_tasks_blocked()
@@ -284,7 +284,7 @@ async def test_a_wait_lets_other_tasks_run_although_it_was_over_at_once(autojump
         assert desk.readers == ["run", "follow", "follow"]
 
 
-async def wait_twice(follower: Follower, woken: trio.Event) -> None:
+async def wait_twice(follower: InboxWaiter, woken: trio.Event) -> None:
     await follower.wait()
     await follower.wait()
     woken.set()
@@ -348,7 +348,7 @@ async def test_an_error_of_the_transport_is_not_the_follower_s(
 
 async def test_only_one_follower_has_it(autojump_clock: MockClock) -> None:
     async with open_desk() as (desk, nursery):
-        others = [Follower(desk.reading) for _ in range(3)]
+        others = [InboxWaiter(desk.reading) for _ in range(3)]
         for other in others:
             other.keen = True
             nursery.start_soon(other.wait)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.reconnect import PAUSES, Redialling, head_start, patience_of, pauses_of
+from iris.cluster.mesh.reconnect import PAUSES, Reconnector, head_start, patience_of, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -35,7 +35,7 @@ class Line:
         self.attempts: list[float] = []
         self.dropped: list[str] = []
         self.began = trio.current_time()
-        self.redialling = Redialling(
+        self.redialling = Reconnector(
             self.peers, nursery, self.connect, self.drop, patience=patience, refused_grace=refused_grace
         )
 

@@ -32,7 +32,7 @@ async def test_it_costs_the_peer_its_link_and_is_logged_and_counted(
     async with open_meshes("a", "villain", "honest") as fleet:
         fleet.has_bugs = True
         a, villain, honest = fleet["a"], fleet["villain"], fleet["honest"]
-        a.mesh.on(BUG, 0, fail)
+        a.mesh.register(BUG, 0, fail)
         marks = Marks(a)
         villain.mesh.post(a.id, (MARK, 1), 0)
         villain.mesh.post(a.id, (BUG,), 0)
@@ -59,7 +59,7 @@ async def test_one_in_what_a_node_says_to_itself_is_logged_and_counted_and_nothi
     async with open_meshes("a") as fleet:
         fleet.has_bugs = True
         a = fleet["a"]
-        a.mesh.on(BUG, 0, fail)
+        a.mesh.register(BUG, 0, fail)
         marks = Marks(a)
         for message in ((BUG,), (MARK, 1)):
             a.mesh.post(a.id, message, 0)

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.cluster.mesh.mesh import Mesh
-from iris.cluster.mesh.outbound import Ways
-from iris.cluster.routes.relayed import ViaWay, parse_via_url, via_url
-from iris.cluster.routes.reverse import ReverseWay, is_two_way, reverse_url, token_untrusted
+from iris.cluster.mesh.outbound import OutboundConnections
+from iris.cluster.routes.relayed import RelayedConnection, parse_via_url, via_url
+from iris.cluster.routes.reverse import ReverseConnection, is_two_way, reverse_url, token_untrusted
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -69,9 +69,9 @@ class Exchange:
         return self.lines[-1]
 
 
-def ways_of(exchange: Exchange, broken: list[object], *, dial_only: bool) -> Ways:
+def ways_of(exchange: Exchange, broken: list[object], *, dial_only: bool) -> OutboundConnections:
     tokens = os.urandom if dial_only else None
-    return Ways(cast("Transport", exchange), lambda outgoing, _: broken.append(outgoing), tokens)
+    return OutboundConnections(cast("Transport", exchange), lambda outgoing, _: broken.append(outgoing), tokens)
 
 
 async def test_the_way_back_is_dialled_when_the_first_frame_has_left() -> None:
@@ -84,7 +84,7 @@ async def test_the_way_back_is_dialled_when_the_first_frame_has_left() -> None:
     exchange.lines[0].room = True
     for frame in (b"first", b"second"):
         assert way.send_nowait(frame)
-    assert isinstance(way, ReverseWay)
+    assert isinstance(way, ReverseConnection)
     assert exchange.asked[1:] == [("reverse", "ws://office:1/x", token_untrusted(way.address))]
     assert exchange.lines[0].sent == [b"first", b"second"]
 
@@ -161,7 +161,7 @@ async def open_four(stage: Stage) -> None:
 
 def helper_of(mesh: Mesh, other: Mesh) -> NodeId:
     way = mesh.outgoing_to(other.node)
-    assert isinstance(way, ViaWay)
+    assert isinstance(way, RelayedConnection)
     return way.helper
 
 

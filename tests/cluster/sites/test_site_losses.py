@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from iris.cluster.sites.reports import BAD, FEWEST, PART, WINDOWS, SiteLosses
+from iris.cluster.sites.reports import BAD, FEWEST, PART, WINDOWS, LossReport
 from iris.kernel.errors import AuthenticationError
 from iris.security.channel.session import Session
 from tests.support.federations import reports_of
@@ -42,7 +42,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("what", ["lost", "repeated", "changed"])
 def test_what_happens_again_and_again_is_reported_once(caplog: pytest.LogCaptureFixture, what: str) -> None:
-    losses, line, other = SiteLosses(str.upper), Line(), Line()
+    losses, line, other = LossReport(str.upper), Line(), Line()
     for number in range(40):
         line.carry(50, **{what: FEWEST})
         other.carry(50)
@@ -54,7 +54,7 @@ def test_what_happens_again_and_again_is_reported_once(caplog: pytest.LogCapture
 
 
 def test_what_happens_now_and_then_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    losses, line = SiteLosses(), Line()
+    losses, line = LossReport(), Line()
     for number in range(10 * WINDOWS):
         line.carry(50, lost=1000 if number % WINDOWS < BAD - 1 else 0)
         losses.look([("eu", line.far)])
@@ -63,7 +63,7 @@ def test_what_happens_now_and_then_is_not_reported(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize(("fine", "lost"), [(FEWEST * PART, FEWEST), (10, FEWEST - 1), (0, 0)])
 def test_little_is_not_reported(caplog: pytest.LogCaptureFixture, fine: int, lost: int) -> None:
-    losses, line = SiteLosses(), Line()
+    losses, line = LossReport(), Line()
     for _ in range(2 * WINDOWS):
         line.carry(fine, lost=lost)
         losses.look([("eu", line.far)])
@@ -71,7 +71,7 @@ def test_little_is_not_reported(caplog: pytest.LogCaptureFixture, fine: int, los
 
 
 def test_sessions_of_one_site_count_together_also_when_they_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    losses = SiteLosses()
+    losses = LossReport()
     for number in range(BAD):
         lines = [Line() for _ in range(FEWEST)]
         for line in lines:
@@ -81,7 +81,7 @@ def test_sessions_of_one_site_count_together_also_when_they_are_replaced(caplog:
 
 
 def test_nothing_is_kept_of_a_site_without_sessions() -> None:
-    losses, line = SiteLosses(), Line()
+    losses, line = LossReport(), Line()
     for _ in range(BAD - 1):
         line.carry(3, lost=FEWEST)
         losses.look([("eu", line.far)])
@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_a_site_without_sessions() -> None:
 
 
 def test_no_more_sites_are_remembered_than_there_may_be() -> None:
-    losses, line = SiteLosses(), Line()
+    losses, line = LossReport(), Line()
     for _ in range(BAD + 1):
         line.carry(1, lost=FEWEST)
         losses.look([(f"site-{number}", line.far) for number in range(2000)])

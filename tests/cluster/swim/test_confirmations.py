@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from iris.cluster.swim.context import Changed, Route, Send
+from iris.cluster.swim.context import Changed, Routable, Send
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, encode_update
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -33,7 +33,7 @@ def test_one_witness_makes_a_suspect_and_closes_no_route() -> None:
     swim = knowing(*range(1, 10))
     effects = gossip(swim, claim(5, 1))
     assert changes(effects) == [(node(5), MemberState.SUSPECT, "silent")]
-    assert not any(isinstance(e, Route) for e in effects)
+    assert not any(isinstance(e, Routable) for e in effects)
     assert claim(5, 1) in told(effects, swim), "it is passed on"
 
 
@@ -41,7 +41,7 @@ def test_two_witnesses_close_the_route_and_three_shorten_the_suspicion() -> None
     swim = knowing(*range(1, 10))
     gossip(swim, claim(5, 1))
     effects = gossip(swim, claim(5, 2))
-    assert [e for e in effects if isinstance(e, Route)] == [Route(node=node(5), open=False, evidence="silent")]
+    assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(5), open=False, evidence="silent")]
     gossip(swim, claim(5, 3))
     dead = [t for t, e in run(swim, 20.0, deaf=False) if isinstance(e, Changed) and e.state is MemberState.DEAD]
     assert near(dead[0], 1.5)
@@ -52,7 +52,7 @@ def test_a_refutation_ends_the_suspicion_and_stops_the_claims() -> None:
     gossip(swim, claim(5, 1), claim(5, 2))
     effects = gossip(swim, Renewal(node=node(5), incarnation=2, signature=record(5, incarnation=2).signature))
     assert changes(effects) == [(node(5), MemberState.ALIVE, "")]
-    assert Route(node=node(5), open=True) in effects
+    assert Routable(node=node(5), open=True) in effects
     later = run(swim, 20.0, deaf=False)
     assert not any(isinstance(e, Changed) for _, e in later)
     assert not any(isinstance(u, Claim) for u in told([e for _, e in later]))
@@ -86,7 +86,7 @@ def test_one_member_saying_everything_it_can_kills_nobody_and_closes_no_route() 
         effects = gossip(swim, claim(5, 1), claim(5, 1, Evidence.REFUSED), forged, sender=1, now=now)
         effects += gossip(swim, Accusation(node=node(5), incarnation=1), sender=1, now=now)
         effects += swim.receive((kinds.DIGEST, bytes(range(256)), b""), node(1), now)
-        assert not any(isinstance(effect, Route) for effect in effects)
+        assert not any(isinstance(effect, Routable) for effect in effects)
     assert swim.state(node(5)) is MemberState.SUSPECT
     assert swim.statistics().deaths == 0
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.cluster.swim import gossip as dissemination
-from iris.cluster.swim.gossip import Accusation, Dissemination, Update, sends, update_size
+from iris.cluster.swim.gossip import Accusation, GossipQueue, Update, sends, update_size
 from iris.cluster.swim.records import NodeRecord
 from iris.kernel.config import Config
 from tests.support.membership import node, record
@@ -25,14 +25,14 @@ def test_each_update_is_sent_at_least_twelve_times(members: int, often: int) -> 
 
 
 def test_an_update_is_taken_as_often_as_it_should_and_then_forgotten() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     assert [waiting.take(1000, 10, 3) for _ in range(4)] == [[hint(1)]] * 3 + [[]]
     assert len(waiting) == 0
 
 
 def test_a_newer_update_takes_the_place_of_the_older_and_starts_again() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     waiting.take(1000, 10, 3)
     waiting.add(("a",), hint(2))
@@ -46,7 +46,7 @@ def test_a_newer_update_takes_the_place_of_the_older_and_starts_again() -> None:
 def test_what_its_subject_tells_everybody_presses_for_a_round_if_it_is_new_and_else_rides_along(
     sent: int, new: bool, pressing: int, riding: int
 ) -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     for _ in range(sent):
         waiting.take(1000, 10, 12)
@@ -63,7 +63,7 @@ def test_what_its_subject_tells_everybody_presses_for_a_round_if_it_is_new_and_e
 
 
 def test_news_of_whoever_tells_everybody_itself_presses_again_when_it_comes_otherwise() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     waiting.told(("a",), 12)
     assert not waiting.pressing
@@ -74,7 +74,7 @@ def test_news_of_whoever_tells_everybody_itself_presses_again_when_it_comes_othe
 
 @given(st.lists(st.tuples(st.sampled_from("atdx"), st.integers(0, 3)), max_size=60))
 def test_something_presses_just_while_something_waits_that_does_not_only_ride(steps: list[tuple[str, int]]) -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     left: dict[int, tuple[int, bool]] = {}
     numbers = {node(number): number for number in range(4)}
     for step, number in steps:
@@ -103,7 +103,7 @@ def test_something_presses_just_while_something_waits_that_does_not_only_ride(st
 
 
 def test_the_least_sent_goes_first() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     assert waiting.take(1000, 1, 5) == [hint(1)]
     waiting.add(("b",), hint(2))
@@ -112,7 +112,7 @@ def test_the_least_sent_goes_first() -> None:
 
 
 def test_what_does_not_fit_waits_and_what_fits_nowhere_goes_alone() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     large = record(1, site="x" * 100)
     waiting.add(("small",), hint(1))
     waiting.add(("large",), large)
@@ -123,7 +123,7 @@ def test_what_does_not_fit_waits_and_what_fits_nowhere_goes_alone() -> None:
 
 def test_a_full_queue_drops_what_was_sent_most_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dissemination, "MAX_WAITING", 2)
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     waiting.take(1000, 10, 5)
     waiting.add(("b",), hint(2))
@@ -134,7 +134,7 @@ def test_a_full_queue_drops_what_was_sent_most_and_counts_it(monkeypatch: pytest
 
 
 def test_what_is_discarded_is_not_sent() -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     waiting.discard(("a",))
     waiting.discard(("never",))
@@ -150,7 +150,7 @@ def test_what_is_discarded_is_not_sent() -> None:
 def test_every_update_goes_out_the_same_number_of_times_within_the_bounds(
     added: list[tuple[int, int]], room: int, count: int, often: int
 ) -> None:
-    waiting = Dissemination()
+    waiting = GossipQueue()
     latest: dict[int, Update] = {}
     for key, padding in added:
         latest[key] = NodeRecord(node=node(key), name="c", proof=bytes(padding))

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from iris.cluster.swim.awareness import MAX_SCORE, LocalHealth
-from iris.cluster.swim.failure_detector import Probe, ProbeOrder, Verdict
+from iris.cluster.swim.awareness import MAX_SCORE, Awareness
+from iris.cluster.swim.failure_detector import Probe, ProbeOrder, ProbeVerdict
 from tests.support.membership import node
 
 
@@ -21,12 +21,12 @@ def test_a_probe_is_over_after_twice_its_timeout() -> None:
 def test_only_helpers_that_were_asked_report_and_once_each() -> None:
     probe = Probe(node(1), 0.0, 0.25)
     probe.widen([node(2), node(3)])
-    assert not probe.report(node(4), Verdict.ANSWERED)
+    assert not probe.report(node(4), ProbeVerdict.ANSWERED)
     assert not probe.reached
-    assert probe.report(node(2), Verdict.SILENT)
-    assert not probe.report(node(2), Verdict.ANSWERED)
+    assert probe.report(node(2), ProbeVerdict.SILENT)
+    assert not probe.report(node(2), ProbeVerdict.ANSWERED)
     assert not probe.reached
-    assert probe.report(node(3), Verdict.ANSWERED)
+    assert probe.report(node(3), ProbeVerdict.ANSWERED)
     assert probe.reached
 
 
@@ -66,7 +66,7 @@ def test_a_new_member_enters_the_running_round_anywhere() -> None:
     ],
 )
 def test_silent_helpers_speak_against_oneself(asked: int, reported: int, before: int, after: int) -> None:
-    health = LocalHealth()
+    health = Awareness()
     health.score = before
     health.missed(asked, reported)
     assert health.score == after
@@ -74,7 +74,7 @@ def test_silent_helpers_speak_against_oneself(asked: int, reported: int, before:
 
 
 def test_answers_restore_health_and_refutations_and_stalls_cost_it() -> None:
-    health = LocalHealth()
+    health = Awareness()
     health.answered()
     assert health.score == 0
     health.refuted()
@@ -89,7 +89,7 @@ def test_answers_restore_health_and_refutations_and_stalls_cost_it() -> None:
 
 
 def test_the_worst_lateness_counts_and_fades() -> None:
-    health = LocalHealth()
+    health = Awareness()
     for seconds in (0.1, 0.3, 0.2):
         health.late(seconds)
     assert health.lateness == pytest.approx(0.27)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iris.cluster.swim.context import Changed, Effect, Load, Rejected, Route, Send, Synchronized
+from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
 from iris.cluster.swim.gossip import Evidence, encode_update
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
@@ -31,7 +31,7 @@ def test_an_answer_tells_load_and_round_trip() -> None:
     swim = knowing(1)
     ((sent, probe),) = ((t, s) for t, e in run(swim, 0.5) for s in sends([e], kinds.PROBE))
     effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 30_000, ()), node(1), 0.6)
-    (load,) = (effect for effect in effects if isinstance(effect, Load))
+    (load,) = (effect for effect in effects if isinstance(effect, LoadReport))
     assert (load.node, load.queue_delay) == (node(1), 0.03)
     assert near(load.round_trip, 0.6 - sent)
 
@@ -41,7 +41,7 @@ def test_an_answer_from_somebody_else_is_no_answer() -> None:
     (probe, *_) = (s for _, e in run(swim, 0.5) for s in sends([e], kinds.PROBE))
     other = node(2) if probe.node == node(1) else node(1)
     effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), other, 0.6)
-    assert not any(isinstance(effect, Load) for effect in effects)
+    assert not any(isinstance(effect, LoadReport) for effect in effects)
 
 
 def test_a_silent_member_is_asked_twice_helpers_ask_it_its_route_closes_it_is_suspected_and_dies() -> None:
@@ -57,13 +57,13 @@ def test_a_silent_member_is_asked_twice_helpers_ask_it_its_route_closes_it_is_su
         for send in sends(effects, kinds.PROBE_REQUEST):
             effects += swim.receive((kinds.PROBE_REPORT, send.message[1], 1, ()), node(2), now)
         seen.extend((now, effect) for effect in effects)
-    about = [(t, e) for t, e in seen if not isinstance(e, Load | Rejected | Synchronized) and e.node == node(1)]
+    about = [(t, e) for t, e in seen if not isinstance(e, LoadReport | Rejected | Synchronized) and e.node == node(1)]
     first = next(t for t, e in about if isinstance(e, Send) and e.message[0] == kinds.PROBE)
     asked = [t for t, e in seen if isinstance(e, Send) and e.message[0] == kinds.PROBE_REQUEST]
     assert near(asked[0], first + 0.25)
-    (closed,) = ((t, e) for t, e in about if isinstance(e, Route))
+    (closed,) = ((t, e) for t, e in about if isinstance(e, Routable))
     assert near(closed[0], first + 0.5)
-    assert closed[1] == Route(node=node(1), open=False, evidence="silent")
+    assert closed[1] == Routable(node=node(1), open=False, evidence="silent")
     states = [(t, e.state) for t, e in about if isinstance(e, Changed)]
     assert [state for _, state in states] == [MemberState.SUSPECT, MemberState.DEAD]
     assert near(states[0][0], first + 0.5)
@@ -84,14 +84,14 @@ def test_a_member_that_a_helper_reaches_is_not_suspected_but_gets_no_work_from_h
             effects += swim.receive((kinds.PROBE_REPORT, send.message[1], 0, ()), node(2), now)
         seen += effects
     assert changes(seen) == []
-    assert [e for e in seen if isinstance(e, Route)] == [Route(node=node(1), open=False, evidence="silent")]
+    assert [e for e in seen if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="silent")]
     # It goes on being asked, and its first answer opens the route.
     pings: list[Send] = []
     while not pings:
         pings = [s for s in sends(swim.expire(swim.deadline), kinds.PROBE) if s.node == node(1)]
     (probe,) = pings
     effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), node(1), swim._ground.now)
-    assert Route(node=node(1), open=True) in effects
+    assert Routable(node=node(1), open=True) in effects
 
 
 def test_a_doubted_member_is_probed_at_once_and_routed_out_half_a_second_later() -> None:
@@ -107,7 +107,7 @@ def test_a_doubted_member_is_probed_at_once_and_routed_out_half_a_second_later()
         for send in sends(effects, kinds.PROBE):
             if send.node != node(5):
                 swim.receive((kinds.PROBE_ANSWER, send.message[1], 0, ()), send.node, now)
-        closed += [now for effect in effects if isinstance(effect, Route) and effect.node == node(5)]
+        closed += [now for effect in effects if isinstance(effect, Routable) and effect.node == node(5)]
     assert len(closed) == 1
     assert near(closed[0], 2.5)
 
@@ -175,11 +175,11 @@ def test_a_member_with_a_long_queue_is_asked_again_each_interval() -> None:
 def test_a_broken_link_closes_the_route_at_once_and_accuses_only_if_it_stays_broken() -> None:
     swim = knowing(1, 2, 3)
     effects = swim.refused(node(1), 1.0)
-    assert [e for e in effects if isinstance(e, Route)] == [Route(node=node(1), open=False, evidence="refused")]
+    assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="refused")]
     assert changes(effects) == []
     (ping,) = sends(effects, kinds.PROBE)
     effects = swim.receive((kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.02)
-    assert Route(node=node(1), open=True) in effects
+    assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.1)]) == [], "it was redialled: nobody is accused"
 
 
@@ -228,14 +228,14 @@ def test_a_member_behind_a_broken_link_is_asked_twice_before_it_is_accused() -> 
     again = [s for _, e in run(swim, 1.04) for s in sends([e], kinds.PROBE) if s.node == node(1)]
     assert again[-1].message[1] == first.message[1], "the answer to either will do"
     effects = swim.receive((kinds.PROBE_ANSWER, first.message[1], 0, ()), node(1), 1.045)
-    assert Route(node=node(1), open=True) in effects
+    assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.2)]) == []
 
 
 def test_a_second_report_of_the_same_broken_link_changes_nothing() -> None:
     swim = knowing(1, 2, 3)
     swim.refused(node(1), 1.0)
-    assert not any(isinstance(e, Route | Changed) for e in swim.refused(node(1), 1.01))
+    assert not any(isinstance(e, Routable | Changed) for e in swim.refused(node(1), 1.01))
     suspected = [t for t, e in run(swim, 1.2) if isinstance(e, Changed)]
     assert len(suspected) == 1
     assert near(suspected[0], 1.05)
@@ -254,14 +254,16 @@ def test_those_heard_lately_are_asked_for_help_first() -> None:
 def test_a_link_that_only_broke_closes_the_route_and_accuses_nobody() -> None:
     swim = knowing(1, 2, 3)
     effects = swim.broken(node(1), 1.0)
-    assert [e for e in effects if isinstance(e, Route)] == [Route(node=node(1), open=False, evidence="broken")]
+    assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="broken")]
     (ping,) = sends(effects, kinds.PROBE)
     later = [e for _, e in run(swim, 1.2)]
     assert [s.message[1] for s in sends(later, kinds.PROBE) if s.node == node(1)] == [ping.message[1]], "once more"
     assert changes(later) == []
     again = swim.broken(node(1), 1.2)
     (ping,) = sends(again, kinds.PROBE)
-    assert Route(node=node(1), open=True) in swim.receive((kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.21)
+    assert Routable(node=node(1), open=True) in swim.receive(
+        (kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.21
+    )
 
 
 def test_a_link_that_broke_and_is_then_refused_is_evidence_from_the_refusal_on() -> None:
@@ -285,7 +287,7 @@ def test_a_member_that_has_just_come_is_given_no_work_when_it_is_silent_but_is_n
     swim = knowing(1, 2)
     gossip(swim, record(3), now=10.0)
     seen = run(swim, 14.9)
-    assert node(3) in {effect.node for _, effect in seen if isinstance(effect, Route) and not effect.open}
+    assert node(3) in {effect.node for _, effect in seen if isinstance(effect, Routable) and not effect.open}
     assert node(3) not in {about for about, state, _ in changes([e for _, e in seen]) if state is MemberState.SUSPECT}
     later = {about for about, state, _ in changes([e for _, e in run(swim, 60.0)]) if state is MemberState.SUSPECT}
     assert node(3) in later

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
-from iris.kernel.link.run import Growing
+from iris.kernel.link.run import OpenRun
 from iris.kernel.wire.codec import Message
 from tests.support.links import (
     NODE,
@@ -57,7 +57,7 @@ async def test_of_bursts_that_grow_each_is_one_frame(autojump_clock: MockClock) 
         for burst in range(4):
             await trio.sleep(1)
             link.post((1, burst), 10)  # leaves within post, if the last frame was not a burst
-            growing = Growing(100)
+            growing = OpenRun(100)
             link.post((2, burst), 10, growing=growing)
             growing.grown = 50
         await trio.sleep(1)
@@ -75,7 +75,7 @@ async def test_a_message_that_has_grown_was_not_alone(autojump_clock: MockClock)
         await trio.sleep(1)
         link.post((1, 0), 10)
         for burst in range(1, 4):
-            growing = Growing(100)
+            growing = OpenRun(100)
             link.post((1, burst), 10, growing=growing)
             assert growing.is_open, "it waits for what follows"
             growing.grown = 50
@@ -83,15 +83,15 @@ async def test_a_message_that_has_grown_was_not_alone(autojump_clock: MockClock)
         assert [len(batch) for batch in way.batches] == [1] * 4
 
 
-@pytest.mark.parametrize(("eager", "frames"), [(False, [1, 99]), (True, [1] * 100)])
-def test_one_who_posts_without_a_pause_does_not_make_a_frame_of_each_message(eager: bool, frames: list[int]) -> None:
+@pytest.mark.parametrize(("flush", "frames"), [(False, [1, 99]), (True, [1] * 100)])
+def test_one_who_posts_without_a_pause_does_not_make_a_frame_of_each_message(flush: bool, frames: list[int]) -> None:
     """However long the sending takes: here every look at the clock is 100 us later than the one before."""
 
     async def main() -> None:
         way = Way()
         async with open_link(Config(), way) as link:
             for number in range(100):
-                link.post((1, number), 1, eager=eager)
+                link.post((1, number), 1, flush=flush)
             await wait_all_tasks_blocked()
             assert [len(batch) for batch in way.batches] == frames
             assert way.messages == [(1, number) for number in range(100)]
@@ -118,7 +118,7 @@ async def test_a_link_that_is_busy_batches_again_at_once(autojump_clock: MockClo
 
 async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
-        growing = Growing(100)
+        growing = OpenRun(100)
         link.post((1,), 0, growing=growing)
         assert growing.is_open
         await trio.sleep(1)
@@ -127,7 +127,7 @@ async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) ->
 
 async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
-        first, second = Growing(100), Growing(100)
+        first, second = OpenRun(100), OpenRun(100)
         link.post((1,), 0, growing=first)
         first.grown = 50
         link.post((2,), 0, growing=second)
@@ -138,7 +138,7 @@ async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock)
 
 async def test_a_link_that_ends_lets_nothing_grow(autojump_clock: MockClock) -> None:
     async with open_link() as link:
-        growing = Growing(100)
+        growing = OpenRun(100)
         link.post((1,), 0, growing=growing)
         assert link.close("over") == 1
         assert not growing.is_open
@@ -175,7 +175,7 @@ async def test_a_batch_never_exceeds_its_size_but_for_one_large_message(autojump
 async def test_a_message_may_grow_by_what_its_batch_has_room_for(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
         link.post((1,), 200)
-        roomy, cramped = Growing(500), Growing(5000)
+        roomy, cramped = OpenRun(500), OpenRun(5000)
         link.post((2,), 100, growing=roomy)
         link.post((3,), 100, growing=cramped)
         assert roomy.room == 500
@@ -186,7 +186,7 @@ async def test_what_has_grown_counts_towards_the_batch(autojump_clock: MockClock
     way = Way()
     async with open_link(way=way) as link:
         payloads = [b"a"]
-        growing = Growing(1000)
+        growing = OpenRun(1000)
         link.post((1, payloads), 1, growing=growing)
         payloads.append(b"b")
         growing.grown = 900
@@ -333,7 +333,7 @@ async def test_messages_that_somebody_waits_for_leave_in_parts(autojump_clock: M
         link.post((0, b""), 0)
         await wait_all_tasks_blocked()
         for number in range(40):
-            link.post((1, number), 0, eager=True)
+            link.post((1, number), 0, flush=True)
         assert [len(batch) for batch in way.batches[1:]] == [16, 16]
         await wait_all_tasks_blocked()
         assert [message for batch in way.batches[1:] for message in batch] == [(1, number) for number in range(40)]
@@ -342,13 +342,13 @@ async def test_messages_that_somebody_waits_for_leave_in_parts(autojump_clock: M
 
 async def test_what_is_posted_after_a_cut_travels_in_another_frame() -> None:
     link = Link(NODE, SMALL)
-    assert link.cut() == 0
+    assert link.end_batch() == 0
     link.post((1, "a"), 1)
-    assert link.cut() == 1
-    assert link.cut() == 1
+    assert link.end_batch() == 1
+    assert link.end_batch() == 1
     link.post((1, "b"), 1)
     link.post((1, "c"), 1)
-    assert link.cut() == 2
+    assert link.end_batch() == 2
     link.post((1, "d"), 1)
     way = Way()
     link.use(PlainSession())
@@ -357,7 +357,7 @@ async def test_what_is_posted_after_a_cut_travels_in_another_frame() -> None:
         nursery.start_soon(link.run)
         await wait_all_tasks_blocked()
         assert way.batches == [[(1, "a")], [(1, "b"), (1, "c")], [(1, "d")]]
-        assert link.cut() == 3
+        assert link.end_batch() == 3
         nursery.cancel_scope.cancel()
 
 
@@ -389,8 +389,8 @@ async def test_one_that_somebody_waits_for_and_cannot_be_encoded_is_lost_as_well
     async with open_link(way=way) as link:
         link.failed = failures.append
         await trio.sleep(1)
-        link.post((1, 2**64), 10, eager=True)
-        link.post((1, 7), 10, eager=True)
+        link.post((1, 2**64), 10, flush=True)
+        link.post((1, 7), 10, flush=True)
         await wait_all_tasks_blocked()
         assert way.messages == [(1, 7)]
         assert len(failures) == 1

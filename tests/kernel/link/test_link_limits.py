@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
-from iris.kernel.link.run import Growing
+from iris.kernel.link.run import OpenRun
 from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES, BatchDecoder
 from tests.support.links import (
     NODE,
@@ -125,7 +125,7 @@ async def test_an_inserted_frame_goes_ahead_of_everything_not_sealed(autojump_cl
         for number in range(6):
             link.post((1, number), 400)
         await wait_all_tasks_blocked()
-        link.insert(b"Hello")
+        link.send_control(b"Hello")
         link.use(PlainSession(b"T"))
         way.make_room(10)
         await wait_all_tasks_blocked()
@@ -136,12 +136,12 @@ async def test_an_inserted_frame_goes_ahead_of_everything_not_sealed(autojump_cl
 async def test_an_inserted_frame_is_for_one_connection_only(autojump_clock: MockClock) -> None:
     first, second, third = Way(room=0), Way(room=0), Way()
     async with open_link(way=first) as link:
-        link.insert(b"one")
+        link.send_control(b"one")
         link.attach(second)
-        link.insert(b"two")
+        link.send_control(b"two")
         link.detach()
         link.attach(third)
-        link.insert(b"three")
+        link.send_control(b"three")
         await wait_all_tasks_blocked()
         assert third.frames == [b"three"]
 
@@ -149,9 +149,9 @@ async def test_an_inserted_frame_is_for_one_connection_only(autojump_clock: Mock
 async def test_inserted_frames_are_bounded(autojump_clock: MockClock) -> None:
     async with open_link() as link:
         for _ in range(8):
-            link.insert(b"x")
+            link.send_control(b"x")
         with pytest.raises(NotSent, match="stuck"):
-            link.insert(b"x")
+            link.send_control(b"x")
 
 
 # -- bulk --------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autoj
         way.make_room(1)
         await wait_all_tasks_blocked()
         assert set(source.shared) == {False}
-        link.post((1, "somebody waits"), 0, eager=True)
+        link.post((1, "somebody waits"), 0, flush=True)
         asked = len(source.limits)
         way.make_room(1)
         await wait_all_tasks_blocked()
@@ -301,14 +301,14 @@ def test_whatever_happens_messages_keep_their_order_and_counters_add_up(
         async with open_link(way=next_way()) as link:
             posted = bulk = 0
             run: list[int] = []
-            growing = Growing(0)
+            growing = OpenRun(0)
             growing.end()
             for step in steps:
                 match step:
                     case "post" | "large":
                         size = 990 if step == "large" else 200
                         run = [posted]
-                        growing = Growing(1000)
+                        growing = OpenRun(1000)
                         try:
                             link.post((1, run), size, growing=growing)
                         except NotSent:

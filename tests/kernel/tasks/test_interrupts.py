@@ -19,12 +19,12 @@ from trio.testing import MockClock
 import iris
 from benchmarks import interrupts
 from benchmarks.requests.kill import own_realm
-from iris.cluster.mesh.reader import Follower, Reading
+from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.tasks.background import open_background
 from iris.kernel.tasks.interrupts import protect_package, protected_context
 from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.transport.memory import MemoryNetwork
-from iris.patterns.request.attempt import Waiter
+from iris.patterns.request.attempt import Attempt
 from iris.testing import open_network
 
 # -- marks --------------------------------------------------------------------------------------------------
@@ -345,10 +345,10 @@ async def wake_each_other() -> None:
 
 
 async def wait_for_outcomes() -> None:
-    async def wait(waiter: Waiter) -> None:
+    async def wait(waiter: Attempt) -> None:
         await waiter.wait(None)
 
-    waiters = [Waiter(iris_id, ("a request",), 0, 60.0, idempotent=True, picker=None, tried=()) for iris_id in "ab"]  # type: ignore[arg-type]
+    waiters = [Attempt(iris_id, ("a request",), 0, 60.0, idempotent=True, picker=None, tried=()) for iris_id in "ab"]  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         for waiter in waiters:
             nursery.start_soon(wait, waiter)
@@ -359,10 +359,10 @@ async def wait_for_outcomes() -> None:
 
 async def read_for_others() -> None:
     transport = MemoryNetwork().transport("here")
-    reading = Reading(transport, lambda _: None)
-    followers = [Follower(reading), Follower(reading, hasty=True)]
+    reading = InboxReader(transport, lambda _: None)
+    followers = [InboxWaiter(reading), InboxWaiter(reading, hasty=True)]
 
-    async def follow(follower: Follower) -> None:
+    async def follow(follower: InboxWaiter) -> None:
         for _ in range(3):
             follower.keen = True
             await follower.wait()
@@ -382,16 +382,14 @@ async def read_for_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "main"),
-    [("wakeup", wake_each_other), ("waiter", wait_for_outcomes), ("reading", read_for_others)],
+    ("defined", "main"),
+    [(Wakeup, wake_each_other), (Attempt, wait_for_outcomes), (InboxReader, read_for_others)],
 )
 def test_a_signal_at_any_line_of_what_wakes_tasks_ends_the_program_and_not_trio(
-    module: str, main: Callable[[], Awaitable[None]]
+    defined: type, main: Callable[[], Awaitable[None]]
 ) -> None:
-    defined = {"wakeup": Wakeup, "waiter": Waiter, "reading": Reading}[module]
     file = sys.modules[defined.__module__].__file__
     assert file is not None
-    assert Path(file).stem == module
     number = 1
     while interrupted_at(number, file, main):
         number += 1

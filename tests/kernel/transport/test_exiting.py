@@ -15,7 +15,7 @@ import trio
 import iris
 import iris.kernel.transport.network
 async def main():
-    iris.kernel.transport.network.NngTransport(iris.Config()).close()
+    iris.kernel.transport.network.NetworkTransport(iris.Config()).close()
 trio.run(main)
 pull = pynng.Pull0()
 url = sys.argv[1]

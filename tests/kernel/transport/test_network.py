@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.network import check_url
-from iris.kernel.transport.port import Outgoing, Refused
+from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
 from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive, waiting
 
@@ -238,7 +238,7 @@ async def test_a_dial_that_is_cancelled_leaves_no_thread_and_no_socket_behind() 
 async def test_frames_arrive_in_order_under_backpressure(url: str) -> None:
     frames = 2000
 
-    async def send(way: Outgoing) -> None:
+    async def send(way: OutgoingConnection) -> None:
         for number in range(frames):
             frame = struct.pack(">I", number) + bytes(number % 3000)
             while not way.send_nowait(frame):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.config import KIB, MIB
-from iris.kernel.transport.reader import Streams
+from iris.kernel.transport.reader import FrameReader
 
 LIMIT = 1000 * KIB
 
@@ -34,7 +34,7 @@ class Ends:
         self.other, self.tell_other = os.pipe2(os.O_NONBLOCK)
         stack.callback(os.close, self.other)
         stack.callback(os.close, self.tell_other)
-        self.streams = Streams(limit, self.other, self.receive_other, self.closed.append)
+        self.streams = FrameReader(limit, self.other, self.receive_other, self.closed.append)
         stack.callback(self.streams.close)
         self.far: dict[int, socket.socket] = {}
         for number in range(1, count + 1):

@@ -14,8 +14,8 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport.listener import Reception, _Listener
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.listener import Listener, _Listener
+from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING, NngGreeting
 from tests.kernel.transport.test_nng_connections import Log
 from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
@@ -38,7 +38,7 @@ def crowd(url: str, count: int, source: str = "127.0.0.1") -> Iterator[list[sock
         ]
 
 
-def reception_of(transport: NngTransport) -> Reception:
+def reception_of(transport: NetworkTransport) -> Listener:
     assert transport._arrivals._reception is not None
     return transport._arrivals._reception
 
@@ -254,7 +254,7 @@ class FailingListener:
 
 
 def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_over() -> None:
-    reception = Reception(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
+    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
     try:
         broken = FailingListener(errno.ECONNABORTED, errno.ECONNABORTED)
         reception._accept(_Listener(broken, NngGreeting))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from iris.kernel.config import MIB
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.memory import MemoryNetwork
-from iris.kernel.transport.port import Incoming, Outgoing, Transport
+from iris.kernel.transport.port import IncomingConnection, OutgoingConnection, Transport
 from iris.kernel.transport.writer import StreamOutgoing
 from tests.support.transports import ignore, open_transports, receive, waiting
 
@@ -75,7 +75,7 @@ class Ends:
 
     async def join(
         self, office_told: Callable[[], None] = ignore, home_told: Callable[[], None] = ignore
-    ) -> tuple[Outgoing, Incoming]:
+    ) -> tuple[OutgoingConnection, IncomingConnection]:
         """Make a reverse connection; it may be dialled before anybody waits for it."""
         incoming = self.home.dial_reverse(self.url, TOKEN, home_told)
         async with self.attended():
@@ -112,7 +112,7 @@ def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
     return in_memory if request.param == "memory" else over_ws
 
 
-async def send(way: Outgoing, frame: bytes) -> None:
+async def send(way: OutgoingConnection, frame: bytes) -> None:
     while not way.send_nowait(frame):
         await way.wait_writable()
 

@@ -9,8 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.reverse_accept import AwaitedTokens
-from iris.kernel.transport.websocket import PUSH, Asked, Asking, WebDoor
+from iris.kernel.transport.reverse_accept import PendingReverseTable
+from iris.kernel.transport.websocket import PUSH, ClientUpgrade, ServerUpgrade, WebSocketListener
 
 TOKEN = "ab" * 16
 
@@ -22,13 +22,13 @@ def connection() -> tuple[socket.socket, socket.socket]:
 
 
 def framing() -> object:
-    asked = Asked(100)
-    asked.receive(Asking("ws://h:1/", PUSH, 100).request)
+    asked = ServerUpgrade(100)
+    asked.receive(ClientUpgrade("ws://h:1/", PUSH, 100).request)
     return asked.accept(PUSH)
 
 
 async def test_a_token_is_claimed_once_and_given_to_who_waits() -> None:
-    tokens = AwaitedTokens()
+    tokens = PendingReverseTable()
     near, far = connection()
     with near, far:
         async with trio.open_nursery() as nursery:
@@ -51,7 +51,7 @@ async def test_a_token_is_claimed_once_and_given_to_who_waits() -> None:
 @pytest.mark.parametrize("is_there", [False, True])
 async def test_what_comes_to_nobody_is_closed(is_there: bool) -> None:
     """Also if it has come just when the wait was given up."""
-    tokens = AwaitedTokens()
+    tokens = PendingReverseTable()
     near, far = connection()
     with far:
         async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ async def test_what_comes_to_nobody_is_closed(is_there: bool) -> None:
 
 
 async def test_who_has_lost_his_place_before_he_was_seen_has_not_used_the_token_up() -> None:
-    tokens = AwaitedTokens()
+    tokens = PendingReverseTable()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tokens.wait, TOKEN)
         await wait_all_tasks_blocked()
@@ -81,8 +81,8 @@ async def test_who_has_lost_his_place_before_he_was_seen_has_not_used_the_token_
 
 
 async def test_who_asks_for_another_kind_of_connection_does_not_use_the_token_up() -> None:
-    tokens = AwaitedTokens()
-    door = WebDoor(100, tokens)
+    tokens = PendingReverseTable()
+    door = WebSocketListener(100, tokens)
     door.paths.add("/iris")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tokens.wait, TOKEN)
@@ -91,7 +91,7 @@ async def test_who_asks_for_another_kind_of_connection_does_not_use_the_token_up
             near, far = connection()
             with near, far:
                 near.setblocking(False)
-                far.send(Asking(f"ws://h:1/iris/{TOKEN}", kind, 100).request)
+                far.send(ClientUpgrade(f"ws://h:1/iris/{TOKEN}", kind, 100).request)
                 greeting = door.greet()
                 greeting.hear(near)
                 assert far.recv(100).startswith(b"HTTP/1.1 101 " if is_taken else b"HTTP/1.1 40")

@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.dialer import Dials, open_connection
+from iris.kernel.transport.dialer import DialSlots, open_connection
 from iris.kernel.transport.port import Refused
 from iris.kernel.transport.sp import ANSWER, GREETING
 from tests.support.transports import fill, ignore, open_transports, receive
@@ -43,7 +43,7 @@ async def listening(host: str = "127.0.0.1") -> AsyncIterator[Listener]:
 
 
 async def dial(url: str) -> socket.socket:
-    return await open_connection(url, Dials(8))
+    return await open_connection(url, DialSlots(8))
 
 
 def descriptors() -> int:
@@ -227,13 +227,13 @@ async def test_an_address_of_a_host_that_does_not_answer_does_not_keep_it_from_t
                     assert await stream.receive_some(100) == b"", "the other end has closed it"
 
             nursery.start_soon(answer)
-            with await open_connection("tcp://many:1", Dials(1)) as connection:  # both take one place
+            with await open_connection("tcp://many:1", DialSlots(1)) as connection:  # both take one place
                 assert connection.getpeername()[1] == listener.port
         assert descriptors() == before
 
 
 async def test_only_so_many_connect_at_one_time() -> None:
-    dials = Dials(1)
+    dials = DialSlots(1)
     async with listening() as listener, trio.open_nursery() as nursery:
         for _ in range(2):
             nursery.start_soon(open_connection, listener.url, dials)
@@ -269,7 +269,7 @@ async def test_names_that_nobody_answers_for_keep_no_number_from_being_dialled(m
         return look_up(host, port, type=type, flags=flags)
 
     monkeypatch.setattr(socket, "getaddrinfo", wait_for_an_answer)
-    dials = Dials(1)
+    dials = DialSlots(1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(open_connection, "tcp://slow:1", dials)
         await asked.wait()

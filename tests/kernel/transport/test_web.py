@@ -12,15 +12,24 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport.websocket import PULL, PUSH, Asked, Asking, Messages, NotUpgraded, path_of, split_url
+from iris.kernel.transport.websocket import (
+    PULL,
+    PUSH,
+    ClientUpgrade,
+    NotUpgraded,
+    ServerUpgrade,
+    WebSocketFraming,
+    path_of,
+    split_url,
+)
 
 LIMIT = 1000
 URL = "ws://host:80/iris"
 
 
-def upgraded(limit: int = LIMIT, url: str = URL) -> tuple[Messages, Messages]:
+def upgraded(limit: int = LIMIT, url: str = URL) -> tuple[WebSocketFraming, WebSocketFraming]:
     """Both ends of a connection: the one that has dialled, and the one that has accepted."""
-    asking, asked = Asking(url, PULL, limit), Asked(limit)
+    asking, asked = ClientUpgrade(url, PULL, limit), ServerUpgrade(limit)
     asked.receive(asking.request)
     near = asked.accept(PULL)
     assert near is not None
@@ -53,7 +62,7 @@ BINARY, CONT, TEXT, CLOSE, PING, PONG = 2, 0, 1, 8, 9, 10
 
 
 def test_an_upgrade_is_what_nng_asks_for() -> None:
-    request = Asking("ws://[::1]:8080/a/b?c=d", PULL, LIMIT).request.decode()
+    request = ClientUpgrade("ws://[::1]:8080/a/b?c=d", PULL, LIMIT).request.decode()
     assert request.startswith("GET /a/b?c=d HTTP/1.1\r\nHost: [::1]:8080\r\n")
     assert f"\r\nSec-WebSocket-Protocol: {PULL}\r\n" in request
     assert "Extensions" not in request
@@ -61,8 +70,8 @@ def test_an_upgrade_is_what_nng_asks_for() -> None:
 
 @pytest.mark.parametrize("url", ["ws://h:1", "ws://h:1/", "ws://h:1/iris/", "ws://h:1/iris?x"])
 def test_the_path_that_is_asked_for_is_told(url: str) -> None:
-    asked = Asked(LIMIT)
-    asked.receive(Asking(url, PULL, LIMIT).request)
+    asked = ServerUpgrade(LIMIT)
+    asked.receive(ClientUpgrade(url, PULL, LIMIT).request)
     assert asked.path == ("/iris" if "iris" in url else "") == path_of(split_url(url).resource_name)
     assert not asked.is_over
     assert asked.answer == b""
@@ -70,7 +79,7 @@ def test_the_path_that_is_asked_for_is_told(url: str) -> None:
 
 @given(st.lists(st.integers(1, 260), max_size=6))
 def test_it_may_come_in_pieces(cuts: list[int]) -> None:
-    asking, asked = Asking(URL, PULL, LIMIT), Asked(LIMIT)
+    asking, asked = ClientUpgrade(URL, PULL, LIMIT), ServerUpgrade(LIMIT)
     for begin, end in itertools.pairwise(sorted({0, *cuts, 10_000})):
         if asking.request[begin:end]:
             assert asked.path is None
@@ -84,7 +93,7 @@ def test_it_may_come_in_pieces(cuts: list[int]) -> None:
 
 
 def test_what_comes_with_the_answer_is_not_lost() -> None:
-    asking, asked = Asking(URL, PUSH, LIMIT), Asked(LIMIT)
+    asking, asked = ClientUpgrade(URL, PUSH, LIMIT), ServerUpgrade(LIMIT)
     asked.receive(asking.request)
     near = asked.accept(PUSH)
     assert near is not None
@@ -96,7 +105,7 @@ def test_what_comes_with_the_answer_is_not_lost() -> None:
 
 
 def test_another_kind_of_listener_is_not_taken() -> None:
-    asking, asked = Asking(URL, PUSH, LIMIT), Asked(LIMIT)
+    asking, asked = ClientUpgrade(URL, PUSH, LIMIT), ServerUpgrade(LIMIT)
     asked.receive(asking.request)
     assert asked.accept(PULL) is None
     assert asked.is_over
@@ -107,7 +116,7 @@ def test_another_kind_of_listener_is_not_taken() -> None:
 
 
 def test_that_there_is_nothing_is_said_and_heard() -> None:
-    asking, asked = Asking(URL, PULL, LIMIT), Asked(LIMIT)
+    asking, asked = ClientUpgrade(URL, PULL, LIMIT), ServerUpgrade(LIMIT)
     asked.receive(asking.request)
     asked.refuse()
     assert asked.is_over
@@ -130,11 +139,11 @@ def test_that_there_is_nothing_is_said_and_heard() -> None:
 )
 def test_who_is_no_websocket_is_not_taken_for_one(answer: bytes) -> None:
     with pytest.raises(NotUpgraded):
-        Asking(URL, PULL, LIMIT).receive(answer)
+        ClientUpgrade(URL, PULL, LIMIT).receive(answer)
 
 
 def test_a_websocket_that_is_no_node_is_not_taken_for_one() -> None:
-    asking, asked = Asking(URL, PULL, LIMIT), Asked(LIMIT)
+    asking, asked = ClientUpgrade(URL, PULL, LIMIT), ServerUpgrade(LIMIT)
     asked.receive(asking.request)
     assert asked.accept(PULL) is not None
     with pytest.raises(NotUpgraded, match="no node"):
@@ -147,7 +156,7 @@ def test_a_url_that_is_none_is_named(url: str) -> None:
         split_url(url)
 
 
-GOOD = Asking(URL, PULL, LIMIT).request
+GOOD = ClientUpgrade(URL, PULL, LIMIT).request
 
 
 @pytest.mark.parametrize(
@@ -169,14 +178,14 @@ GOOD = Asking(URL, PULL, LIMIT).request
     ],
 )
 def test_nonsense_in_place_of_a_request_ends_at_once(request_bytes: bytes) -> None:
-    asked = Asked(LIMIT)
+    asked = ServerUpgrade(LIMIT)
     asked.receive(request_bytes)
     assert asked.is_over
 
 
 @given(st.binary(max_size=20) | st.sampled_from([b"\r\n", b"\x82\x80abcd"]), st.booleans(), st.integers(1, 300))
 def test_whatever_follows_a_request_is_too_early(more: bytes, as_request: bool, cut: int) -> None:
-    asked = Asked(LIMIT)
+    asked = ServerUpgrade(LIMIT)
     said = GOOD + more + b"\r\n\r\n" * as_request
     cut = min(cut, len(GOOD) - 1)
     asked.receive(said[:cut])
@@ -201,7 +210,7 @@ def test_whatever_follows_a_request_is_too_early(more: bytes, as_request: bool, 
 )
 def test_a_request_for_something_else_is_refused(what: bytes, other: bytes) -> None:
     assert what in GOOD
-    asked = Asked(LIMIT)
+    asked = ServerUpgrade(LIMIT)
     asked.receive(GOOD.replace(what, other))
     assert asked.accept(PULL) is None
     assert asked.answer.startswith(b"HTTP/1.1 4")
@@ -210,7 +219,7 @@ def test_a_request_for_something_else_is_refused(what: bytes, other: bytes) -> N
 
 @given(st.lists(st.binary(max_size=3000) | st.sampled_from([b"GET / HTTP/1.1\r\n", b"X: y\r\n", b"\r\n", GOOD])))
 def test_no_bytes_in_place_of_a_request_do_more_than_end_it(pieces: list[bytes]) -> None:
-    asked = Asked(LIMIT)
+    asked = ServerUpgrade(LIMIT)
     for piece in pieces:
         if asked.is_over or asked.path is not None:
             break

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iris.kernel.config import Config
-from iris.kernel.transport.websocket import PULL, PUSH, Asking
+from iris.kernel.transport.websocket import PULL, PUSH, ClientUpgrade
 from tests.kernel.transport.test_nng_connections import Log
 from tests.kernel.transport.test_web import BINARY, CLOSE, CONT, PING, TEXT, frame
 from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
@@ -28,7 +28,7 @@ async def test_a_request_and_a_frame_may_come_byte_by_byte() -> None:
         (url,) = await far.listen([HERE])
         with stranger(url) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            asking = Asking(url, PULL, LARGEST)
+            asking = ClientUpgrade(url, PULL, LARGEST)
             for byte in asking.request:
                 one.sendall(bytes((byte,)))
             messages = asking.receive(await trio.to_thread.run_sync(one.recv, 4096))
@@ -47,7 +47,7 @@ async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted(
         (url,) = await far.listen([HERE])
         began = time.monotonic()
         with stranger(url) as silent, stranger(url) as slow:
-            slow.sendall(Asking(url, PULL, LARGEST).request[:-1])
+            slow.sendall(ClientUpgrade(url, PULL, LARGEST).request[:-1])
             for one in (silent, slow):
                 assert await trio.to_thread.run_sync(is_closed, one)
             assert time.monotonic() - began > 0.2
@@ -63,11 +63,11 @@ async def test_who_does_not_finish_his_request_is_sent_away_in_time_and_counted(
         b"GET /iris HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /iris HTTP/1.1\r\n\r\n",
         b"GET /iris HTTP/1.1\r\nX: " + b"x" * 20_000,
-        Asking("ws://127.0.0.1:1/iris", PUSH, 1).request,
-        Asking("ws://127.0.0.1:1/iris", PULL, 1).request + b"at once",
-        Asking("ws://127.0.0.1:1/iris", PULL, 1).request * 2,
+        ClientUpgrade("ws://127.0.0.1:1/iris", PUSH, 1).request,
+        ClientUpgrade("ws://127.0.0.1:1/iris", PULL, 1).request + b"at once",
+        ClientUpgrade("ws://127.0.0.1:1/iris", PULL, 1).request * 2,
         b"GET / HTTP/1.1\r\n\r\n" * 2,
-        Asking("ws://127.0.0.1:1/other", PULL, 1).request,
+        ClientUpgrade("ws://127.0.0.1:1/other", PULL, 1).request,
     ],
 )
 async def test_who_asks_for_something_else_is_sent_away_at_once(said: bytes) -> None:

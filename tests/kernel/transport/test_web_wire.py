@@ -17,9 +17,9 @@ import trio.testing
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.network import NngTransport
-from iris.kernel.transport.port import Outgoing, Refused
-from iris.kernel.transport.websocket import PULL, PUSH, Asked, Messages
+from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.port import OutgoingConnection, Refused
+from iris.kernel.transport.websocket import PULL, PUSH, ServerUpgrade, WebSocketFraming
 from iris.kernel.transport.writer import StreamOutgoing
 from tests.kernel.transport.test_nng_connections import Log
 from tests.kernel.transport.test_web import BINARY, CLOSE, PING, TEXT, frame
@@ -30,7 +30,7 @@ from tests.support.web import HERE, LARGEST, TOKEN, send
 class Peer:
     """Somebody who listens for a way out, and says what he likes."""
 
-    def __init__(self, connection: socket.socket, messages: Messages) -> None:
+    def __init__(self, connection: socket.socket, messages: WebSocketFraming) -> None:
         self.socket = connection
         self.messages = messages
 
@@ -41,11 +41,13 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_peer(near: NngTransport, on_broken: Callable[[], None]) -> AsyncIterator[tuple[Outgoing, Peer]]:
+async def open_peer(
+    near: NetworkTransport, on_broken: Callable[[], None]
+) -> AsyncIterator[tuple[OutgoingConnection, Peer]]:
     def accept() -> Peer:
         connection, _ = server.accept()
         connection.settimeout(5)
-        asked = Asked(LARGEST)
+        asked = ServerUpgrade(LARGEST)
         while asked.path is None:
             asked.receive(connection.recv(4096))
         messages = asked.accept(PULL)
@@ -185,9 +187,9 @@ async def test_a_node_that_uses_no_websocket_does_not_load_the_package_for_it() 
     code = (
         "import sys, trio, iris\n"
         "from iris.kernel.config import Config\n"
-        "from iris.kernel.transport.network import NngTransport\n"
+        "from iris.kernel.transport.network import NetworkTransport\n"
         "async def main():\n"
-        "    transport = NngTransport(Config())\n"
+        "    transport = NetworkTransport(Config())\n"
         "    (url,) = await transport.listen(['tcp://127.0.0.1:0'])\n"
         "    (await transport.dial(url, lambda: None)).close()\n"
         "    assert 'websockets' not in sys.modules\n"
@@ -236,7 +238,7 @@ async def test_what_comes_with_the_answer_to_a_reverse_connection_counts(end: by
     def serve() -> None:
         for kind in (PULL, PUSH):
             with server.accept()[0] as one:
-                asked = Asked(LARGEST)
+                asked = ServerUpgrade(LARGEST)
                 while asked.path is None:
                     asked.receive(one.recv(4096))
                 messages = asked.accept(kind)
@@ -362,12 +364,12 @@ async def test_connections_that_break_while_they_send_harm_nobody(is_reverse: bo
         if is_reverse:
             (await far.dial(url, ignore)).close()
 
-        async def drain(transport: NngTransport) -> None:
+        async def drain(transport: NetworkTransport) -> None:
             while True:
                 if transport.receive_nowait() is None:
                     await transport.wait_readable()
 
-        async def connect(number: int, broken: Callable[[], None]) -> tuple[Outgoing, Callable[[], None]]:
+        async def connect(number: int, broken: Callable[[], None]) -> tuple[OutgoingConnection, Callable[[], None]]:
             if not is_reverse:
                 return await near.dial(url, broken), ignore
             incoming = far.dial_reverse(url, f"{number:032x}", ignore)

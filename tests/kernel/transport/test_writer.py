@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.transport.dialer import with_length
-from iris.kernel.transport.reader import Streams
+from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.writer import StreamOutgoing
 
 
@@ -29,7 +29,7 @@ class Ends:
         other, write = os.pipe2(os.O_NONBLOCK)
         stack.callback(os.close, other)
         stack.callback(os.close, write)
-        self.streams = Streams(MIB, other, lambda: None, lambda _: None)
+        self.streams = FrameReader(MIB, other, lambda: None, lambda _: None)
         stack.callback(self.streams.close)
         near, self.far = connected() if tcp else socket.socketpair()
         stack.enter_context(near)

@@ -17,10 +17,10 @@ from iris.kernel.wire import kinds
 from iris.patterns.multicast.broadcast_credit import (
     INITIAL,
     OVERHEAD,
+    CreditReport,
     Flow,
     ReceiveWindow,
     ReceiveWindows,
-    Report,
     cost,
     report_untrusted,
 )
@@ -43,7 +43,7 @@ class World:
         self.windows = {node: ReceiveWindows(WINDOW, limit) for node in self.members}
         self.waiting: dict[NodeId, deque[tuple[ReceiveWindow, int]]] = {node: deque() for node in self.members}
         self.coming: dict[NodeId, deque[tuple[int, int]]] = {node: deque() for node in self.members}
-        self.reports: dict[NodeId, deque[Report]] = {node: deque() for node in self.members}
+        self.reports: dict[NodeId, deque[CreditReport]] = {node: deque() for node in self.members}
         self.sent = self.refused = self.taken = self.lost = 0
 
     def send(self, price: int = SMALL) -> bool:
@@ -203,17 +203,17 @@ def test_what_was_on_its_way_when_a_member_was_passed_over_counts_until_it_is_th
     for _ in range(100):
         flow.sent(SMALL)
     for report in (
-        Report(seen=32 * SMALL, queued=32 * SMALL, size=INITIAL, refused=0),
-        Report(64 * SMALL, 33 * SMALL, INITIAL, 0),
+        CreditReport(seen=32 * SMALL, queued=32 * SMALL, size=INITIAL, refused=0),
+        CreditReport(64 * SMALL, 33 * SMALL, INITIAL, 0),
     ):
         flow.receive(node, report)
         assert flow.choose(world.members) == []
         assert flow.passed_over == (node,), "less than half is free"
-    flow.receive(node, Report(64 * SMALL, 32 * SMALL, INITIAL, 0))
+    flow.receive(node, CreditReport(64 * SMALL, 32 * SMALL, INITIAL, 0))
     assert flow.choose(world.members) == []
     assert len(flow.passed_over) == 0
     assert flow.windows[node].limit == flow.position + 32 * SMALL
-    flow.receive(node, Report(64 * SMALL, 16 * SMALL, INITIAL, 0))  # it has seen nothing of what follows yet
+    flow.receive(node, CreditReport(64 * SMALL, 16 * SMALL, INITIAL, 0))  # it has seen nothing of what follows yet
     assert flow.windows[node].limit == flow.position + 48 * SMALL
 
 
@@ -254,10 +254,10 @@ def test_a_member_that_reports_what_it_likes_confuses_only_what_is_sent_to_itsel
     refused = 0
     for numbers in reports:
         world.send()
-        refused += world.flow.receive(liar, Report(*numbers))
+        refused += world.flow.receive(liar, CreditReport(*numbers))
         assert world.flow.windows[honest].limit == INITIAL
     assert refused >= 0
-    assert world.flow.receive(liar, Report(0, 0, 0, 2**61)) <= world.flow.count
+    assert world.flow.receive(liar, CreditReport(0, 0, 0, 2**61)) <= world.flow.count
 
 
 def test_the_counts_of_refused_broadcasts_are_told_once_and_begin_anew_with_the_member() -> None:
@@ -265,9 +265,9 @@ def test_the_counts_of_refused_broadcasts_are_told_once_and_begin_anew_with_the_
     (node,) = world.members
     for _ in range(10):
         world.send()
-    told = [world.flow.receive(node, Report(0, 0, WINDOW, refused)) for refused in (0, 2, 2, 5, 1)]
+    told = [world.flow.receive(node, CreditReport(0, 0, WINDOW, refused)) for refused in (0, 2, 2, 5, 1)]
     assert told == [0, 2, 0, 3, 1]
-    assert world.flow.receive(MEMBERS[2], Report(0, 0, WINDOW, 9)) == 0, "nobody has sent it anything"
+    assert world.flow.receive(MEMBERS[2], CreditReport(0, 0, WINDOW, 9)) == 0, "nobody has sent it anything"
 
 
 def test_each_sender_has_room_whatever_the_others_do_and_all_together_have_a_bound() -> None:
@@ -320,7 +320,7 @@ def test_reports_with_impossible_numbers_are_refused(number: Any, at: int) -> No
 
 
 def test_reports_are_read_as_they_were_written() -> None:
-    report = Report(*NUMBERS)
+    report = CreditReport(*NUMBERS)
     assert report_untrusted(report.message("cache")) == ("cache", report)
     with pytest.raises(RemoteProtocolError):
         report_untrusted((kinds.BROADCAST_CREDIT, 1, *NUMBERS))

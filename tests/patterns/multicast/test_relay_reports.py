@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
 from iris.patterns.counters import Tally
-from iris.patterns.multicast.relay import Tree
+from iris.patterns.multicast.relay import RelayPlan
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 
 BEHIND = 2
@@ -28,7 +28,7 @@ class Books:
         self.sender, self.relay, self.other = fleet["sender"], fleet["relay"], fleet["other"]
         self.tally = Tally()
         ids = tuple(fleet[name].id for name in ("relay", "other", "third"))
-        self._tree = Tree(ids, (ids,))
+        self._tree = RelayPlan(ids, (ids,))
         self.relay.mesh._receivers.own[kinds.RELAY] = (lambda peer, message: None, 7)
 
     async def send(self, count: int = 1) -> None:

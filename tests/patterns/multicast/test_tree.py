@@ -15,7 +15,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.multicast.tree import (
     MAX_BEHIND,
     Branch,
-    Relayed,
+    RelayedMessage,
     Seen,
     arranged,
     branch,
@@ -108,9 +108,9 @@ def test_nobody_hands_on_where_nobody_can_be_reached() -> None:
 
 def test_the_wire_form_comes_back_as_it_was() -> None:
     behind = tuple(nodes(3))
-    relayed = Relayed(ORIGIN, 7, NOW, (), b"body", SIGNATURE)
+    relayed = RelayedMessage(ORIGIN, 7, NOW, (), b"body", SIGNATURE)
     message, size = relayed.message(behind)
-    assert relayed_untrusted(message) == Relayed(ORIGIN, 7, NOW, behind, b"body", SIGNATURE)
+    assert relayed_untrusted(message) == RelayedMessage(ORIGIN, 7, NOW, behind, b"body", SIGNATURE)
     assert size >= 3 * 16 + 4 + 64
 
 
@@ -124,7 +124,9 @@ def test_what_is_signed_names_origin_number_date_and_every_byte_of_the_body() ->
         claim(ORIGIN, 1, NOW, b""),
     }
     assert len(claims) == 6
-    assert Relayed(ORIGIN, 1, NOW, tuple(nodes(2)), b"body", SIGNATURE).claim in claims, "who is behind is not signed"
+    assert RelayedMessage(ORIGIN, 1, NOW, tuple(nodes(2)), b"body", SIGNATURE).claim in claims, (
+        "who is behind is not signed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_malformed_message_is_refused(at: int, value: object) -> None:
 
 @pytest.mark.parametrize(("late", "current"), [(0, True), (60, True), (60.1, False), (-60, True), (-60.1, False)])
 def test_a_message_is_good_for_a_minute_before_and_after(late: float, current: bool) -> None:
-    assert Relayed(ORIGIN, 1, NOW, (), b"body", SIGNATURE).is_current(NOW + late) == current
+    assert RelayedMessage(ORIGIN, 1, NOW, (), b"body", SIGNATURE).is_current(NOW + late) == current
 
 
 @given(st.lists(st.integers(1, 6000), max_size=200))

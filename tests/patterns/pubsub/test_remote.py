@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from iris.cluster.directory.directory import Subscriber
+from iris.cluster.directory.directory import RemoteSubscriber
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub import remote as foreign_subscribers
-from iris.patterns.pubsub.remote import ForeignSubscribers
+from iris.patterns.pubsub.remote import RemoteSubscribers
 
 if TYPE_CHECKING:
     from iris.cluster.mesh.mesh import Mesh
@@ -26,13 +26,13 @@ class Elsewhere:
     def __init__(self) -> None:
         self.subscribers_version = 0
         self.directory = self
-        self.present: set[Subscriber] = set()
+        self.present: set[RemoteSubscriber] = set()
         self.reached: list[set[tuple[str, NodeId]]] = []
 
-    def subscribers(self) -> set[Subscriber]:
+    def subscribers(self) -> set[RemoteSubscriber]:
         return set(self.present)
 
-    def tell(self, *present: Subscriber) -> None:
+    def tell(self, *present: RemoteSubscriber) -> None:
         self.present = set(present)
         self.subscribers_version += 1
 
@@ -54,10 +54,10 @@ class Local:
 async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_subscribers, "MAX_SITE_SHAPES", 4)
     sites, mesh = Elsewhere(), Local()
-    known = ForeignSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: None)
+    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: None)
     patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
-    many = [Subscriber("far", NODE, pattern) for pattern in patterns]
-    one, other = Subscriber("other", NODE, "a.*.a.>"), Subscriber("far", NODE, "b.c")
+    many = [RemoteSubscriber("far", NODE, pattern) for pattern in patterns]
+    one, other = RemoteSubscriber("other", NODE, "a.*.a.>"), RemoteSubscriber("far", NODE, "b.c")
     for _ in range(2):  # told again, nothing changes
         sites.tell(*many, one, other)
         await known.reach("a.a.a.a")

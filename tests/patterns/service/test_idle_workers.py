@@ -9,14 +9,14 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.reader import Reading
+from iris.cluster.mesh.reader import InboxReader
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import Job, Membership
+from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
 from tests.support.realms import TestRealm
 
 TRIALS = 32
@@ -34,20 +34,20 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
 
     answered: list[int] = []
 
-    def answer(job: Job, reply: wire.Message, size: int) -> None:
+    def answer(job: PendingRequest, reply: wire.Message, size: int) -> None:
         del reply, size
         answered.append(job.identifier)
 
     handler = service.requests[None]
     peer = Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
     async with trio.open_nursery() as nursery:
-        membership = Membership(
+        membership = WorkerPool(
             "greeters",
             service,
             Config(),
             nursery,
             Limits(concurrency=1),
-            reading=Reading(MemoryNetwork().transport("store"), lambda _: None),
+            reading=InboxReader(MemoryNetwork().transport("store"), lambda _: None),
             answer=answer,
             forget=lambda _: None,
             report=lambda _, __: True,
@@ -57,7 +57,9 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
         for identifier in range(TRIALS):
             deadline = now + 1.0
             payload = wire.encode_payload(identifier, 1000)
-            assert membership.accept(Job(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False))
+            assert membership.accept(
+                PendingRequest(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False)
+            )
             await trio.sleep_until(deadline)
             now = deadline
         await trio.sleep(1.0)

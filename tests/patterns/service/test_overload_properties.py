@@ -16,7 +16,7 @@ from iris.kernel.names import NodeId
 from iris.patterns.priority import Priority, check_priority
 from iris.patterns.request.hedging import Hedging
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
-from iris.patterns.service.load_shedding import Shedding
+from iris.patterns.service.load_shedding import LoadShedder
 
 TARGET: Final = 0.02
 LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
@@ -40,7 +40,7 @@ MOMENTS: Final = st.lists(
 def test_whatever_happens_the_dearest_are_never_refused_and_what_is_shed_is_counted(
     moments: list[tuple[str, float, int, int, Priority]],
 ) -> None:
-    shedding = Shedding(TARGET)
+    shedding = LoadShedder(TARGET)
     now, shed = 0.0, 0
     for what, pause, waiting, running, priority in moments:
         now += pause
@@ -70,7 +70,7 @@ def test_who_would_wait_longer_is_refused_sooner(waiting: int, running: int) -> 
     """One more in the queue never turns a refusal into a yes."""
     answers: list[bool] = []
     for place in range(waiting):
-        shedding = Shedding(TARGET)
+        shedding = LoadShedder(TARGET)
         for turn in range(60):
             shedding.begun(turn * 0.01, 5)
         answers.append(shedding.refuses(NORMAL, 0.6, place, running))
@@ -78,7 +78,7 @@ def test_who_would_wait_longer_is_refused_sooner(waiting: int, running: int) -> 
 
 
 def test_a_queue_is_given_the_time_of_a_burst_and_not_a_moment_more() -> None:
-    shedding = Shedding(TARGET)
+    shedding = LoadShedder(TARGET)
     shedding.begun(0.0, 3)
     assert not shedding.stands(3 * TARGET, 1)
     assert shedding.stands(3 * TARGET + 1e-6, 1)
@@ -87,7 +87,7 @@ def test_a_queue_is_given_the_time_of_a_burst_and_not_a_moment_more() -> None:
 
 
 def test_for_a_second_after_a_refusal_the_next_queue_has_no_time_of_its_own() -> None:
-    shedding = Shedding(TARGET)
+    shedding = LoadShedder(TARGET)
     shedding.begun(0.0, 3)
     assert shedding.refuses(LOW, 0.1, 3, 1)
     shedding.begun(0.2, 0)

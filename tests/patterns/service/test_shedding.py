@@ -9,7 +9,7 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.patterns.priority import Priority, check_priority
-from iris.patterns.service.load_shedding import Shedding
+from iris.patterns.service.load_shedding import LoadShedder
 
 LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
 
@@ -18,7 +18,7 @@ class Server:
     """A queue before so many handlers of equal speed, run by events; notes how long each request took."""
 
     def __init__(self, *, handlers: int, seconds: float, target: float = 0.02, seed: int = 1) -> None:
-        self.shedding = Shedding(target)
+        self.shedding = LoadShedder(target)
         self.handlers = handlers
         self.seconds = seconds
         self.random = Random(seed)
@@ -106,9 +106,9 @@ def test_without_a_queue_nothing_is_refused() -> None:
     assert server.shedding.wait(20, 0) == 0.0
 
 
-def standing(gap: float = 0.001) -> tuple[Shedding, float]:
+def standing(gap: float = 0.001) -> tuple[LoadShedder, float]:
     """A queue that has stood for long, in which a request begins every ``gap`` seconds."""
-    shedding = Shedding(0.02)
+    shedding = LoadShedder(0.02)
     now = 0.0
     for _ in range(1000):
         now += gap

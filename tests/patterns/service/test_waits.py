@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.patterns.service.load_shedding import Waits
+from iris.patterns.service.load_shedding import QueueDelay
 
 
-def waited(*waits: float, every: float = 0.01) -> tuple[Waits, float]:
+def waited(*waits: float, every: float = 0.01) -> tuple[QueueDelay, float]:
     """Have requests begin at a rate, each after a wait; return the time of the last one, too."""
-    made, now = Waits(), 100.0
+    made, now = QueueDelay(), 100.0
     for wait in waits:
         now += every
         made.begun(now - wait, now)
@@ -19,8 +19,8 @@ def waited(*waits: float, every: float = 0.01) -> tuple[Waits, float]:
 
 
 def test_where_nothing_ever_waited_there_is_no_delay() -> None:
-    assert Waits().delay(None, 0.0) == Waits().delay(None, 1e9) == 0.0
-    assert Waits().lately == 0.0
+    assert QueueDelay().delay(None, 0.0) == QueueDelay().delay(None, 1e9) == 0.0
+    assert QueueDelay().lately == 0.0
 
 
 def test_it_follows_what_requests_waited_lately() -> None:
@@ -47,7 +47,7 @@ def test_what_waited_once_is_forgotten_while_nothing_begins() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=30), st.none() | st.floats(0, 10))
 def test_it_lies_between_nothing_and_the_longest_wait(steps: list[tuple[float, float]], waiting: float | None) -> None:
-    made, now = Waits(), 0.0
+    made, now = QueueDelay(), 0.0
     for pause, wait in steps:
         now += pause
         made.begun(now - wait, now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iris.patterns.tunnel.flow_control import LEAST, MOST, QUICK, SHARE, STEP, Flight
+from iris.patterns.tunnel.flow_control import LEAST, MOST, QUICK, SHARE, STEP, InflightLimit
 
 CHUNK = 32 * 1024
 
@@ -23,7 +23,7 @@ class Pipe:
     """Seconds there and back with an empty queue."""
     jitter: float = 0.0
     chunk: int = CHUNK
-    flight: Flight = field(default_factory=Flight)
+    flight: InflightLimit = field(default_factory=InflightLimit)
     now: float = 0.0
     free_at: float = 0.0
     delivered: int = 0
@@ -73,7 +73,7 @@ def test_beside_requests_the_queue_is_shorter_and_the_link_still_busy(rate: floa
 
 def test_whoever_comes_and_goes_data_never_waits_for_a_mark_that_was_not_sent() -> None:
     chance = random.Random(5)
-    flight = Flight()
+    flight = InflightLimit()
     now = 0.0
     for _ in range(20_000):
         now += chance.random() * 0.001
@@ -88,7 +88,7 @@ def test_whoever_comes_and_goes_data_never_waits_for_a_mark_that_was_not_sent() 
 
 
 def test_to_far_nodes_requests_make_no_difference() -> None:
-    flight = Flight(slack=8)
+    flight = InflightLimit(slack=8)
     flight.share(True)
     fill(flight)
     assert len(flight._marks) == 4
@@ -123,7 +123,7 @@ def test_a_longer_route_is_learnt_in_time() -> None:
 
 def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
     chance = random.Random(3)
-    flight = Flight()
+    flight = InflightLimit()
     now = 0.0
     for _ in range(20_000):
         now += chance.random() * chance.choice([0.0001, 0.01, 1])
@@ -138,14 +138,14 @@ def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
         assert 0 <= flight.on_the_way < flight.limit + 70_000
 
 
-def fill(flight: Flight) -> None:
+def fill(flight: InflightLimit) -> None:
     while flight.has_room:
         if flight.add(CHUNK):
             flight.mark(0.0)
 
 
 def test_a_mark_that_is_lost_is_covered_by_the_next() -> None:
-    flight = Flight()
+    flight = InflightLimit()
     fill(flight)
     assert flight.on_the_way == 4 * STEP
     flight.arrived(3, 0.001)
@@ -153,7 +153,7 @@ def test_a_mark_that_is_lost_is_covered_by_the_next() -> None:
 
 
 def test_a_mark_that_never_left_does_not_make_the_others_be_forgotten() -> None:
-    flight = Flight()
+    flight = InflightLimit()
     fill(flight)
     flight.arrived(1000, 0.001)
     assert flight.on_the_way == 4 * STEP
@@ -163,7 +163,7 @@ def test_a_mark_that_never_left_does_not_make_the_others_be_forgotten() -> None:
 
 @pytest.mark.parametrize("how", ["reset", "expire"])
 def test_marks_that_are_all_lost_hold_nobody_up(how: str) -> None:
-    flight = Flight()
+    flight = InflightLimit()
     fill(flight)
     flight.expire(3.9, 4.0)
     assert not flight.has_room
@@ -176,7 +176,7 @@ def test_marks_that_are_all_lost_hold_nobody_up(how: str) -> None:
 
 
 class Waiting:
-    def __init__(self, flight: Flight, told: list[Waiting], size: int) -> None:
+    def __init__(self, flight: InflightLimit, told: list[Waiting], size: int) -> None:
         self.flight = flight
         self.told = told
         self.size = size
@@ -187,7 +187,7 @@ class Waiting:
 
 
 def test_those_who_wait_are_told_in_turn_as_far_as_the_room_goes() -> None:
-    flight = Flight()
+    flight = InflightLimit()
     told: list[Waiting] = []
     fill(flight)
     waiting = [Waiting(flight, told, STEP // 2) for _ in range(10)]

@@ -13,10 +13,10 @@ from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
 from iris.patterns.tunnel.messages import (
     Acknowledgement,
-    Chunk,
     CloseCode,
-    Opening,
     Refusal,
+    TunnelChunk,
+    TunnelOpen,
     close_message,
     read_accept_untrusted,
     read_ack_untrusted,
@@ -41,12 +41,12 @@ READERS: dict[int, Callable[[Message], object]] = {
     kinds.TUNNEL_MARKED: read_marked_untrusted,
 }
 WELL_FORMED: dict[Message, object] = {
-    (kinds.TUNNEL_OPEN, 1, "c", None, ("a", "b"), 4096, 1): Opening(
+    (kinds.TUNNEL_OPEN, 1, "c", None, ("a", "b"), 4096, 1): TunnelOpen(
         cluster="c", operation=None, headers=("a", "b"), window=4096, limit=1
     ),
     (kinds.TUNNEL_ACCEPT, -1, 4096, 1): (4096, 1),
     (kinds.TUNNEL_REFUSE, -1, "overloaded", "busy", 1500): Refusal(code="overloaded", text="busy", retry_after=1.5),
-    (kinds.TUNNEL_CHUNK, 1, 0, 3, b"data", 7): Chunk(0, 3, b"data", 7),
+    (kinds.TUNNEL_CHUNK, 1, 0, 3, b"data", 7): TunnelChunk(0, 3, b"data", 7),
     (kinds.TUNNEL_EOF, 1, 7): 7,
     (kinds.TUNNEL_ACK, 1, 2, 3, 4, 1): Acknowledgement(2, 3, 4, 1),
     (kinds.TUNNEL_CLOSE, 1, 1, 5, "why"): (CloseCode.ABORTED, 5, "why"),

@@ -13,7 +13,7 @@ import iris
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from iris.security.authority.issuing import create_realm, issue_cluster
 from tests.support.mesh_cases import MARK
@@ -28,7 +28,7 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
     async with AsyncExitStack() as stack:
         meshes: list[Mesh] = []
         for name in ("node", "member"):
-            transport = NngTransport(config)
+            transport = NetworkTransport(config)
             listening = await transport.listen(["tcp://127.0.0.1:0"])
             mesh = open_mesh(
                 realm.identity(name),
@@ -45,7 +45,7 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
         assert peer.session is not None
         stream = await trio.open_tcp_stream("127.0.0.1", int(node.listening[0].rpartition(":")[2]))
         heard = trio.Event()
-        node.on(MARK, 0, lambda peer, message: heard.set())
+        node.register(MARK, 0, lambda peer, message: heard.set())
         frame = peer.session.seal(wire.encode_batch([(MARK,)]))
         began = trio.current_time()
         async with stream:

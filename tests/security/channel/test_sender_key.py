@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.security.channel.sender_key import HeardKey, SenderKey, read_copy_header_untrusted
+from iris.security.channel.sender_key import ReceiverKey, SenderKey, read_copy_header_untrusted
 from iris.security.identity import signing
 from iris.security.identity.signing import SigningKey
 from iris.security.noise.suites import Suite
@@ -25,14 +25,14 @@ def verify(claim: bytes, signature: bytes) -> None:
     signing.verify_untrusted(SIGNER.public, signing.CLAIM, claim, signature, "a copy")
 
 
-def pair(suite: Suite = Suite.AESGCM) -> tuple[SenderKey, HeardKey]:
-    return SenderKey(7, KEY, suite), HeardKey(suite, KEY)
+def pair(suite: Suite = Suite.AESGCM) -> tuple[SenderKey, ReceiverKey]:
+    return SenderKey(7, KEY, suite), ReceiverKey(suite, KEY)
 
 
 @pytest.mark.parametrize("suite", list(Suite))
 def test_every_receiver_opens_the_same_frame(suite: Suite) -> None:
     sender = SenderKey(7, KEY, suite)
-    receivers = [HeardKey(suite, KEY) for _ in range(3)]
+    receivers = [ReceiverKey(suite, KEY) for _ in range(3)]
     for number in (1, 2, 5):
         frame = sender.seal(b"batch %d" % number, number, sign)
         assert read_copy_header_untrusted(frame)[:2] == (7, number)
@@ -93,19 +93,19 @@ def test_each_changed_byte_and_each_cut_is_refused_and_changes_nothing() -> None
 def test_another_key_opens_nothing() -> None:
     sender, _ = pair()
     with pytest.raises(AuthenticationError, match="not genuine"):
-        HeardKey(Suite.AESGCM, bytes(32)).open_untrusted(sender.seal(b"x", 1, sign), verify)
+        ReceiverKey(Suite.AESGCM, bytes(32)).open_untrusted(sender.seal(b"x", 1, sign), verify)
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
 def test_a_key_has_its_size(size: int) -> None:
     with pytest.raises(AuthenticationError, match="32 bytes"):
-        HeardKey(Suite.AESGCM, bytes(size))
+        ReceiverKey(Suite.AESGCM, bytes(size))
 
 
 @pytest.mark.parametrize("suite", [0, 3, -1, 2**70])
 def test_a_key_has_a_suite(suite: int) -> None:
     with pytest.raises(AuthenticationError, match="no suite"):
-        HeardKey(suite, KEY)
+        ReceiverKey(suite, KEY)
 
 
 def test_keys_are_not_shown_or_copied() -> None:

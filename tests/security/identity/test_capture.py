@@ -11,7 +11,7 @@ import trio
 
 import iris
 from iris.kernel.config import Config
-from iris.kernel.transport.network import NngTransport
+from iris.kernel.transport.network import NetworkTransport
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
 from iris.security.identity.signing import SigningKey
@@ -143,7 +143,7 @@ async def test_the_tap_sees_what_is_sent() -> None:
     """Else the test above would find nothing whatever was sent."""
     async with trio.open_nursery() as nursery:
         wire = Wire(nursery)
-        far, near = TappedTransport(Config(), wire), NngTransport(Config())
+        far, near = TappedTransport(Config(), wire), NetworkTransport(Config())
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
         way = await near.dial(url, lambda: None)
         way.send_nowait(WORDS["payload"].encode())

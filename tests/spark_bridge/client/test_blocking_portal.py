@@ -13,15 +13,15 @@ import trio
 import trio.testing
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.client.blocking_portal import Portal, portal_to
+from iris.spark_bridge.client.blocking_portal import BlockingPortal, portal_to
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.client.connection import Connection
 from iris.spark_bridge.errors import BridgeUnreachable
 
 
 @pytest.fixture
-def portal(realm: Path) -> Iterator[Portal]:
-    portal = Portal(Connection(timeout=0.2), idle=0.2)
+def portal(realm: Path) -> Iterator[BlockingPortal]:
+    portal = BlockingPortal(Connection(timeout=0.2), idle=0.2)
     yield portal
     portal.close()
 
@@ -42,23 +42,23 @@ def portal_threads() -> int:
     return sum(thread.name.startswith("iris portal") for thread in threading.enumerate())
 
 
-def test_a_call_runs_in_the_nodes_thread(portal: Portal) -> None:
+def test_a_call_runs_in_the_nodes_thread(portal: BlockingPortal) -> None:
     assert portal.call(thread_name) == "iris portal bridge"
     assert portal.call(thread_name) == "iris portal bridge"
 
 
-def test_an_unused_node_is_closed_and_opened_again(portal: Portal) -> None:
+def test_an_unused_node_is_closed_and_opened_again(portal: BlockingPortal) -> None:
     portal.call(thread_name)
     assert portal_threads() == 1
     until(lambda: portal_threads() == 0)
     assert portal.call(thread_name) == "iris portal bridge"
 
 
-def test_errors_come_to_the_caller(portal: Portal) -> None:
+def test_errors_come_to_the_caller(portal: BlockingPortal) -> None:
     with pytest.raises(BridgeUnreachable, match="iris bridge"):
         portal.call(lambda client: client.shards())
     with pytest.raises(ConfigError, match="/nowhere"):
-        Portal(Connection(credential="/nowhere")).call(thread_name)
+        BlockingPortal(Connection(credential="/nowhere")).call(thread_name)
 
 
 async def settled(_: BridgeClient) -> None:
@@ -71,11 +71,11 @@ async def count(_: BridgeClient) -> AsyncGenerator[int]:
         await trio.lowlevel.checkpoint()
 
 
-def test_a_stream_gives_everything_in_order(portal: Portal) -> None:
+def test_a_stream_gives_everything_in_order(portal: BlockingPortal) -> None:
     assert list(portal.stream(count)) == list(range(100))
 
 
-def test_a_stream_is_fetched_ahead_but_not_without_bound(portal: Portal) -> None:
+def test_a_stream_is_fetched_ahead_but_not_without_bound(portal: BlockingPortal) -> None:
     fetched: list[int] = []
 
     async def endless(_: BridgeClient) -> AsyncGenerator[int]:
@@ -90,7 +90,7 @@ def test_a_stream_is_fetched_ahead_but_not_without_bound(portal: Portal) -> None
     stream.close()
 
 
-def test_closing_a_stream_ends_its_source(portal: Portal) -> None:
+def test_closing_a_stream_ends_its_source(portal: BlockingPortal) -> None:
     ended = threading.Event()
 
     async def endless(_: BridgeClient) -> AsyncGenerator[int]:
@@ -106,7 +106,7 @@ def test_closing_a_stream_ends_its_source(portal: Portal) -> None:
     assert ended.wait(20)
 
 
-def test_what_came_before_an_error_is_not_lost(portal: Portal) -> None:
+def test_what_came_before_an_error_is_not_lost(portal: BlockingPortal) -> None:
     async def failing(_: BridgeClient) -> AsyncGenerator[int]:
         yield 1
         yield 2
@@ -124,17 +124,17 @@ def iter_and_keep(stream: Iterator[int], seen: list[int]) -> Iterator[int]:
         yield from ()
 
 
-def test_a_stream_keeps_its_node_open(portal: Portal) -> None:
+def test_a_stream_keeps_its_node_open(portal: BlockingPortal) -> None:
     stream = portal.stream(count)
     next(stream)
-    other = Portal(Connection(bridge="other"), idle=0.2)
+    other = BlockingPortal(Connection(bridge="other"), idle=0.2)
     other.call(thread_name)
     assert portal_threads() == 2
     until(lambda: portal_threads() == 1)  # the unused one is gone
     assert list(stream) == list(range(1, 100))
 
 
-def test_many_threads_share_one_node(portal: Portal) -> None:
+def test_many_threads_share_one_node(portal: BlockingPortal) -> None:
     names: list[str] = []
     threads = [threading.Thread(target=lambda: names.append(portal.call(thread_name))) for _ in range(8)]
     for thread in threads:

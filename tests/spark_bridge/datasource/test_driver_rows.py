@@ -11,7 +11,7 @@ import trio
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.datasource.sink import Carried, Staged, abort_parts, commit_parts
+from iris.spark_bridge.datasource.sink import DriverRows, Staged, abort_parts, commit_parts
 from iris.spark_bridge.staging.staging import StagedPart
 from iris.testing import Rights, open_network
 from tests.support.arrivals import stored
@@ -76,13 +76,13 @@ async def test_rows_with_a_commit_need_the_right_to_publish_them(tmp_path: Path)
 async def test_a_driver_stages_what_is_too_much_for_its_commit(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
         text = "x" * 60_000
-        many = [Carried(part(number), written([f"{number:02d}{text}"]).getvalue()) for number in range(20)]
+        many = [DriverRows(part(number), written([f"{number:02d}{text}"]).getvalue()) for number in range(20)]
         await client.stage("bridge", part(20), written(["last"]))
         await commit_parts(client, staged=[Staged("bridge", part(20))], carried=many)
         found = stored(bridge.store)
         assert [value[:2] for value in found[:-1]] == [b"%02d" % number for number in range(20)]
         assert found[-1] == b"last"
-        few = [Carried(part(0, batch=1), written(["few"]).getvalue())]
+        few = [DriverRows(part(0, batch=1), written(["few"]).getvalue())]
         await commit_parts(client, staged=[], carried=few)
         assert stored(bridge.store)[-1] == b"few"
 
@@ -137,7 +137,7 @@ async def test_what_many_tasks_gave_to_the_driver_takes_few_requests_and_few_chu
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
         asked = Asked(client)
         values = [f"{number:03d}{'x' * size}" for number in range(100)]
-        carried = [Carried(part(number), written([value]).getvalue()) for number, value in enumerate(values)]
+        carried = [DriverRows(part(number), written([value]).getvalue()) for number, value in enumerate(values)]
         await commit_parts(asked, staged=[], carried=carried)  # type: ignore[arg-type] # does all that a client does
         assert asked.parts == requests
         assert stored(bridge.store) == [value.encode() for value in values]
@@ -149,7 +149,7 @@ async def test_what_many_tasks_gave_to_the_driver_takes_few_requests_and_few_chu
 async def test_rows_keep_their_order_however_their_tasks_sent_them(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
         asked = Asked(client)
-        carried: list[Carried] = []
+        carried: list[DriverRows] = []
         staged: list[Staged] = []
         for number in range(40):
             data = written([f"{number:02d}{'x' * 60_000}"])
@@ -157,7 +157,7 @@ async def test_rows_keep_their_order_however_their_tasks_sent_them(tmp_path: Pat
                 await client.stage("bridge", part(number), data)
                 staged.append(Staged("bridge", part(number)))
             else:
-                carried.append(Carried(part(number), data.getvalue()))
+                carried.append(DriverRows(part(number), data.getvalue()))
         await commit_parts(asked, staged=staged, carried=carried[::-1])  # type: ignore[arg-type] # as above
         assert sorted(asked.parts) == [("commit", 9), *(("stage", number) for number in (0, 6, 16, 26, 36))]
         assert [int(value[:2]) for value in stored(bridge.store)] == list(range(40))
@@ -166,8 +166,8 @@ async def test_rows_keep_their_order_however_their_tasks_sent_them(tmp_path: Pat
 
 async def test_what_the_driver_staged_for_its_tasks_goes_with_a_batch_that_is_given_up(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, client):
-        carried = [Carried(part(number), written(["x" * 60_000]).getvalue()) for number in range(10)]
-        carried.append(Carried(part(10), written(["a"], topic="not a topic").getvalue()))
+        carried = [DriverRows(part(number), written(["x" * 60_000]).getvalue()) for number in range(10)]
+        carried.append(DriverRows(part(10), written(["a"], topic="not a topic").getvalue()))
         with pytest.raises(RemoteError, match="not a topic"):
             await commit_parts(client, staged=[], carried=carried)
         assert staged_files(tmp_path) != []
@@ -183,8 +183,8 @@ async def test_a_stream_is_not_written_where_a_member_that_is_away_would_not_be_
     ):
         rows = written(["a"]).getvalue()
         with pytest.raises(ConfigError, match=r"do not say how many they are.* start them with --of, or .* delivery"):
-            await commit_parts(client, staged=[], carried=[Carried(part(0), rows)])
+            await commit_parts(client, staged=[], carried=[DriverRows(part(0), rows)])
         assert stored(bridge.store) == []
         job = StagedPart(query="job-1", batch=0, partition=0, attempt=0)
-        await commit_parts(client, staged=[], carried=[Carried(job, rows)])
+        await commit_parts(client, staged=[], carried=[DriverRows(job, rows)])
         assert stored(bridge.store) == [b"a"], "a job does not come back"

@@ -14,7 +14,7 @@ from iris.kernel.errors import NotAllowed
 from iris.security.identity.permissions import Rights
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client import client as clients
-from iris.spark_bridge.client.blocking_portal import Portal
+from iris.spark_bridge.client.blocking_portal import BlockingPortal
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.client.offsets import Offsets, Range, advance, parse_offsets
@@ -57,7 +57,7 @@ async def count(client: BridgeClient, start: int, end: int, **options: object) -
     portal = InThread(client)
     ranges = [Range(shard=shard, start=start, end=end)]
     chosen = SourceOptions(**options)  # type: ignore[arg-type]
-    found = await trio.to_thread.run_sync(count_missing, chosen, cast("Portal", portal), watch, ranges)
+    found = await trio.to_thread.run_sync(count_missing, chosen, cast("BlockingPortal", portal), watch, ranges)
     return found, portal.calls
 
 

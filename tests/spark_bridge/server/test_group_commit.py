@@ -7,32 +7,32 @@ import math
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.server.group_commit import Group, GroupLimits
+from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 
 LIMITS = GroupLimits(delay=0.02, quiet=0.002, events=100, bytes=1000)
 
 
 def test_an_empty_group_is_never_due() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     assert group.is_empty
     assert group.deadline == math.inf
 
 
 def test_a_lone_event_waits_for_a_moment_of_quiet() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=1, size=1, now=5.0)
     assert group.deadline == 5.002
 
 
 def test_a_steady_stream_waits_for_the_delay_and_not_longer() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     for tick in range(20):
         group.add("a", events=1, size=1, now=5.0 + tick / 1000)
     assert group.deadline == pytest.approx(5.02)
 
 
 def test_what_comes_after_a_pause_is_due_at_once_and_what_follows_gathers() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=1, size=1, now=5.0)
     group.take()
     group.add("b", events=1, size=1, now=5.0 + LIMITS.delay)
@@ -43,7 +43,7 @@ def test_what_comes_after_a_pause_is_due_at_once_and_what_follows_gathers() -> N
 
 
 def test_a_stream_with_gaps_below_the_delay_is_no_pause() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     for tick in range(5):
         now = 5.0 + tick * 0.019
         group.add("a", events=1, size=1, now=now)
@@ -53,7 +53,7 @@ def test_a_stream_with_gaps_below_the_delay_is_no_pause() -> None:
 
 @pytest.mark.parametrize(("events", "size"), [(100, 1), (1, 1000), (200, 5000)])
 def test_a_full_group_is_due_at_once(events: int, size: int) -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=events - 1, size=size - 1, now=5.0)
     group.add("b", events=1, size=1, now=5.0)
     assert group.is_full
@@ -61,7 +61,7 @@ def test_a_full_group_is_due_at_once(events: int, size: int) -> None:
 
 
 def test_taking_begins_a_new_group() -> None:
-    group: Group[str] = Group(LIMITS)
+    group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=100, size=1, now=5.0)
     group.add("b", events=1, size=1, now=5.0)
     assert group.take() == ["a", "b"]

@@ -22,7 +22,7 @@ from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
 from iris.spark_bridge.server.permissions import CALLERS, PERMISSIONS, Permissions, permission_table
 from iris.spark_bridge.server.sharding import Sharding
-from iris.spark_bridge.server.sink_commits import Intake
+from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging.staging import Staging
 from iris.spark_bridge.staging.usage import Usage
 from iris.testing import Rights, open_network
@@ -39,7 +39,7 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Pa
     store = open_store(tmp_path, shards=[0], entropy=os.urandom)
     clock = MemberClock(time.time, None)  # noqa: TID251 -- a date
     member = BridgeMember(store, shards=[0], bridge="bridge", limits=GroupLimits(), retention=Retention(), clock=clock)
-    intake = Intake(
+    intake = BatchCommitter(
         store,
         Staging(tmp_path / "staged", Usage(most=1, most_of_owner=1)),
         Sharding([0]),

@@ -22,8 +22,7 @@ from iris.cluster.membership import proof_of
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, is_name
-from iris.kernel.wire import pack, unpack_untrusted
-from iris.kernel.wire import MAX_NUMBER
+from iris.kernel.wire import MAX_NUMBER, pack, unpack_untrusted
 from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.table import MAX_SHAPES
 from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import Final, cast, final
 
 from iris.cluster.directory import Border
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RemoteProtocolError
@@ -35,9 +34,7 @@ from iris.patterns.pubsub.interest.durable_names import (
     sign_record,
 )
 from iris.patterns.pubsub.interest.table import InterestTable
-from iris.security.identity import CLOCK_TOLERANCE
-from iris.security.identity import PeerIdentity
-from iris.security.identity import covers
+from iris.security.identity import CLOCK_TOLERANCE, PeerIdentity, covers
 
 _MESSAGE_BYTES: Final = 64 * KIB
 """Records in one message, as many as are begun before this size."""
@@ -119,8 +116,8 @@ class DurableSubscribers:
         self.names: Final = DurableNames(config.durable_bytes)
         self.border: Border | None = None
         """What may leave the site of this node, if it is at one."""
-        mesh.on(kinds.DURABLE, 1, self._receive)
-        mesh.on(kinds.DURABLE_AWAY, 2, self._receive_away)
+        mesh.register(kinds.DURABLE, 1, self._receive)
+        mesh.register(kinds.DURABLE_AWAY, 2, self._receive_away)
 
     def __repr__(self) -> str:
         return f"<DurableSubscribers: {self.names!r}>"

@@ -10,8 +10,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 
@@ -20,7 +19,7 @@ _PAUSE: Final = 0.1
 
 
 @final
-class Untold:
+class InterestRetry:
     """Which nodes have to be told everything anew.
 
     Args:

@@ -71,7 +71,7 @@ def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
 
 
 @final
-class Beginnings:
+class StartOffsets:
     """What publishers have confirmed: up to which version they knew this node's interest, and how far they were."""
 
     def __init__(self) -> None:

@@ -17,9 +17,7 @@ from typing import Final, NamedTuple, TypeVar, cast, final
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Message
-from iris.kernel.wire import number_untrusted
+from iris.kernel.wire import Message, kinds, number_untrusted
 from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of
 
@@ -81,7 +79,7 @@ class Terms(NamedTuple):
         return _TERMS_BYTES + texts + _SHARD_BYTES * len(self.share)
 
 
-class Wanted(NamedTuple):
+class NodeTerms(NamedTuple):
     """A node's terms, as a publisher finds them under a topic."""
 
     node: NodeId
@@ -238,7 +236,7 @@ class _Member:
     __slots__ = ("extent", "has_subscribed", "repeated", "repeated_extent", "terms")
 
     def __init__(self) -> None:
-        self.terms: dict[Terms, Wanted] = {}
+        self.terms: dict[Terms, NodeTerms] = {}
         self.has_subscribed = False
         self.extent = _Extent()
         self.repeated: set[Terms] | None = None
@@ -261,11 +259,11 @@ class InterestTable:
         """Terms that the subscriber's certificate does not permit."""
         self.added: Sequence[Terms] = ()
         """What the last message has added."""
-        self._matcher: Matcher[Wanted] = Matcher()
+        self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
 
-    def match(self, topic: str) -> tuple[Wanted, ...]:
+    def match(self, topic: str) -> tuple[NodeTerms, ...]:
         """Return whoever wants the topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
 
@@ -360,7 +358,7 @@ class InterestTable:
         self.version += 1
 
     def _add(self, node: NodeId, member: _Member, terms: Terms) -> None:
-        member.terms[terms] = wanted = Wanted(node, terms)
+        member.terms[terms] = wanted = NodeTerms(node, terms)
         member.has_subscribed = True
         member.extent.add(terms)
         self._matcher.add(terms.pattern, wanted)

@@ -4,15 +4,15 @@ Promises: events of one publisher keep their order and their numbers; what is no
 """
 
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirmed_events
-from iris.patterns.pubsub.publish.acks import REPEATED, Confirming
+from iris.patterns.pubsub.publish.acks import REPEATED, Acknowledgements
 from iris.patterns.pubsub.publish.group_ledger import GroupReports
-from iris.patterns.pubsub.publish.loss_reports import LossReports, Losses, PublishStatistics
-from iris.patterns.pubsub.publish.publisher import Publishing
-from iris.patterns.pubsub.publish.retained import Retention, check_retained_untrusted
+from iris.patterns.pubsub.publish.loss_reports import LossReports, PublishStatistics, ReportedLosses
+from iris.patterns.pubsub.publish.publisher import Publisher
+from iris.patterns.pubsub.publish.retained import RetainedExchange, check_retained_untrusted
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 
 __all__ = (
-    "MAX_ROTATIONS", "REPEATED", "ConfirmedEvents", "Confirming", "GroupReports", "LossReports", "Losses",
-    "PublishStatistics", "Publishing", "Retention", "Rotation", "check_retained_untrusted",
-    "open_confirmed_events",
+    "MAX_ROTATIONS", "REPEATED", "Acknowledgements", "ConfirmedEvents", "GroupReports", "LossReports",
+    "PublishStatistics", "Publisher", "ReportedLosses", "RetainedExchange", "Rotation",
+    "check_retained_untrusted", "open_confirmed_events",
 )  # fmt: skip

@@ -16,12 +16,10 @@ from iris.kernel import wire
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError
 from iris.kernel.names import check_key
-from iris.kernel.tasks import open_background
-from iris.kernel.tasks import protected_context
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.publish.acks import Confirming, Unconfirmed
-from iris.patterns.pubsub.remote import ForeignSubscribers
+from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
+from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.subscribe import labels_size, most_sharing
 
 _RUN_BYTES: Final = 240 * KIB
@@ -65,7 +63,7 @@ class ConfirmedEvents:
     """
 
     def __init__(
-        self, confirming: Confirming, config: Config, timeout: float, foreign: ForeignSubscribers | None = None
+        self, confirming: Acknowledgements, config: Config, timeout: float, foreign: RemoteSubscribers | None = None
     ) -> None:
         self._confirming = confirming
         self._config = config
@@ -205,7 +203,7 @@ class ConfirmedEvents:
 
 @protected_context
 async def open_confirmed_events(
-    confirming: Confirming, config: Config, timeout: float, foreign: ForeignSubscribers | None = None
+    confirming: Acknowledgements, config: Config, timeout: float, foreign: RemoteSubscribers | None = None
 ) -> AsyncIterator[ConfirmedEvents]:
     """See ``Node.confirming``."""
     events = ConfirmedEvents(confirming, config, timeout, foreign)

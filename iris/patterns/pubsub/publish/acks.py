@@ -3,7 +3,8 @@
 A durable subscriber is a node, or a group of which any one member does.  An event that was not confirmed when a
 member was lost goes to whoever stands in for it, under the same number, so that the subscribers can drop repeats.
 
-One that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber whichever node it runs on: what it has
+One that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber whichever node it runs
+on: what it has
 confirmed stays confirmed, and while it is away events wait for it.
 """
 
@@ -17,20 +18,15 @@ from typing import Final, NamedTuple, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.interest import DurableRecord
-from iris.patterns.pubsub.interest import DurableSubscribers
-from iris.patterns.pubsub.interest import stable_hash
-from iris.patterns.pubsub.interest import Milestones
-from iris.patterns.pubsub.interest import InterestTable
-from iris.patterns.pubsub.publish.publisher import STALLED, Publishing, Topic, envelope_size, group_id
+from iris.patterns.pubsub.interest import DurableRecord, DurableSubscribers, InterestTable, Milestones, stable_hash
+from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, envelope_size, group_id
 from iris.patterns.pubsub.sealed import Audience
 
 REPEATED: Final = ""
@@ -130,7 +126,7 @@ class Unconfirmed:
 
 
 @final
-class Confirming:
+class Acknowledgements:
     """All confirmed publishes of this node."""
 
     def __init__(
@@ -138,7 +134,7 @@ class Confirming:
         mesh: Mesh,
         interest: InterestTable,
         durable: DurableSubscribers,
-        publishing: Publishing,
+        publishing: Publisher,
         config: Config,
     ) -> None:
         self._mesh = mesh
@@ -156,8 +152,8 @@ class Confirming:
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
         """Called with a topic now and then, while a durable subscriber of it at another site is away."""
-        mesh.on(kinds.CONFIRMED, 1, self._receive_confirmed)
-        mesh.on(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
+        mesh.register(kinds.CONFIRMED, 1, self._receive_confirmed)
+        mesh.register(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
 
     async def publish(
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
@@ -181,7 +177,7 @@ class Confirming:
         Raises:
             NotSent: there is no durable subscriber.
             RequestTimeout: the pause goes on beyond the deadline.
-            ConfigError, NotAllowed: see ``Publishing.look_up``.
+            ConfigError, NotAllowed: see ``Publisher.look_up``.
         """
         publishing = self._publishing
         state = publishing.look_up(topic)

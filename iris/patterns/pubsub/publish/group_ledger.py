@@ -18,8 +18,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
@@ -71,7 +70,7 @@ class GroupBooks:
         self._lost = lost
         self._ledgers: dict[NodeId, Ledger] = {}
         self._number = 0
-        mesh.on(kinds.GROUP_SETTLED, 3, self._receive)
+        mesh.register(kinds.GROUP_SETTLED, 3, self._receive)
 
     def outstanding(self, node: NodeId) -> int:
         """Return how many events a node was sent and has not settled."""
@@ -88,7 +87,7 @@ class GroupBooks:
             ledger.begun = self._tell(node, ledger)
         return ledger
 
-    def peer_reset(self, node: NodeId) -> None:
+    def frames_lost(self, node: NodeId) -> None:
         """Frames may be lost: the node is told how many events should have come."""
         ledger = self._ledgers.get(node)
         if ledger is not None:
@@ -139,7 +138,7 @@ class GroupReports:
         self._accounts: dict[NodeId, _Account] = {}
         self._due: set[NodeId] = set()
         self._news = Wakeup()
-        mesh.on(kinds.GROUP_SENT, 2, self._receive)
+        mesh.register(kinds.GROUP_SENT, 2, self._receive)
 
     def received(self, publisher: NodeId, count: int) -> None:
         """Note events for groups that have come."""
@@ -161,7 +160,7 @@ class GroupReports:
         self._accounts.pop(publisher, None)
         self._due.discard(publisher)
 
-    def peer_reset(self, publisher: NodeId) -> None:
+    def frames_lost(self, publisher: NodeId) -> None:
         """The last report may be lost."""
         if publisher in self._accounts:
             self._due.add(publisher)

@@ -12,8 +12,7 @@ from typing import Final, cast, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
 from iris.kernel.frozen import dataclass
@@ -21,7 +20,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.publish.publisher import Publishing
+from iris.patterns.pubsub.publish.publisher import Publisher
 
 _PAUSE: Final = 0.1
 """Seconds for which losses are gathered."""
@@ -129,16 +128,16 @@ def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
 
 
 @final
-class Losses:
+class ReportedLosses:
     """What this node, as a publisher, has been told by subscribers."""
 
-    def __init__(self, mesh: Mesh, publishing: Publishing) -> None:
+    def __init__(self, mesh: Mesh, publishing: Publisher) -> None:
         self.dropped = 0
         """Events that a subscriber's ``overflow`` threw out, one for each subscriber."""
         self.refused = 0
         """Events that a subscriber's ``allow`` turned away."""
         self._publishing = publishing
-        mesh.on(kinds.EVENTS_LOST, 1, self._receive)
+        mesh.register(kinds.EVENTS_LOST, 1, self._receive)
 
     def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
         for topic, dropped, refused in read_losses_untrusted(message[1]):

@@ -20,27 +20,29 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.link import Link
-from iris.kernel.link import Growing
+from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.interest import NameId
-from iris.patterns.pubsub.interest import ShardMaps, stable_hash
-from iris.patterns.pubsub.interest import Milestones
-from iris.patterns.pubsub.interest import InterestTable
-from iris.patterns.pubsub.interest import Matcher, check_topic, is_pattern
+from iris.patterns.pubsub.interest import (
+    InterestTable,
+    Matcher,
+    Milestones,
+    NameId,
+    ShardMaps,
+    check_topic,
+    is_pattern,
+    stable_hash,
+)
 from iris.patterns.pubsub.publish.group_ledger import GroupBooks
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
-from iris.patterns.pubsub.sealed import Copies
-from iris.patterns.pubsub.tree import Outlet
-from iris.patterns.pubsub.tree import EventTrees
+from iris.patterns.pubsub.sealed import SealedSender
+from iris.patterns.pubsub.tree import EventTrees, Outlet
 
 STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows its publishers."""
@@ -193,7 +195,7 @@ class Topic:
 
 
 @final
-class _Run(Growing):
+class _Run(OpenRun):
     """Events that were posted as one message, which may still get longer.
 
     Attributes:
@@ -204,7 +206,7 @@ class _Run(Growing):
     __slots__ = ("_publishing", "payloads", "skipped", "state", "taken", "topic")
 
     def __init__(
-        self, publishing: Publishing, state: Topic, topic: str, payloads: list[wire.Payload], room: int
+        self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
     ) -> None:
         super().__init__(room)
         self._publishing = publishing
@@ -221,7 +223,7 @@ class _Run(Growing):
 
 
 @final
-class Publishing:
+class Publisher:
     """Everything this node publishes."""
 
     def __init__(
@@ -263,13 +265,13 @@ class Publishing:
             lost=self._count_lost,
         )
         self.groups: Final = GroupBooks(mesh, self._count_group_lost)
-        self.abroad: Copies | None = None
+        self.abroad: SealedSender | None = None
         """Takes events for nodes of other sites, if this node is at a site."""
         self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
         """Returns the durable subscribers of a topic that are away, with ``published`` when they left."""
         self.owned: Callable[[str], Collection[GroupId]] = lambda _: ()
         """Returns the groups that store a topic and are one cluster's."""
-        mesh.on(kinds.HOLD, 2, self._receive_hold)
+        mesh.register(kinds.HOLD, 2, self._receive_hold)
 
     @property
     def tally(self) -> Tally:
@@ -438,7 +440,7 @@ class Publishing:
         return True
 
     def post(
-        self, link: Outlet, message: wire.Message, size: int, count: int = 1, growing: Growing | None = None
+        self, link: Outlet, message: wire.Message, size: int, count: int = 1, growing: OpenRun | None = None
     ) -> bool:
         """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them."""
         count *= link.copies
@@ -625,13 +627,13 @@ class Publishing:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_reset(self, node: NodeId) -> None:
+    def frames_lost(self, node: NodeId) -> None:
         """The end of a pause may be lost: a node that still needs one asks again.  So may a key."""
         if self.abroad is not None:
-            self.abroad.peer_reset(node)
-        self.groups.peer_reset(node)
+            self.abroad.frames_lost(node)
+        self.groups.frames_lost(node)
         self.release_all(node)
-        self.trees.peer_reset(node)
+        self.trees.frames_lost(node)
 
     def peer_gone(self, node: NodeId) -> None:
         """A node gets nothing any more, and holds up nobody."""

@@ -20,23 +20,27 @@ from typing import Final, NamedTuple, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import MAX_KEY, NodeId, check_key
 from iris.kernel.tasks import Wakeup
-from iris.kernel.token_bucket import Tokens
-from iris.kernel.wire import kinds
-from iris.kernel.wire import Headers, Payload
+from iris.kernel.token_bucket import TokenBucket
+from iris.kernel.wire import Headers, Payload, kinds
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.interest import Milestones, milestones_untrusted
-from iris.patterns.pubsub.interest import InterestTable, Terms
-from iris.patterns.pubsub.interest import check_topic, is_pattern, is_topic
-from iris.patterns.pubsub.publish.acks import Confirming
-from iris.patterns.pubsub.publish.publisher import Publishing, envelope_size
+from iris.patterns.pubsub.interest import (
+    InterestTable,
+    Milestones,
+    Terms,
+    check_topic,
+    is_pattern,
+    is_topic,
+    milestones_untrusted,
+)
+from iris.patterns.pubsub.publish.acks import Acknowledgements
+from iris.patterns.pubsub.publish.publisher import Publisher, envelope_size
 
 
 class RetainedEvent(NamedTuple):
@@ -58,11 +62,11 @@ class RetainedEvent(NamedTuple):
 
 
 @final
-class _Branch:
+class _RetainedBranch:
     __slots__ = ("children", "here")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Branch] = {}
+        self.children: dict[str, _RetainedBranch] = {}
         self.here: RetainedEvent | None = None
 
 
@@ -80,7 +84,7 @@ class RetainedEvents:
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self._max_events: Final = max_events
         self._max_bytes: Final = max_bytes
-        self._root = _Branch()
+        self._root = _RetainedBranch()
         self._count = 0
         self._bytes = 0
 
@@ -95,7 +99,7 @@ class RetainedEvents:
 
     def get(self, topic: str) -> RetainedEvent | None:
         """Return the value of a topic."""
-        branch: _Branch | None = self._root
+        branch: _RetainedBranch | None = self._root
         for token in topic.split("."):
             branch = None if branch is None else branch.children.get(token)
         return None if branch is None else branch.here
@@ -121,7 +125,7 @@ class RetainedEvents:
         for token in event.topic.split("."):
             following = branch.children.get(token)
             if following is None:
-                following = branch.children[token] = _Branch()
+                following = branch.children[token] = _RetainedBranch()
             branch = following
         if branch.here is None:
             self._count += 1
@@ -177,7 +181,7 @@ class RetainedEvents:
         return events, looks + len(branches) + len(events)
 
 
-def _below(branch: _Branch) -> Iterator[RetainedEvent]:
+def _below(branch: _RetainedBranch) -> Iterator[RetainedEvent]:
     """Yield the value here and all further down; a topic has at most 32 tokens, so the way is not long."""
     if branch.here is not None:
         yield branch.here
@@ -211,7 +215,7 @@ class _Asked:
 
     __slots__ = ("frame", "looks", "patterns", "topics")
 
-    def __init__(self, looks: Tokens) -> None:
+    def __init__(self, looks: TokenBucket) -> None:
         self.looks: Final = looks
         self.frame = -1
         self.patterns: set[str] = set()
@@ -237,11 +241,11 @@ class _Late:
 
 
 @final
-class Retention:
+class RetainedExchange:
     """The last values that this node keeps."""
 
     def __init__(
-        self, mesh: Mesh, interest: InterestTable, publishing: Publishing, confirming: Confirming, config: Config
+        self, mesh: Mesh, interest: InterestTable, publishing: Publisher, confirming: Acknowledgements, config: Config
     ) -> None:
         self.events: Final = RetainedEvents(config.retained_events, config.retained_bytes)
         self._mesh = mesh
@@ -252,7 +256,7 @@ class Retention:
         self._asked: dict[NodeId, _Asked] = {}
         self._late: dict[NodeId, _Late] = {}
         self._someone_late = Wakeup()
-        mesh.on(kinds.RETAINED_WANTED, 1, self._receive_wanted)
+        mesh.register(kinds.RETAINED_WANTED, 1, self._receive_wanted)
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -310,7 +314,7 @@ class Retention:
             if _is_given(terms):
                 self._send(peer, terms.pattern)
 
-    def peer_reset(self, peer: Peer) -> None:
+    def frames_lost(self, peer: Peer) -> None:
         """Values that were on their way may be lost: those who have them drop the second."""
         late = self._late.get(peer.node)
         if late is not None:
@@ -367,7 +371,7 @@ class Retention:
             return set()
         asked, now = self._asked.get(peer.node), trio.current_time()
         if asked is None:
-            asked = self._asked[peer.node] = _Asked(Tokens(_AT_ONCE + _VALUE * len(self.events), _RATE, now))
+            asked = self._asked[peer.node] = _Asked(TokenBucket(_AT_ONCE + _VALUE * len(self.events), _RATE, now))
         work = self._mesh.work
         if asked.frame != work.frame or not work.is_frame:
             asked.frame, asked.patterns, asked.topics = work.frame, set(), set()
@@ -389,7 +393,7 @@ class Retention:
         if sent is not None:
             self._post(peer, pattern, sent, None if peer is self._mesh.own else self._asked[peer.node].looks)
 
-    def _post(self, peer: Peer, pattern: str, sent: set[str], tokens: Tokens | None) -> None:
+    def _post(self, peer: Peer, pattern: str, sent: set[str], tokens: TokenBucket | None) -> None:
         events, looks = self.events.search(pattern)
         before = len(sent)
         for event in events:

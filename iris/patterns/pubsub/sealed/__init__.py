@@ -3,9 +3,9 @@
 Promises: gateways read nothing; a key travels only over end-to-end sessions and is replaced when rights change.
 """
 
-from iris.patterns.pubsub.sealed.receiver import HeardCopies
-from iris.patterns.pubsub.sealed.sender import Audience, Copies
+from iris.patterns.pubsub.sealed.receiver import SealedReceiver
+from iris.patterns.pubsub.sealed.sender import Audience, SealedSender
 
 __all__ = (
-    "Audience", "Copies", "HeardCopies",
+    "Audience", "SealedReceiver", "SealedSender",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Events that come sealed under a publisher's sender key (``iris.patterns.pubsub.sealed.sender``), at the receiving end.
+"""Events that come sealed under a publisher's sender key, at the receiving end.
 
 The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
 wait behind them, so nothing is taken out of order.  So do those that are more work than is done for one frame.
@@ -11,9 +11,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import MessageReceiver
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, MessageReceiver, Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
@@ -21,7 +19,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.security.channel import CopyHeader, HeardKey, read_copy_header_untrusted
+from iris.security.channel import CopyHeader, ReceiverKey, read_copy_header_untrusted
 
 MAX_KEYS: Final = 1024
 """Keys of one publisher that are kept: as many as it has audiences.  The oldest goes first, and is asked for again."""
@@ -47,7 +45,7 @@ class _Publisher:
     __slots__ = ("asked", "asked_at", "keys", "last", "size", "waiting")
 
     def __init__(self) -> None:
-        self.keys: OrderedDict[int, HeardKey] = OrderedDict()
+        self.keys: OrderedDict[int, ReceiverKey] = OrderedDict()
         self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
         self.size = 0
         self.last = 0
@@ -56,7 +54,7 @@ class _Publisher:
 
 
 @final
-class HeardCopies:
+class SealedReceiver:
     """What publishers of other sites have sealed for this node among others.
 
     Args:
@@ -73,10 +71,10 @@ class HeardCopies:
         self._behind: dict[NodeId, None] = {}
         """Publishers of whom more has come than could be dealt with at once."""
         self._more = Wakeup()
-        mesh.on(kinds.SENDER_KEY, 3, self._receive_key)
+        mesh.register(kinds.SENDER_KEY, 3, self._receive_key)
 
     def __repr__(self) -> str:
-        return f"<HeardCopies of {len(self._publishers)} publishers>"
+        return f"<SealedReceiver of {len(self._publishers)} publishers>"
 
     # -- keys -----------------------------------------------------------------------------------------------
 
@@ -89,7 +87,7 @@ class HeardCopies:
         known = self._publishers.setdefault(peer.node, _Publisher())
         if number not in known.keys:
             try:
-                known.keys[number] = HeardKey(suite, key)
+                known.keys[number] = ReceiverKey(suite, key)
             except AuthenticationError as error:
                 raise RemoteProtocolError(str(error)) from None
             if len(known.keys) > MAX_KEYS:
@@ -224,7 +222,7 @@ class HeardCopies:
                 except NotSent:
                     self._mesh.refusals["answer without room on the link"] += 1
 
-    def peer_down(self, node: NodeId) -> None:
+    def peer_removed(self, node: NodeId) -> None:
         """Forget a publisher."""
         self._publishers.pop(node, None)
         self._behind.pop(node, None)

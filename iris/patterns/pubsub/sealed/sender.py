@@ -17,14 +17,12 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
-from iris.cluster.routes import CopyWay, Targets
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.routes import CopyRoute, Targets
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link import CONTROL_RESERVE, Link
-from iris.kernel.link import Growing
+from iris.kernel.link import CONTROL_RESERVE, Link, OpenRun
 from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import kinds
 from iris.security.channel import KEY_SIZE, SenderKey
@@ -49,7 +47,9 @@ class Audience:
     node: Final = NodeId("")
     """It leads to no node in particular."""
 
-    def __init__(self, of: Copies, nodes: tuple[NodeId, ...], targets: Targets, key: SenderKey, secret: Secret) -> None:
+    def __init__(
+        self, of: SealedSender, nodes: tuple[NodeId, ...], targets: Targets, key: SenderKey, secret: Secret
+    ) -> None:
         self._of = of
         self.nodes: Final = nodes
         self.copies: Final = len(nodes)
@@ -61,7 +61,7 @@ class Audience:
     def __repr__(self) -> str:
         return f"<Audience of {len(self.nodes)} nodes at {len(self.targets)} sites>"
 
-    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:
+    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: OpenRun | None = None) -> None:
         """Have a message travel in the next frame for this audience; see ``Link.post``."""
         self._of.address(self)
         self._of.link.post(message, size, reserve, growing)
@@ -80,7 +80,7 @@ class Audience:
 
 
 @final
-class Copies:
+class SealedSender:
     """What this node publishes for other sites.
 
     Args:
@@ -88,7 +88,7 @@ class Copies:
         entropy: makes keys.
     """
 
-    def __init__(self, mesh: Mesh, way: CopyWay, config: Config, entropy: Entropy) -> None:
+    def __init__(self, mesh: Mesh, way: CopyRoute, config: Config, entropy: Entropy) -> None:
         self.link: Final = Link(mesh.node, config)
         """The queue.  What is posted goes to the audience that was addressed last."""
         self._mesh = mesh
@@ -103,11 +103,11 @@ class Copies:
         self.link.failed = partial(mesh.note_unexpected, "copies of events")
         self.link.use(self)
         self.link.attach(way)
-        way.excuse = self.link.excuse
-        mesh.on(kinds.SENDER_KEY_WANTED, 1, self._receive_wanted)
+        way.suppress_stall_until = self.link.suppress_stall_until
+        mesh.register(kinds.SENDER_KEY_WANTED, 1, self._receive_wanted)
 
     def __repr__(self) -> str:
-        return f"<Copies for {len(self._audiences)} audiences, {self._sealed} frames>"
+        return f"<SealedSender for {len(self._audiences)} audiences, {self._sealed} frames>"
 
     @property
     def frames(self) -> int:
@@ -164,7 +164,7 @@ class Copies:
             audience.key, audience.secret = self._new_key()
             self._hand_out(audience)
         self._addressed = audience
-        self._turns.append((self.link.cut(), audience, audience.key))
+        self._turns.append((self.link.end_batch(), audience, audience.key))
 
     # -- FrameSession ---------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Copies:
             if audience.key.number == number and peer.node in audience.nodes:
                 self._tell(peer.node, audience)
 
-    def peer_reset(self, node: NodeId) -> None:
+    def frames_lost(self, node: NodeId) -> None:
         """Keys on their way to a node may be lost."""
         for audience in self._audiences.values():
             if node in audience.nodes:

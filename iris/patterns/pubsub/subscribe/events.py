@@ -11,8 +11,7 @@ from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import MAX_KEY, NodeId
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest import Milestones, milestones_untrusted
-from iris.patterns.pubsub.interest import is_topic
+from iris.patterns.pubsub.interest import Milestones, is_topic, milestones_untrusted
 
 MAX_SHARED: Final = 32 * KIB
 """What the headers and the key that the events of a run share may take when each event has its own, as in a bridge's
@@ -22,7 +21,7 @@ _BYTES: Final = {bytes}
 
 
 @final
-class Run:
+class EventRun:
     """Consecutive events of one topic from one publisher, as they came over the wire.
 
     Attributes:
@@ -33,7 +32,8 @@ class Run:
         next: how many of the events were thrown out.
         missed: how many events were lost just before the first one.
         retained: whether it is the last value of its topic, for one who came later.
-        milestones: from where on events of the topic are owed to whom; see ``iris.patterns.pubsub.interest.start_offsets``.
+        milestones: from where on events of the topic are owed to whom; see
+        ``iris.patterns.pubsub.interest.start_offsets``.
         owed: of the first run of a numbering, the number from which on its events are owed to the subscription; else 0.
     """
 
@@ -102,7 +102,7 @@ class Run:
 
 
 @final
-class Event(tuple[Any, int, Run, int]):
+class Event(tuple[Any, int, EventRun, int]):
     """One published event.  Its payload was decoded before it was delivered.
 
     Attributes:

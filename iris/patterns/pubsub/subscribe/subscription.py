@@ -23,7 +23,7 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.patterns.pubsub.interest import owed_from
-from iris.patterns.pubsub.subscribe.events import Event, Run, payload_bytes
+from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
@@ -50,9 +50,9 @@ _TURN_EVENTS: Final = 32
 """Events, in whole runs, between two looks at the clock."""
 
 
-_new_event: Final = cast("Callable[[type[Event], tuple[Any, int, Run, int]], Event]", tuple.__new__)
+_new_event: Final = cast("Callable[[type[Event], tuple[Any, int, EventRun, int]], Event]", tuple.__new__)
 _NOTHING: Final[tuple[wire.Payload, ...]] = ()
-_NO_RUNS: Final[deque[Run]] = deque(maxlen=0)
+_NO_RUNS: Final[deque[EventRun]] = deque(maxlen=0)
 """Of all subscriptions to which nothing has come yet: an empty deque takes 0.6 KiB."""
 
 
@@ -173,7 +173,7 @@ class Subscription:
         report: Callable[[NodeId, str, int, int], None],
         published: Callable[[NodeId, int], int | None],
         settled: Callable[[NodeId, int], None],
-        unreadable: Callable[[Run, RemoteProtocolError], None],
+        unreadable: Callable[[EventRun, RemoteProtocolError], None],
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
             raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
@@ -196,8 +196,8 @@ class Subscription:
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
         self._holding = False
-        self._runs: deque[Run] = _NO_RUNS
-        self._current: Run | None = None
+        self._runs: deque[EventRun] = _NO_RUNS
+        self._current: EventRun | None = None
         self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
         """Those of the current run that have not been taken."""
         self._events: Iterator[Event] = iter(())
@@ -240,7 +240,7 @@ class Subscription:
 
     # -- arriving -------------------------------------------------------------------------------------------
 
-    def _deliver(self, run: Run) -> None:
+    def _deliver(self, run: EventRun) -> None:
         """Take a run of events that arrived; it is this subscription's own."""
         sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
         if self._allow is not None and sender.cluster not in self._allow:
@@ -281,7 +281,7 @@ class Subscription:
             self._keep_last(run)
         self._news.wake()
 
-    def _deliver_retained(self, run: Run, last: int) -> None:
+    def _deliver_retained(self, run: EventRun, last: int) -> None:
         """Take the last value of a topic, unless this subscription has come as far already.
 
         Args:
@@ -298,7 +298,7 @@ class Subscription:
         run.retained = True
         self._deliver(run)
 
-    def _owed_from(self, run: Run) -> int:
+    def _owed_from(self, run: EventRun) -> int:
         """Return the number of the first event of a numbering that was published for this subscription."""
         if self.version is None:
             return run.first
@@ -339,7 +339,7 @@ class Subscription:
         numberings.expected = {topic: expected.get(topic, at) for topic, at in arrived.items()}
         numberings.arrived = arrived.copy()
 
-    def _keep_first(self, run: Run, max_events: int, max_bytes: int) -> None:
+    def _keep_first(self, run: EventRun, max_events: int, max_bytes: int) -> None:
         """Take as much of a run as there is room for."""
         count = len(run.payloads)
         if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
@@ -361,7 +361,7 @@ class Subscription:
         self._waiting += count
         self._waiting_bytes += run.size
 
-    def _keep_last(self, run: Run) -> None:
+    def _keep_last(self, run: EventRun) -> None:
         """Take a run, and throw out as much of what waits longest as is too much."""
         self._runs.append(run)
         self._waiting += len(run.payloads)
@@ -446,7 +446,7 @@ class Subscription:
         for publisher, count in settling.items():
             self._settled(publisher, count)
 
-    def _next_run(self) -> Run:
+    def _next_run(self) -> EventRun:
         run = self._runs.popleft()
         if self.group is None:
             run.missed = self._gap(run)
@@ -459,7 +459,7 @@ class Subscription:
         self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
         self._make_events(run, run.missed, run.next)
 
-    def _make_events(self, run: Run, missed: int, place: int) -> None:
+    def _make_events(self, run: EventRun, missed: int, place: int) -> None:
         """Have ``_events`` make an event of each of ``_payloads``, the first of which is at ``place`` in the run."""
         values = self._payloads if run.plain else map(wire.decode_payload_untrusted, self._payloads)
         self._gaps = itertools.chain((missed,), itertools.repeat(0))
@@ -489,7 +489,7 @@ class Subscription:
             self._holding = False
             self._hold(False)
 
-    def _gap(self, run: Run) -> int:
+    def _gap(self, run: EventRun) -> int:
         """Return how many events are missing before the run, and expect what follows it."""
         numberings = self._numberings.get(run.sender.node)
         if numberings is None:  # forgotten, while the run waited
@@ -526,7 +526,7 @@ class Subscription:
                 return batch
             self._begin_run()
 
-    async def _receive_runs(self, max_events: int = 1024) -> list[Run]:
+    async def _receive_runs(self, max_events: int = 1024) -> list[EventRun]:
         """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
 
         For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
@@ -543,7 +543,7 @@ class Subscription:
                 raise trio.EndOfChannel
             await self._news.wait()
             self._turn_began = trio.current_time()
-        runs: list[Run] = []
+        runs: list[EventRun] = []
         count = 0
         while self._runs and (not runs or count + self._runs[0].left <= max_events):
             run = self._next_run()
@@ -593,7 +593,7 @@ class Subscription:
         self._note_taken()
         return self._waiting
 
-    def _abandon(self) -> list[Run]:
+    def _abandon(self) -> list[EventRun]:
         """Give up what waits, as the subscription of a group has ended; the caller counts it, each run by itself."""
         self._note_taken()
         runs = list(self._runs)
@@ -611,7 +611,7 @@ class Subscription:
         self._untaken = self._waiting = self._waiting_bytes = 0
         return runs
 
-    def _count_abandoned(self, run: Run) -> None:
+    def _count_abandoned(self, run: EventRun) -> None:
         """Count a run that nobody takes any more.  What is to be confirmed its publisher sends to somebody else."""
         self._dropped += len(run.payloads)
         if run.confirm:
@@ -619,7 +619,7 @@ class Subscription:
         else:
             self._report(run.publisher, run.topic, len(run.payloads), 0)
 
-    def _count_moved(self, run: Run) -> None:
+    def _count_moved(self, run: EventRun) -> None:
         """Count a run that another subscription of the group has taken over."""
         self._received -= len(run.payloads)
 

@@ -15,13 +15,12 @@ from iris.cluster.mesh import Mesh
 from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import NotSent
-from iris.kernel.link import Link
-from iris.kernel.link import Growing
+from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.sealed import Audience
-from iris.patterns.pubsub.tree.topology import END, Place, Relayed, Shape, claim
+from iris.patterns.pubsub.tree.topology import END, RelayedEvents, TreePosition, TreeShape, claim
 
 _BODY: Final = 60 * KIB
 """A body of this size and its envelope make one frame."""
@@ -31,7 +30,7 @@ _OVERHEAD: Final = 32
 
 
 @final
-class TreeWay:
+class TreeLink:
     """The way to some nodes of a tree.  Publishers use it as they use a ``Link``."""
 
     __slots__ = ("_feed", "copies", "mask")
@@ -39,16 +38,16 @@ class TreeWay:
     node: Final = NodeId("")
     """It leads to no node in particular."""
 
-    def __init__(self, feed: Feed, mask: int) -> None:
+    def __init__(self, feed: TreeFeed, mask: int) -> None:
         self._feed = feed
         self.mask: Final = mask
         self.copies: Final = mask.bit_count()
         """Nodes that it leads to."""
 
     def __repr__(self) -> str:
-        return f"<TreeWay to {self.copies} nodes>"
+        return f"<TreeLink to {self.copies} nodes>"
 
-    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: Growing | None = None) -> None:  # noqa: ARG002 -- as that of a link
+    def post(self, message: wire.Message, size: int, reserve: int = 0, growing: OpenRun | None = None) -> None:  # noqa: ARG002 -- as that of a link
         """Have a message travel with the next body; see ``Link.post``."""
         self._feed.post(self.mask, message, size, growing)
 
@@ -65,12 +64,12 @@ class TreeWay:
         await self._feed.wait_room()
 
 
-Outlet = Link | TreeWay | Audience
+Outlet = Link | TreeLink | Audience
 """What takes the events of a publisher."""
 
 
 @final
-class Feed:
+class TreeFeed:
     """One tree of this node as a publisher, and what goes over it next.
 
     Args:
@@ -81,10 +80,12 @@ class Feed:
         news: woken when there is something to flush.
     """
 
-    def __init__(self, mesh: Mesh, tree: int, shape: Shape, *, lost: Callable[[str, int], None], news: Wakeup) -> None:
+    def __init__(
+        self, mesh: Mesh, tree: int, shape: TreeShape, *, lost: Callable[[str, int], None], news: Wakeup
+    ) -> None:
         self.tree: Final = tree
         self.shape: Final = shape
-        self.places: Final[dict[NodeId, Place]] = dict(shape.places)
+        self.places: Final[dict[NodeId, TreePosition]] = dict(shape.places)
         """Of the nodes that are still there."""
         self.rights: Final = {node: mesh.peers[node].identity.certificate.rights.subscribes for node in shape.places}
         """What each was allowed to hear when the tree was made."""
@@ -95,27 +96,27 @@ class Feed:
         self._mesh = mesh
         self._lost = lost
         self._news = news
-        self._ways: dict[int, TreeWay] = {}
+        self._ways: dict[int, TreeLink] = {}
         self._number = 0
         self._mask = 0
         self._messages: list[wire.Message] = []
         self._bytes = 0
-        self._growing: Growing | None = None
+        self._growing: OpenRun | None = None
         self._left = False
         self._room = trio.lowlevel.ParkingLot()
 
-    def way(self, mask: int) -> TreeWay:
+    def way(self, mask: int) -> TreeLink:
         """Return the way to some of its nodes."""
         way = self._ways.get(mask)
         if way is None:
             if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst
                 self._ways.clear()
-            way = self._ways[mask] = TreeWay(self, mask)
+            way = self._ways[mask] = TreeLink(self, mask)
         return way
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def post(self, mask: int, message: wire.Message, size: int, growing: Growing | None) -> None:
+    def post(self, mask: int, message: wire.Message, size: int, growing: OpenRun | None) -> None:
         """Add a message to the body, which is for these places only."""
         size += _OVERHEAD
         self._grow_no_more()
@@ -163,7 +164,7 @@ class Feed:
         mesh = self._mesh
         self._number += 1
         signature = mesh.identity.sign(claim(mesh.node, self.tree, self._number, mask, body))
-        relayed = Relayed(mesh.node, self.tree, self._number, mask, body, signature)
+        relayed = RelayedEvents(mesh.node, self.tree, self._number, mask, body, signature)
         message, size = relayed.message()
         for child in self.shape.top:
             if mask & child.mask:
@@ -178,7 +179,7 @@ class Feed:
     # -- room -----------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """See ``TreeWay.has_room``."""
+        """See ``TreeLink.has_room``."""
         return self._left or (not self.held and self._crowded() is None)
 
     def _crowded(self) -> Link | None:
@@ -189,7 +190,7 @@ class Feed:
         return None
 
     async def wait_room(self) -> None:
-        """See ``TreeWay.wait_room``."""
+        """See ``TreeLink.wait_room``."""
         while not self.has_room():
             link = self._crowded()
             if link is None:

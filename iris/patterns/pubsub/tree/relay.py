@@ -14,8 +14,7 @@ from typing import cast, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, Link
@@ -23,8 +22,14 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.pubsub.tree.reorder import Incoming, way_untrusted
-from iris.patterns.pubsub.tree.topology import Child, Relayed, carried_untrusted, relayed_untrusted, role_untrusted
+from iris.patterns.pubsub.tree.reorder import ReorderBuffer, way_untrusted
+from iris.patterns.pubsub.tree.topology import (
+    Child,
+    RelayedEvents,
+    carried_untrusted,
+    relayed_untrusted,
+    role_untrusted,
+)
 from iris.patterns.pubsub.tree.trees import CUT_OFF, ENDED, GOES_ON, HELD, READY, STALLED
 
 _Branch = tuple[NodeId, int]
@@ -57,14 +62,14 @@ class EventRelays:
         self._take = take
         self._hears = hears
         self._lost = lost
-        self._incoming: dict[NodeId, Incoming] = {}
+        self._incoming: dict[NodeId, ReorderBuffer] = {}
         self._crowded: dict[_Branch, set[Link]] = {}
         self._nursery: trio.Nursery | None = None
         self._expires = math.inf
         self._news = Wakeup()
-        mesh.on(kinds.EVENT_TREE, 3, self._receive_tree)
-        mesh.on(kinds.EVENT_WAY, 3, self._receive_way)
-        mesh.on(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
+        mesh.register(kinds.EVENT_TREE, 3, self._receive_tree)
+        mesh.register(kinds.EVENT_WAY, 3, self._receive_way)
+        mesh.register(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
         """Have a message that came directly wait if it must; return whether it does."""
@@ -76,10 +81,10 @@ class EventRelays:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _from(self, peer: Peer) -> Incoming:
+    def _from(self, peer: Peer) -> ReorderBuffer:
         known = self._incoming.get(peer.node)
         if known is None:
-            known = self._incoming[peer.node] = Incoming(
+            known = self._incoming[peer.node] = ReorderBuffer(
                 take=partial(self._take_one, peer),
                 open_body=partial(self._open_body, peer),
                 hand_on=self._hand_on,
@@ -149,7 +154,7 @@ class EventRelays:
 
     # -- handing on -----------------------------------------------------------------------------------------
 
-    def _hand_on(self, relayed: Relayed, children: tuple[Child, ...]) -> None:
+    def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         message, size = relayed.message()
         reserve = self._mesh.config.link_bytes // 2  # for what was on its way when the publisher was asked to wait
         for node, mask in children:
@@ -176,7 +181,7 @@ class EventRelays:
             self._report(relayed.publisher, relayed.tree, CUT_OFF, node)
             self._tell_lost(relayed, copies)
 
-    def _tell_lost(self, relayed: Relayed, copies: int) -> None:
+    def _tell_lost(self, relayed: RelayedEvents, copies: int) -> None:
         if not relayed.body:
             return
         try:
@@ -220,7 +225,7 @@ class EventRelays:
 
     # -- upkeep ---------------------------------------------------------------------------------------------
 
-    def _watch(self, incoming: Incoming) -> None:
+    def _watch(self, incoming: ReorderBuffer) -> None:
         if incoming.deadline < self._expires:
             self._news.wake()
 
@@ -238,7 +243,7 @@ class EventRelays:
                         with self._mesh.survive("relayed events"):
                             incoming.expire(now)
 
-    def peer_reset(self, node: NodeId) -> None:
+    def frames_lost(self, node: NodeId) -> None:
         """The publisher says anew how its events come; what was handed on to this node may be lost."""
         incoming = self._incoming.get(node)
         if incoming is not None:

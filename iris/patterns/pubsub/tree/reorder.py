@@ -23,7 +23,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.tree.topology import END, Child, Relayed, Role, number_untrusted
+from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole, number_untrusted
 
 PATIENCE: Final = 1.0
 """Seconds for which the end of a tree is waited for: its nodes may be slow, or gone before the publisher notices."""
@@ -45,7 +45,7 @@ STRAY: Final = "relayed events of a tree that was not announced"
 
 
 @final
-class Way(NamedTuple):
+class Announcement(NamedTuple):
     """The word of a publisher how its events come from here on."""
 
     turn: int
@@ -60,7 +60,7 @@ class Way(NamedTuple):
         return (kinds.EVENT_WAY, self.turn, self.tree, self.wait)
 
 
-def way_untrusted(message: wire.Message) -> Way:
+def way_untrusted(message: wire.Message) -> Announcement:
     """Read an EVENT_WAY message.
 
     Raises:
@@ -69,7 +69,7 @@ def way_untrusted(message: wire.Message) -> Way:
     _, turn, tree, wait = message
     if type(wait) is not bool:
         raise RemoteProtocolError("a way says whether the end of the former one is to be waited for")
-    return Way(number_untrusted(turn), number_untrusted(tree, least=0), wait)
+    return Announcement(number_untrusted(turn), number_untrusted(tree, least=0), wait)
 
 
 def _weight(message: object) -> int:
@@ -87,7 +87,7 @@ def _weight(message: object) -> int:
 
 
 @final
-class Incoming:
+class ReorderBuffer:
     """What comes from one publisher, put in order.
 
     Args:
@@ -103,7 +103,7 @@ class Incoming:
         *,
         take: Callable[[wire.Message], None],
         open_body: Callable[[bytes], None],
-        hand_on: Callable[[Relayed, tuple[Child, ...]], None],
+        hand_on: Callable[[RelayedEvents, tuple[Child, ...]], None],
         refuse: Callable[[str], None],
         ended: Callable[[int], None],
     ) -> None:
@@ -112,17 +112,17 @@ class Incoming:
         self._hand_on = hand_on
         self._refuse = refuse
         self._tell_ended = ended
-        self._roles: dict[int, Role] = {}
+        self._roles: dict[int, TreeRole] = {}
         self._turn = 0  # the last one that was heard of
         self._tree = 0  # the last one that was turned to
         self._ended = True
         """Whether nothing more comes over that tree."""
         self._number = 0
-        self._behind: deque[Way | wire.Message] = deque()
+        self._behind: deque[Announcement | wire.Message] = deque()
         """What came directly, behind a way that is not taken yet."""
         self._behind_bytes = 0
         self._behind_until = math.inf
-        self._early: list[Relayed] = []
+        self._early: list[RelayedEvents] = []
         """What came over a tree that was not turned to yet."""
         self._early_bytes = 0
         self._early_until = math.inf
@@ -139,14 +139,14 @@ class Incoming:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def receive_role(self, role: Role) -> None:
+    def receive_role(self, role: TreeRole) -> None:
         """Learn of a tree, which is not in use yet."""
         if role.tree > self._tree:
             self._roles[role.tree] = role
             for tree in sorted(tree for tree in self._roles if tree > self._tree)[:-_MAX_ROLES]:
                 del self._roles[tree]
 
-    def receive_way(self, way: Way, now: float) -> None:
+    def receive_way(self, way: Announcement, now: float) -> None:
         """Take the publisher's word, which came directly."""
         if way.turn <= self._turn:
             return  # said again after a reset
@@ -162,13 +162,13 @@ class Incoming:
         """Take events that came directly; for use while ``is_waiting``."""
         self._hold(message, now)
 
-    def _hold(self, message: Way | wire.Message, now: float) -> None:
+    def _hold(self, message: Announcement | wire.Message, now: float) -> None:
         self._behind.append(message)
         self._behind_bytes += _weight(message)
         if self._behind_bytes > _HELD_BYTES:
             self._wait_no_longer(now)
 
-    def receive_relayed(self, relayed: Relayed, now: float) -> None:
+    def receive_relayed(self, relayed: RelayedEvents, now: float) -> None:
         """Take what came over a tree and is signed by the publisher."""
         if relayed.tree > self._tree:
             weight = _weight(relayed)
@@ -197,7 +197,7 @@ class Incoming:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _go(self, way: Way, now: float) -> None:
+    def _go(self, way: Announcement, now: float) -> None:
         """Turn to another way."""
         self._ended = True
         if way.tree <= self._tree:
@@ -217,7 +217,7 @@ class Incoming:
         """Take what waits, as far as nothing holds it up any more."""
         while self._behind:
             first = self._behind[0]
-            if type(first) is Way:
+            if type(first) is Announcement:
                 if first.wait and not self._ended:
                     self._behind_until = now + PATIENCE
                     return

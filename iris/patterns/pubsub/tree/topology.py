@@ -48,7 +48,7 @@ class Child(NamedTuple):
     """It and those behind it."""
 
 
-class Place(NamedTuple):
+class TreePosition(NamedTuple):
     """Where a node stands in a tree."""
 
     bit: int
@@ -58,14 +58,14 @@ class Place(NamedTuple):
 
 
 @final
-class Shape(NamedTuple):
+class TreeShape(NamedTuple):
     """A tree as its publisher has it."""
 
     top: tuple[Child, ...]
-    places: Mapping[NodeId, Place]
+    places: Mapping[NodeId, TreePosition]
 
 
-def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int) -> Shape:
+def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int) -> TreeShape:
     """Return the tree of a publisher.
 
     Args:
@@ -76,14 +76,14 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
     """
     rings = [arranged(publisher, nodes) for nodes in classes]
     count = sum(map(len, rings))
-    places: dict[NodeId, Place] = {}
+    places: dict[NodeId, TreePosition] = {}
 
     def grow(part: Sequence[NodeId]) -> Child:
         bit = 1 << len(places)
         mask = bit * ((1 << len(part)) - 1)
-        places[part[0]] = Place(bit, mask, ())  # its number comes before those of the nodes behind it
+        places[part[0]] = TreePosition(bit, mask, ())  # its number comes before those of the nodes behind it
         children = tuple(grow(behind) for behind in divided(part[1:], min(fan_out, MAX_CHILDREN)))
-        places[part[0]] = Place(bit, mask, children)
+        places[part[0]] = TreePosition(bit, mask, children)
         return Child(part[0], mask)
 
     top = tuple(
@@ -91,7 +91,7 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
             map(grow, divided(ring, max(1, fan_out * len(ring) // count))) for ring in rings if ring
         )
     )
-    return Shape(top, places)
+    return TreeShape(top, places)
 
 
 # -- the tree, as its nodes are told of it -------------------------------------------------------------------
@@ -113,7 +113,7 @@ def mask_untrusted(field: object) -> int:
     return int.from_bytes(field, "big")
 
 
-class Role(NamedTuple):
+class TreeRole(NamedTuple):
     """What a node is told of a tree: its own place, and whom it hands events on to."""
 
     tree: int
@@ -138,7 +138,7 @@ def number_untrusted(field: object, least: int = 1) -> int:
     return wire.number_untrusted(field, "the number of a tree, a way or a message", least)
 
 
-def role_untrusted(message: wire.Message) -> Role:
+def role_untrusted(message: wire.Message) -> TreeRole:
     """Read an EVENT_TREE message.
 
     Raises:
@@ -163,14 +163,14 @@ def role_untrusted(message: wire.Message) -> Role:
         children.append(Child(NodeId(node.hex()), behind))
     if len({child.node for child in children}) < len(children):
         raise RemoteProtocolError("a node of a tree is one child and not several")
-    return Role(number_untrusted(tree), place, tuple(children))
+    return TreeRole(number_untrusted(tree), place, tuple(children))
 
 
 # -- what travels over it --------------------------------------------------------------------------------------
 
 
 @final
-class Relayed(NamedTuple):
+class RelayedEvents(NamedTuple):
     """Events of one publisher on their way through its tree.
 
     Attributes:
@@ -211,7 +211,7 @@ def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> 
     return statement_bytes(_PURPOSE, [bytes.fromhex(publisher), numbers, packed_mask(mask), digest])
 
 
-def relayed_untrusted(message: wire.Message) -> Relayed:
+def relayed_untrusted(message: wire.Message) -> RelayedEvents:
     """Read an EVENTS_RELAYED message.  Its signature is not checked here.
 
     Raises:
@@ -223,7 +223,7 @@ def relayed_untrusted(message: wire.Message) -> Relayed:
     if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
         raise RemoteProtocolError("relayed events have a body and a signature of 64 bytes")
     tree, number = number_untrusted(tree), number_untrusted(number)
-    return Relayed(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
+    return RelayedEvents(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
 
 
 _CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}

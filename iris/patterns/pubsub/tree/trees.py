@@ -17,8 +17,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
@@ -27,9 +26,9 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.interest import Terms
-from iris.patterns.pubsub.tree.feed import Feed, Outlet
-from iris.patterns.pubsub.tree.reorder import Way
-from iris.patterns.pubsub.tree.topology import MAX_PLACES, Role, Shape, shaped
+from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed
+from iris.patterns.pubsub.tree.reorder import Announcement
+from iris.patterns.pubsub.tree.topology import MAX_PLACES, TreeRole, TreeShape, shaped
 
 READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
 """What a node of a tree says about it."""
@@ -89,8 +88,8 @@ class EventTrees:
         self._avoid = avoid
         self._changed = changed
         self._lost = lost
-        self._feed: Feed | None = None
-        self._next: tuple[int, Shape, set[NodeId], float] | None = None
+        self._feed: TreeFeed | None = None
+        self._next: tuple[int, TreeShape, set[NodeId], float] | None = None
         """A proposal: its number and shape, who is not ready yet, and until when they may be."""
         self._tree = 0
         self._turn = 0
@@ -105,7 +104,7 @@ class EventTrees:
         """Whether there was no tree although one was wanted."""
         self._news = Wakeup()
         self._upkeep = Wakeup()
-        mesh.on(kinds.EVENT_RELAY, 3, self._receive_report)
+        mesh.register(kinds.EVENT_RELAY, 3, self._receive_report)
 
     @property
     def size(self) -> int:
@@ -182,7 +181,7 @@ class EventTrees:
         self._tree += 1
         self._next = (self._tree, shape, awaited, now + _PROPOSAL)
         for node, place in shape.places.items():
-            self._post(node, *Role(self._tree, place.bit, place.children).message())
+            self._post(node, *TreeRole(self._tree, place.bit, place.children).message())
         self._upkeep.wake()
 
     def _is_eligible(self, node: NodeId) -> bool:
@@ -209,7 +208,7 @@ class EventTrees:
         if not all(self._is_eligible(node) and self._is_well(node, now) for node in shape.places):
             self._want()  # without those that are no longer fit
             return
-        self._go(Feed(self._mesh, tree, shape, lost=self._lost, news=self._news))
+        self._go(TreeFeed(self._mesh, tree, shape, lost=self._lost, news=self._news))
 
     def _leave(self, *broken: NodeId) -> None:
         """Turn to direct ways; ``broken`` hand nothing on any more."""
@@ -217,7 +216,7 @@ class EventTrees:
         self._want()
         self._go(None, broken)
 
-    def _go(self, feed: Feed | None, broken: Collection[NodeId] = ()) -> None:
+    def _go(self, feed: TreeFeed | None, broken: Collection[NodeId] = ()) -> None:
         former, self._feed = self._feed, feed
         self._changed()  # no run grows any more, so that none gets longer behind the word that is given now
         self._turn += 1
@@ -235,11 +234,11 @@ class EventTrees:
         for node in dict.fromkeys((*before, *after)):
             wait = node in before and former is not None and not former.shape.places[node].bit & cut
             tree = feed.tree if feed is not None and node in after else 0
-            self._post(node, Way(self._turn, tree, wait).message(), 16)
+            self._post(node, Announcement(self._turn, tree, wait).message(), 16)
         if former is not None:
             self._tell_again(former, cut)
 
-    def _tell_again(self, feed: Feed, mask: int) -> None:
+    def _tell_again(self, feed: TreeFeed, mask: int) -> None:
         """Tell nodes that may have missed something what they would wait for."""
         for node, place in feed.places.items():
             peer = self._mesh.peers.get(node)
@@ -285,7 +284,7 @@ class EventTrees:
             elif state == GOES_ON:
                 self._feed.release(peer.node)
 
-    def _shape(self, tree: int) -> Shape | None:
+    def _shape(self, tree: int) -> TreeShape | None:
         if self._next is not None and tree == self._next[0]:
             return self._next[1]
         return self._feed.shape if self._feed is not None and tree == self._feed.tree else None
@@ -309,25 +308,25 @@ class EventTrees:
         if self._needs_link(node) or (not terms and (place.children or self._is_deserted(feed))):
             self._leave()
 
-    def _is_deserted(self, feed: Feed) -> bool:
+    def _is_deserted(self, feed: TreeFeed) -> bool:
         """Tell whether so few of a tree's nodes subscribe to anything that it is of no use."""
         return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
 
-    def peer_reset(self, node: NodeId) -> None:
+    def frames_lost(self, node: NodeId) -> None:
         """What the node was told may be lost, and what it has said."""
         if self._next is not None and node in self._next[1].places:
             coming = self._next[1].places[node]
-            self._post(node, *Role(self._next[0], coming.bit, coming.children).message())
+            self._post(node, *TreeRole(self._next[0], coming.bit, coming.children).message())
         if not self._turn:
             return
         feed = self._feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
-            self._post(node, Way(self._turn, 0, wait=False).message(), 16)
+            self._post(node, Announcement(self._turn, 0, wait=False).message(), 16)
         else:
             feed.release(node)
-            self._post(node, *Role(feed.tree, place.bit, place.children).message())
-            self._post(node, Way(self._turn, feed.tree, wait=False).message(), 16)
+            self._post(node, *TreeRole(feed.tree, place.bit, place.children).message())
+            self._post(node, Announcement(self._turn, feed.tree, wait=False).message(), 16)
             self._tell_again(feed, place.mask ^ place.bit)
 
     def peer_gone(self, node: NodeId) -> None:
@@ -386,7 +385,7 @@ class EventTrees:
             self._wanted = False
             self._changed()
 
-    def _trouble(self, feed: Feed, now: float) -> list[NodeId]:
+    def _trouble(self, feed: TreeFeed, now: float) -> list[NodeId]:
         """Return the nodes that hold up the tree."""
         found = [node for node, since in feed.held.items() if now - since > _MAX_HOLD]
         for child in feed.shape.top:
@@ -398,7 +397,7 @@ class EventTrees:
         found += [node for node, place in feed.places.items() if place.children and self._avoid(node)]
         return list(dict.fromkeys(found))
 
-    def _rights_changed(self, feed: Feed) -> bool:
+    def _rights_changed(self, feed: TreeFeed) -> bool:
         """Tell whether a node has another certificate since, so that it may not be permitted what it hands on."""
         peers = self._mesh.peers
         return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.interest import start_offsets as beginnings
-from iris.patterns.pubsub.interest.start_offsets import Beginnings, Milestones, owed_from
+from iris.patterns.pubsub.interest.start_offsets import Milestones, StartOffsets, owed_from
 from iris.patterns.pubsub.subscribe import subscription
 from iris.patterns.pubsub.subscribe.events import Event
 from tests.support.events import collect, missed, publish
@@ -42,7 +42,7 @@ def test_what_follows_a_milestone_after_the_confirmation_is_owed(
 
 
 def test_a_version_is_confirmed_by_the_first_one_that_is_as_new() -> None:
-    known = Beginnings()
+    known = StartOffsets()
     assert known.published(NODE, 1) is None
     known.confirmed(NODE, 2, 10)
     known.confirmed(NODE, 3, 10)
@@ -51,7 +51,7 @@ def test_a_version_is_confirmed_by_the_first_one_that_is_as_new() -> None:
 
 
 def test_what_is_told_again_after_a_reset_does_not_count() -> None:
-    known = Beginnings()
+    known = StartOffsets()
     known.confirmed(NODE, 2, 10)
     known.confirmed(NODE, 2, 50)
     known.confirmed(NODE, 1, 60)
@@ -59,7 +59,7 @@ def test_what_is_told_again_after_a_reset_does_not_count() -> None:
 
 
 def test_of_many_confirmations_some_are_forgotten_and_later_ones_stand_for_them() -> None:
-    known = Beginnings()
+    known = StartOffsets()
     for version in range(10_000):
         known.confirmed(NODE, version, version * 3)
     versions, counts = known._publishers[NODE]
@@ -71,7 +71,7 @@ def test_of_many_confirmations_some_are_forgotten_and_later_ones_stand_for_them(
 
 def test_only_so_many_publishers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginnings, "_PUBLISHERS", 3)
-    known = Beginnings()
+    known = StartOffsets()
     nodes = [NodeId(f"{number:032x}") for number in range(4)]
     for node in nodes:
         known.confirmed(node, 1, 0)

@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RequestTim
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.publish.acks import Unconfirmed
-from iris.patterns.pubsub.subscribe.events import Run
+from iris.patterns.pubsub.subscribe.events import EventRun
 from tests.support.meshes import MeshNode, check_tally, open_meshes
 
 NODE = NodeId("ab" * 16)
@@ -29,12 +29,12 @@ class Log:
     """What a durable subscriber has stored: runs, as a bridge takes them; repeats are left out by their number."""
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[EventRun] = []
         self.payloads: list[object] = []
         self.telling = trio.Event()
         self.telling.set()
 
-    def take(self, run: Run) -> None:
+    def take(self, run: EventRun) -> None:
         self.runs.append(run)
         for number, payload in enumerate(run.payloads, run.confirm):
             if number > len(self.payloads):

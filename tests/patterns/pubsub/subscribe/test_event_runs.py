@@ -15,7 +15,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.topics import MAX_TOPIC
 from iris.patterns.pubsub.publish.retained import check_retained_untrusted
-from iris.patterns.pubsub.subscribe.events import Event, Run, check_run_untrusted, payload_bytes
+from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, payload_bytes
 
 SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
@@ -185,8 +185,8 @@ def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ..
 # -- as subscribers see them ---------------------------------------------------------------------------------
 
 
-def run(*, confirm: int = 0, plain: bool = True, payloads: tuple[wire.Payload, ...] = (b"x", b"y")) -> Run:
-    return Run(SENDER, "a.b", 5, confirm, {"h": "1"}, "key", payloads, 2, plain=plain)
+def run(*, confirm: int = 0, plain: bool = True, payloads: tuple[wire.Payload, ...] = (b"x", b"y")) -> EventRun:
+    return EventRun(SENDER, "a.b", 5, confirm, {"h": "1"}, "key", payloads, 2, plain=plain)
 
 
 def test_an_event_shows_its_payload_and_what_it_shares_with_its_run() -> None:

@@ -13,8 +13,8 @@ from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.tree.reorder import LATE, PATIENCE, STRAY, Incoming, Way, way_untrusted
-from iris.patterns.pubsub.tree.topology import END, Child, Relayed, Role
+from iris.patterns.pubsub.tree.reorder import LATE, PATIENCE, STRAY, Announcement, ReorderBuffer, way_untrusted
+from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
 
 CHILD = Child(NodeId("c" * 32), 0b10)
 ME = 0b01
@@ -32,20 +32,20 @@ class Desk:
         self.handed_on: list[int] = []
         self.refused: Counter[str] = Counter()
         self.ended: list[int] = []
-        self.incoming = Incoming(
+        self.incoming = ReorderBuffer(
             take=lambda message: self.taken.append(message[2]),
             open_body=lambda body: self.taken.append(int(body)),
             hand_on=lambda relayed, children: self._hand_on(relayed, children),
             refuse=self._refuse,
             ended=self.ended.append,
         )
-        self.linked: deque[Role | Way | int] = deque()
-        self.treed: deque[Relayed] = deque()
+        self.linked: deque[TreeRole | Announcement | int] = deque()
+        self.treed: deque[RelayedEvents] = deque()
         self.now = 0.0
         self._published = self._turn = self._tree = self._number = 0
         self._over = 0
 
-    def _hand_on(self, relayed: Relayed, children: tuple[Child, ...]) -> None:
+    def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         assert children == (CHILD,)
         self.handed_on.append(relayed.number)
 
@@ -63,26 +63,26 @@ class Desk:
 
     def _post(self, body: bytes, mask: int = ME) -> None:
         self._number += 1
-        self.treed.append(Relayed(NodeId("5" * 32), self._over, self._number, mask, body, b"s" * 64))
+        self.treed.append(RelayedEvents(NodeId("5" * 32), self._over, self._number, mask, body, b"s" * 64))
 
     def turn(self, *, to_tree: bool, wait: bool = True) -> None:
         if to_tree:
             self._tree += 1
-            self.linked.append(Role(self._tree, ME, (CHILD,)))
+            self.linked.append(TreeRole(self._tree, ME, (CHILD,)))
         if self._over:
             self._post(END)
         waits = bool(self._over) and wait
         self._over, self._number = (self._tree if to_tree else 0), 0
         self._turn += 1
-        self.linked.append(Way(self._turn, self._over, waits))
+        self.linked.append(Announcement(self._turn, self._over, waits))
 
     # -- the network
 
     def carry_linked(self) -> None:
         match self.linked.popleft():
-            case Role() as role:
+            case TreeRole() as role:
                 self.incoming.receive_role(role)
-            case Way() as way:
+            case Announcement() as way:
                 self.incoming.receive_way(way, self.now)
             case number if self.incoming.is_waiting:
                 self.incoming.receive_direct(direct(number), self.now)
@@ -288,7 +288,7 @@ def test_words_alone_are_not_kept_without_end() -> None:
     desk.carry_all()
     held: list[int] = []
     for turn in range(10, 200_000):
-        desk.incoming.receive_way(Way(turn, 0, wait=True), desk.now)
+        desk.incoming.receive_way(Announcement(turn, 0, wait=True), desk.now)
         held.append(len(desk.incoming._behind))
     assert max(held) < 16 * 2**20 / 64
 
@@ -311,7 +311,7 @@ def test_more_than_may_come_early_is_dropped_and_counted() -> None:
     desk = Desk()
     body = bytes(9 * 2**20)
     for number in (1, 2):
-        early = Relayed(NodeId("5" * 32), 1, number, ME, body, b"s" * 64)
+        early = RelayedEvents(NodeId("5" * 32), 1, number, ME, body, b"s" * 64)
         desk.incoming.receive_relayed(early, desk.now)
     assert desk.refused == {STRAY: 1}
 
@@ -319,13 +319,13 @@ def test_more_than_may_come_early_is_dropped_and_counted() -> None:
 def test_of_trees_that_are_never_used_only_some_are_remembered() -> None:
     desk = Desk()
     for tree in range(1, 1000):
-        desk.incoming.receive_role(Role(tree, ME, ()))
+        desk.incoming.receive_role(TreeRole(tree, ME, ()))
     assert len(desk.incoming._roles) == 32
 
 
 @pytest.mark.parametrize("change", [{1: 0}, {1: "1"}, {2: -1}, {2: True}, {3: 1}, {3: None}])
 def test_a_malformed_word_is_refused(change: dict[int, object]) -> None:
-    fields = list(Way(1, 2, wait=True).message())
+    fields = list(Announcement(1, 2, wait=True).message())
     for index, value in change.items():
         fields[index] = value
     with pytest.raises(RemoteProtocolError):
@@ -333,5 +333,5 @@ def test_a_malformed_word_is_refused(change: dict[int, object]) -> None:
 
 
 def test_a_word_comes_back_as_it_was() -> None:
-    way = Way(3, 0, wait=False)
+    way = Announcement(3, 0, wait=False)
     assert way_untrusted(way.message()) == way

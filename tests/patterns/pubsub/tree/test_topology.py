@@ -14,9 +14,9 @@ from iris.patterns.pubsub.tree.topology import (
     MAX_CHILDREN,
     MAX_PLACES,
     Child,
-    Relayed,
-    Role,
-    Shape,
+    RelayedEvents,
+    TreeRole,
+    TreeShape,
     carried_untrusted,
     mask_untrusted,
     packed_mask,
@@ -33,7 +33,7 @@ def nodes(count: int, letter: str = "a") -> list[NodeId]:
 PUBLISHER = NodeId("5" * 32)
 
 
-def descend(shape: Shape, child: Child, depth: int = 1) -> dict[NodeId, int]:
+def descend(shape: TreeShape, child: Child, depth: int = 1) -> dict[NodeId, int]:
     """Return every node at and behind one, with the number of hops to it."""
     found = {child.node: depth}
     for below in shape.places[child.node].children:
@@ -46,7 +46,7 @@ def descend(shape: Shape, child: Child, depth: int = 1) -> dict[NodeId, int]:
 @given(st.lists(st.integers(0, 120), min_size=1, max_size=4), st.integers(1, 12))
 def test_every_node_has_one_way_and_those_behind_it_are_what_its_mask_says(sizes: list[int], fan_out: int) -> None:
     classes = [nodes(size, letter) for size, letter in zip(sizes, "abcd", strict=False)]
-    shape = shaped(PUBLISHER, classes, fan_out) if sum(sizes) else Shape((), {})
+    shape = shaped(PUBLISHER, classes, fan_out) if sum(sizes) else TreeShape((), {})
     assert set(shape.places) == {node for ring in classes for node in ring}
     assert sorted(place.bit for place in shape.places.values()) == [1 << number for number in range(sum(sizes))]
     reached: dict[NodeId, int] = {}
@@ -76,8 +76,8 @@ def test_the_work_falls_to_others_for_each_publisher() -> None:
 
 # -- messages ------------------------------------------------------------------------------------------------
 
-ROLE = Role(7, 1, (Child(NodeId("a" * 32), 0b110), Child(NodeId("b" * 32), 0b1000)))
-RELAYED = Relayed(PUBLISHER, 7, 3, 0b1011, b"body", b"s" * 64)
+ROLE = TreeRole(7, 1, (Child(NodeId("a" * 32), 0b110), Child(NodeId("b" * 32), 0b1000)))
+RELAYED = RelayedEvents(PUBLISHER, 7, 3, 0b1011, b"body", b"s" * 64)
 
 
 @given(st.integers(0, (1 << MAX_PLACES) - 1))
@@ -89,7 +89,7 @@ def test_no_node_has_more_children_than_nodes_take() -> None:
     shape = shaped(PUBLISHER, [nodes(MAX_PLACES)], 1000)
     assert max(len(place.children) for place in shape.places.values()) <= MAX_CHILDREN
     children = tuple(Child(NodeId(f"{number:032x}"), 2 << number) for number in range(MAX_CHILDREN))
-    assert role_untrusted(Role(1, 1, children).message()[0]).children == children
+    assert role_untrusted(TreeRole(1, 1, children).message()[0]).children == children
 
 
 def test_messages_come_back_as_they_were() -> None:
