@@ -213,4 +213,4 @@ class _Airport:
 
 
 def _member(cluster: str) -> list[str]:
-    return ["iris", "run", f"iris._demo_{cluster}:{cluster}"]
+    return ["iris", "run", f"iris.demo.{cluster}:{cluster}"]

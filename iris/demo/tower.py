@@ -15,6 +15,7 @@ from typing import Any, Final, final
 import trio
 
 import iris
+from iris.demo.boards import DepartureBoard
 from iris.demo.checks import count_since
 from iris.demo.control import Progress, receive_orders, report_news, report_result
 from iris.demo.data import (
@@ -27,7 +28,6 @@ from iris.demo.data import (
     read_flights,
     read_observations,
 )
-from iris.demo.services import DepartureBoard
 
 MEMBERS: Final = {"weather": 3, "boards": 3, "archive": 1, "bridge": 1}
 """The clusters that the tower waits for, with the number of their members."""

@@ -12,7 +12,7 @@ import trio
 
 import iris
 import iris.testing
-from iris.bench import command as _command_bench
+from iris.bench import command
 from iris.bench.cases import CASES
 from iris.bench.client import ALONE, NETWORK, Ahead, _corrected, among, estimate, measure
 from iris.bench.service import CLUSTER, serve_bench
@@ -200,7 +200,7 @@ def test_the_table_has_a_line_for_each_figure(desk: Desk) -> None:
 
 
 def test_nobody_to_measure_is_one_line_that_says_what_to_run(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_command_bench, "_LOOK", 0.05)
+    monkeypatch.setattr(command, "_LOOK", 0.05)
     done = desk.run("bench", "--to", "elsewhere")
     assert done.status == FAILED
     assert done.complaint == ("no reachable member serves the cluster 'elsewhere': run 'iris bench --serve' there")

@@ -83,7 +83,7 @@ VERBS = {
     "sub": ["a"],
     "tunnel": ["a"],
     "nodes": [],
-    "run": ["iris.demo.services:archive"],
+    "run": ["iris.demo.archive:archive"],
     "bridge": ["--topic", "a", "--data", "log"],
 }
 
@@ -115,8 +115,8 @@ def test_every_verb_opens_its_node_as_it_is_told(verb: str, opened: list[tuple[s
     [
         (["nodes"], None),
         (["request", "a"], None),
-        (["run", "iris.demo.services:archive"], "archive"),
-        (["run", "iris.demo.services:archive", "--cluster", "other"], "other"),
+        (["run", "iris.demo.archive:archive"], "archive"),
+        (["run", "iris.demo.archive:archive", "--cluster", "other"], "other"),
         (["bridge", "--topic", "a", "--data", "log", "--name", "tape"], "tape"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
 
 @pytest.mark.usefixtures("credential")
 def test_a_member_needs_the_right_to_the_cluster_it_serves(capsys: Captured) -> None:
-    assert run_command(["run", "iris.demo.services:archive", "--credential", "store.iris"]) == 2
+    assert run_command(["run", "iris.demo.archive:archive", "--credential", "store.iris"]) == 2
     said = complaint(capsys)
     assert "speaks for the cluster 'store'" in said
     assert "no right to serve 'archive'" in said

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 import pytest
 import trio
 
-from iris.cli import gateway as _command_gateway
+from iris.cli import gateway
 from iris.cli.gateway import _keep_status, _write_status
 from iris.federation.gateway import Gateway, GatewayStatistics
 from tests.support.desk import Desk
@@ -60,7 +60,7 @@ def test_before_a_gateway_is_up_its_status_says_that_nothing_happened(
         seen.append(json.loads(Path("status.json").read_text()))
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
-    monkeypatch.setattr(_command_gateway, "open_gateway", look)
+    monkeypatch.setattr(gateway, "open_gateway", look)
     assert desk.run(*HERE, "--status", "status.json").complaint == "Address already in use"
     assert (seen[0]["carried"], seen[0]["sites"], seen[0]["refused"]) == (0, [], {})
 
@@ -106,7 +106,7 @@ async def test_a_full_disk_is_told_once_each_time_and_the_gateway_goes_on(
         if not works[len(threads) - 1]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_command_gateway, "_write_status", write)
+    monkeypatch.setattr(gateway, "_write_status", write)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_keep_status, cast("Gateway", Counting()), Path("status.json"))
         await over.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from iris.cli import terminal as _command_output
+from iris.cli import terminal
 from iris.cli.printable import PrintableFormatter
 from iris.cli.terminal import (
     LINES,
@@ -124,7 +124,7 @@ async def test_a_slow_reader_stops_the_writer_and_not_the_event_loop(monkeypatch
         trio.from_thread.run(read.wait)
         written.append(data)
 
-    monkeypatch.setattr(_command_output, "_write_and_flush", write_when_read)
+    monkeypatch.setattr(terminal, "_write_and_flush", write_when_read)
     sent = 0
     async with open_lines() as lines:
         with trio.move_on_after(0.05) as scope:

@@ -149,7 +149,7 @@ def test_an_oversize_payload_is_refused_with_its_size_the_limit_and_a_way_out(st
 def test_a_file_that_cannot_be_read_is_named_before_any_node_is_opened(
     store: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("iris.cli.connection.Connection.open")
+    monkeypatch.delattr("iris.cli.connection.NodeOptions.open")
     assert store.run("request", "store", "@absent").complaint == (
         "cannot read absent: No such file or directory (see iris request --help)"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iris.cli.main import run_command
-from iris.demo import airport as _demo_airport
+from iris.demo import airport
 from iris.demo.checks import Outcome
 from iris.demo.data import FLIGHTS
 from iris.demo.display import Stages
@@ -35,7 +35,7 @@ def flown(monkeypatch: pytest.MonkeyPatch) -> Flown:
                     raise outcome
             return outcome
 
-        monkeypatch.setattr(_demo_airport, "run_airport", run_airport)
+        monkeypatch.setattr(airport, "run_airport", run_airport)
         return asked
 
     return fly

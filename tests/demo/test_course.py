@@ -15,8 +15,7 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
-from iris.demo import airport as _demo_airport
-from iris.demo import processes as _demo_memory
+from iris.demo import airport, processes
 from iris.demo.airport import _Airport, run_airport
 from iris.demo.checks import Outcome, check_outcome
 from iris.demo.control import Report
@@ -162,8 +161,8 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
         "flights_table": bytes(100),
     }
     for name, content in contents.items():
-        monkeypatch.setattr(_demo_airport, name, _returning(content))
-    monkeypatch.setattr(_demo_memory, "read_table", list)
+        monkeypatch.setattr(airport, name, _returning(content))
+    monkeypatch.setattr(processes, "read_table", list)
     return Course(tmp_path)
 
 
@@ -189,7 +188,7 @@ async def test_every_member_is_started_and_spark_before_all_others(course: Cours
     members = [f"member {turn} of {cluster}" for cluster, number in MEMBERS.items() for turn in range(1, number + 1)]
     assert names[1:] == [*members, "the tower", "the publisher"]
     started = course.processes.started
-    assert started["member 3 of weather"] == ["iris", "run", "iris.demo.services:weather"]
+    assert started["member 3 of weather"] == ["iris", "run", "iris.demo.weather:weather"]
     assert started["member 1 of bridge"][:4] == ["iris", "bridge", "--topic", "flights.>"]
     assert started["the tower"] == ["iris.demo.tower", str(ROWS)]
 
@@ -275,7 +274,7 @@ async def test_the_processes_live_in_a_directory_of_their_own_with_a_short_path(
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     monkeypatch.setenv("IRIS_CREDENTIAL", "of-the-user")
-    monkeypatch.setattr(_demo_airport, "open_processes", look)
+    monkeypatch.setattr(airport, "open_processes", look)
     with open_stages(Console(file=io.StringIO())) as stages, pytest.raises(IrisError, match="seen"):
         await run_airport(ROWS, stages)
     ((work, environment),) = seen

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.demo import publisher as _demo_publisher
+from iris.demo import publisher
 from iris.demo.control import Report, parse_report
 from iris.demo.publisher import _publish_all, _publish_first
 from tests.support.stages import Stage, open_stage
@@ -44,9 +44,9 @@ def airport(monkeypatch: pytest.MonkeyPatch) -> trio.MemorySendChannel[str]:
         async for order in receiver:
             yield order
 
-    monkeypatch.setattr(_demo_publisher, "receive_orders", orders)
-    monkeypatch.setattr(_demo_publisher, "read_flights", first_events)
-    monkeypatch.setattr(_demo_publisher, "flight_events", iter)
+    monkeypatch.setattr(publisher, "receive_orders", orders)
+    monkeypatch.setattr(publisher, "read_flights", first_events)
+    monkeypatch.setattr(publisher, "flight_events", iter)
     return sender
 
 

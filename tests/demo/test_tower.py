@@ -9,10 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iris.demo.boards import DepartureBoard
 from iris.demo.checks import Counters, count_since
 from iris.demo.control import Report, parse_report
 from iris.demo.data import GateChange, Hour
-from iris.demo.services import DepartureBoard
 from iris.demo.tower import WeatherRequests, ask_through_a_loss, digest_of
 from iris.patterns.counters import PatternStatistics
 

@@ -12,11 +12,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.demo import tower as _demo_tower
+from iris.demo import tower
+from iris.demo.archive import archive
+from iris.demo.boards import DepartureBoard, boards
 from iris.demo.control import parse_report
 from iris.demo.data import flights_table, gate_changes, read_flights, read_observations
-from iris.demo.services import DepartureBoard, archive, boards, weather
 from iris.demo.tower import MEMBERS, Tower, digest_of
+from iris.demo.weather import weather
 from tests.support.stages import Stage, open_stage
 
 Captured = pytest.CaptureFixture[str]
@@ -48,8 +50,8 @@ def _read_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
             assert rows == ROWS
             return content
 
-        monkeypatch.setattr(_demo_tower, name, read)
-    monkeypatch.setattr(_demo_tower, "read_observations", lambda: data.observations)
+        monkeypatch.setattr(tower, name, read)
+    monkeypatch.setattr(tower, "read_observations", lambda: data.observations)
 
 
 async def open_tower(stage: Stage, *clusters: str) -> Tower:

@@ -21,7 +21,7 @@ import trio
 import iris
 from iris.cluster.discovery.address_book import AddressBook
 from iris.cluster.discovery.address_book import AddressFile
-from iris.security import keyring
+from iris.security.authority import issuing
 from iris.security.files.credential_file import save_credential
 from iris.security.files.realm_files import save_realm
 from iris.spark_bridge.log.recovery import open_store
@@ -32,9 +32,9 @@ from iris.spark_bridge.staging.usage import Usage
 home = Path(os.environ["HOME"])
 import time
 
-root = keyring.create_realm(os.urandom)
+root = issuing.create_realm(os.urandom)
 save_realm(home / "realm", root, entropy=os.urandom, passphrase=None)
-root, credential = keyring.issue_cluster(root, "shop", entropy=os.urandom, wall_now=time.time())
+root, credential = issuing.issue_cluster(root, "shop", entropy=os.urandom, wall_now=time.time())
 save_credential(home / "credential", credential)
 make_shim(cache_directory(os.environ), "java", "#!/bin/sh\\n")
 store = open_store(home / "made" / "on" / "the way" / "log", shards=[0], entropy=os.urandom)

@@ -14,8 +14,8 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cli import payload as _command_payload
-from iris.cli import terminal as _command_output
+from iris.cli import payload as payload_text
+from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.wire import kinds
@@ -461,6 +461,6 @@ async def test_a_malformed_message_of_a_tunnel_ends_that_tunnel_with_one_error_a
 def test_what_another_program_nests_as_deep_as_can_be_read_does_not_end_a_command() -> None:
     for packed in (b"\x91" * 1024, b"\x81\xa1a" * 1024, b"\xcb\x7f\xf8" + bytes(6), b"\x92\xc4\x01\xff\xa1x"):
         payload = wire.decode_payload_untrusted(msgpack.ExtType(1, packed + b"\xc0" * (packed[0] < 0x92)))
-        assert _command_payload.as_text(payload)
-        assert json.loads(_command_output._as_json(_command_payload.as_fields(payload)))
+        assert payload_text.as_text(payload)
+        assert json.loads(terminal._as_json(payload_text.as_fields(payload)))
         assert value_of(packed + b"\xc0" * (packed[0] < 0x92), packed=True)

@@ -7,7 +7,6 @@ import signal
 import sys
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any, Self
 
 import pytest

@@ -31,14 +31,14 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 
 from iris.kernel.errors import ConfigError
-from iris.security import keyring
+from iris.security.authority import issuing
 from iris.security.files.credential_file import encode_credential, load_credential
 from iris.security.files.credential_file import CredentialWatch
 
 USER, GROUP, OTHER = 1000, 2000, 3000
 top = Path(sys.argv[1])
-realm = keyring.create_realm(os.urandom)
-realm, credential = keyring.issue_cluster(realm, "shop", entropy=os.urandom, wall_now=time.time())
+realm = issuing.create_realm(os.urandom)
+realm, credential = issuing.issue_cluster(realm, "shop", entropy=os.urandom, wall_now=time.time())
 DATA = encode_credential(credential)
 
 
@@ -166,7 +166,7 @@ else:
     watch = CredentialWatch(seen / "credential")
     told["unchanged"] = watch.poll()
     os.seteuid(0)
-    _, credential = keyring.issue_cluster(realm, "shop", entropy=os.urandom, wall_now=time.time())
+    _, credential = issuing.issue_cluster(realm, "shop", entropy=os.urandom, wall_now=time.time())
     DATA = encode_credential(credential)
     publish(inside, "..2026_01_02", 0o644)
     os.seteuid(USER)

@@ -308,7 +308,7 @@ async def test_a_system_without_a_name_for_the_machine_reads_by_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bridge_and_client(tmp_path) as (client, shard):
-        for module in ("client", "operations"):
+        for module in ("client.client", "server.operations"):
             monkeypatch.setattr(f"iris.spark_bridge.{module}.machine", lambda: None)
             assert await client.ask("bridge", "shards")
         assert await client.locate("bridge", shard, 0, 1) is None

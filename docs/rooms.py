@@ -1,0 +1,129 @@
+"""Figures of a tree: entries of folders, files, floors of imports, circles, class names that stand twice.
+
+``python docs/rooms.py [CHECKOUT]`` prints them.  A floor stands above all that it imports; a circle is a set of
+modules that import each other when they are loaded.  Imports for type checkers only do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+
+LAYERS = ("kernel", "security", "cluster", "patterns", "federation", "spark_bridge")
+Graph = Mapping[str, set[str]]
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Return the files of the package by module name, wherever the checkout keeps them."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in [root / "iris", *(path for path in (root / "iris").iterdir() if path.is_dir())]
+        for path in (folder.glob("*.py") if folder == root / "iris" else folder.rglob("*.py"))
+    }
+
+
+def loaded(tree: ast.AST) -> Iterator[ast.ImportFrom]:
+    """Yield the imports that are carried out when a module is loaded."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "TYPE_CHECKING" not in ast.unparse(
+            getattr(node, "test", ast.Constant(0))
+        ):
+            yield from loaded(node)
+
+
+def imports(files: Mapping[str, Path]) -> Graph:
+    """Return which modules each module imports.  A facade stands for what it is taken from."""
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found = graph.setdefault(module, set())
+        for node in loaded(ast.parse(path.read_text())):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in files else str(node.module) for name in names} & files.keys() - {module}
+    return graph
+
+
+def rooms(graph: Graph, layer: str) -> Graph:
+    """Return the imports between the entries of a layer: its files and folders."""
+    prefix = f"iris.{layer}."
+    found: dict[str, set[str]] = {}
+    for module, others in graph.items():
+        if module.startswith(prefix):
+            room = module.removeprefix(prefix).split(".")[0]
+            found.setdefault(room, set()).update(
+                other
+                for name in others
+                if name.startswith(prefix) and (other := name[len(prefix) :].split(".")[0]) != room
+            )
+    return found
+
+
+def circles(graph: Graph) -> list[set[str]]:
+    """Return the sets of nodes of which each is reached from each."""
+    reached = {node: reach(graph, node) for node in graph}
+    found = {frozenset({node} | {other for other in reached[node] if node in reached.get(other, ())}) for node in graph}
+    return [set(circle) for circle in found if len(circle) > 1]
+
+
+def reach(graph: Graph, start: str) -> set[str]:
+    """Return what is reached from a node in one step or more."""
+    seen: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        if (node := waiting.pop()) not in seen:
+            seen.add(node)
+            waiting += graph.get(node, ())
+    return seen
+
+
+def floors(graph: Graph) -> int:
+    """Return how many floors there are.  A circle is one floor."""
+    where = {node: frozenset(circle) for circle in circles(graph) for node in circle}
+    height: dict[frozenset[str], int] = {}
+
+    def climb(node: str) -> int:
+        circle = where.get(node, frozenset({node}))
+        if circle not in height:
+            below = {other for member in circle for other in graph.get(member, ())} - circle
+            height[circle] = 1 + max(map(climb, below), default=0)
+        return height[circle]
+
+    return max(map(climb, graph), default=0)
+
+
+def twice(files: Iterable[Path]) -> list[str]:
+    """Return the names of classes that more than one class has."""
+    names = Counter(
+        node.name for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def entries(folder: Path) -> int:
+    """Return how many entries ``ls`` shows in a folder that was never used."""
+    return sum(path.name != "__pycache__" for path in folder.iterdir())
+
+
+def main(root: Path) -> None:
+    """Print the figures of a checkout."""
+    files = sources(root)
+    graph = imports(files)
+    lengths = [len(path.read_text().splitlines()) for path in files.values()]
+    folders = {path.parent for path in files.values()}
+    print(f"files {len(files)}, lines {sum(lengths)}, median {median(lengths):.0f}, longest {max(lengths)}")
+    print(f"largest folder {max(map(entries, folders))} entries, circles of files {len(circles(graph))}")
+    names = twice(files.values())
+    print(f"class names twice {len(names)} {' '.join(names)}")
+    print("\n| layer | entries | floors | circles |\n|---|---|---|---|")
+    for layer in LAYERS:
+        inside = rooms(graph, layer)
+        print(f"| {layer} | {entries(root / 'iris' / layer)} | {floors(inside)} | {len(circles(inside))} |")
+
+
+if __name__ == "__main__":
+    main(Path(*sys.argv[1:]).resolve())
