@@ -73,7 +73,7 @@ def test_windowed_delays_are_told_once_behind_the_watermark(spark: SparkSession,
 def test_every_flight_meets_the_weather_of_its_hour(spark: SparkSession, tmp_path: Path, example: Any) -> None:
     joined = example("weather").run(spark, tmp_path, ROWS)
     weather = example("airport").read_table("weather.csv", ROWS // 10)
-    expected = flights(example).merge(weather, register=["origin", "time_hour"])
+    expected = flights(example).merge(weather, on=["origin", "time_hour"])
     assert len(expected) > 500
     found = [(row.carrier, row.flight, row.origin, round(row.wind_speed, 6)) for row in joined]
     expected = expected.round({"wind_speed": 6})

@@ -12,7 +12,7 @@ import pytest
 from iris.security.noise.handshake_state import CipherState, HandshakeState, KeyPair
 
 VECTORS = Path(
-    os.environ.get("IRIS_NOISE_VECTORS") or Path(__file__).resolve().parents[2] / ".." / "shared" / "vectors"
+    os.environ.get("IRIS_NOISE_VECTORS") or Path(__file__).resolve().parents[3] / ".." / "shared" / "vectors"
 )
 
 # file: (vectors in it over 25519 and in the current form of names)

@@ -13,7 +13,7 @@ from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client.client import BridgeClient
 from tests.support.bridges import BridgeProcess, publish
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def values_on(topic: str) -> list[str]:

@@ -247,7 +247,9 @@ async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted
 
 
 @pytest.mark.parametrize(
-    ("limit", "outcome"), [("server.sink_commits._TELLING", 20_000), ("client.client._COMMIT", None)], ids=["in time", "asked again"]
+    ("limit", "outcome"),
+    [("server.sink_commits._TELLING", 20_000), ("client.client._COMMIT", None)],
+    ids=["in time", "asked again"],
 )
 async def test_a_listener_that_makes_publishers_wait_does_not_hold_up_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, outcome: int | None
