@@ -32,3 +32,22 @@ def test_the_first_example_of_the_readme_runs_as_it_stands() -> None:
         )
     assert done.stderr == ""
     assert done.stdout == "hello world, from greeters\n"
+
+
+def test_files_and_tests_that_documents_name_exist() -> None:
+    folders = ("iris", "tests", "benchmarks", "docs", "examples")
+    files = [str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = [
+        (document.name, file, test)
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+        for file, test in re.findall(
+            r"`((?:(?:iris|tests|benchmarks|docs|examples)/[\w/]+|test_\w+)\.py)(?:::(\w+))?", document.read_text()
+        )
+    ]
+    assert len(named) > 100
+    absent = []
+    for document, file, test in named:
+        places = [place for place in files if place == file or ("/" not in file and place.endswith(f"/{file}"))]
+        if not any(not test or f"def {test}(" in (ROOT / place).read_text() for place in places):
+            absent.append((document, file, test))
+    assert absent == []
