@@ -30,7 +30,7 @@ demo: $(VENV)/.ready-demo
 test: $(VENV)/.ready-test
 	$(if $(ARGS),$(BIN)/python -m pytest $(ARGS),$(MAKE) --jobs=2 --output-sync=target test-processes test-machines)
 
-PROCESSES := tests/wire tests/spark_bridge tests/demo tests/benchmarks
+PROCESSES := tests/network tests/spark_bridge tests/demo tests/benchmarks
 
 test-processes: $(VENV)/.ready-test
 	$(BIN)/python -m pytest --durations=25 $(PROCESSES)

@@ -13,6 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MOST_ENTRIES = 14
 LONGEST_FACADE = 40
+LOADING_PARTS = {
+    "iris.__init__",  # each published name comes from where it is defined
+    "iris.cli.bridge",  # verbs load what they need when they are typed
+    "iris.cli.bridge_log",
+    "iris.spark_bridge.__init__",  # names are loaded with their first use
+    "iris.spark_bridge.session.session",  # the data source loads pyarrow
+}
 LAYERS = {"cluster", "federation", "patterns", "security", "spark_bridge"}
 
 
@@ -41,6 +48,21 @@ def test_facades_are_short() -> None:
     inits = [path / "__init__.py" for path in FOLDERS]
     lengths = {str(init.relative_to(ROOT)): len(init.read_text().splitlines()) for init in inits if init.exists()}
     assert {name: length for name, length in lengths.items() if length >= LONGEST_FACADE} == {}
+
+
+def test_a_room_is_entered_by_its_facade() -> None:
+    rooms = {
+        ".".join(path.relative_to(ROOT).parts) for path in FOLDERS if "__all__" in (path / "__init__.py").read_text()
+    }
+    entered = set()
+    for file in (ROOT / "iris").rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and module not in LOADING_PARTS:
+                room = node.module.rpartition(".")[0]
+                if room in rooms and node.module not in rooms and not module.startswith(f"{room}."):
+                    entered.add((module, node.module))
+    assert entered == set()
 
 
 def test_the_layers_are_linked_at_the_root() -> None:

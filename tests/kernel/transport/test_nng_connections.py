@@ -116,7 +116,7 @@ async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: 
 
 
 async def test_connections_that_come_faster_than_they_are_looked_at_are_turned_away() -> None:
-    """Of one address the newest stay; more of it in ``test_reception.py``."""
+    """Of one address the newest stay; more of it in ``test_listener.py``."""
     async with open_transports() as (far,), AsyncExitStack() as stack:
         log = Log()
         far.observe(log)
