@@ -11,7 +11,7 @@ import pytest
 import iris
 from iris.cluster.discovery import address_book as address_file
 from iris.security.files.private_files import locked
-from tests.node.test_opening import OUTSIDE, World
+from tests.node.opening.test_opening import OUTSIDE, World
 
 
 @pytest.fixture
