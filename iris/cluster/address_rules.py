@@ -1,4 +1,4 @@
-"""Which addresses are dialled: of those that others tell of, only such as a node gives itself.
+"""Address rules, a filter for dials: of the addresses that others send, only such as a node gives itself are dialled.
 
 What comes from others - records, first frames of strangers, the local network, the address book - says where a node is
 to be reached, and this one then connects there.  It must not be made to connect to anything else, or to say there

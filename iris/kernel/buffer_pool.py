@@ -1,7 +1,7 @@
-"""Memory for the bodies of large frames, used again and again.
+"""Buffer pool: reused memory for the bodies of large frames.
 
-A frame of 256 KiB that is opened into new memory has that memory cleared first, and is copied again by whoever changes
-a byte of it or takes a part out: 20 us each where other processes have used the caches meanwhile.
+New memory for a frame of 256 KiB is cleared before it is filled, and copied again by whoever changes a byte of it or
+takes a part out.  A buffer of the pool saves both: 20 us each where other processes have used the caches meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Every number that shapes Iris, with its unit and the reason for it.  One frozen value, given at ``open_node``."""
+"""Configuration: every number that shapes Iris, with its unit and its reason.
+
+It is one frozen value, given at ``open_node``.
+"""
 
 from __future__ import annotations
 

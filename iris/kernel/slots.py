@@ -1,7 +1,7 @@
-"""Places that strangers take: bounded in number, in all and for one address, and in time.  Sans-IO.
+"""Slot table: slots for strangers, bounded in number (in all and for one address) and in time.  Sans-IO.
 
-Where there are too many, the oldest makes place for the newest, because what is honest lasts milliseconds: to keep a
-node from being reached, an attacker would have to come thousands of times a second, not once in five.
+When no slot is free, the newest evicts the oldest.  What is honest lasts milliseconds: to keep a node from being
+reached, an attacker would have to come thousands of times a second, not once in five.
 """
 
 from __future__ import annotations

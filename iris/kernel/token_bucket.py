@@ -1,4 +1,4 @@
-"""So many at once and so many each second: a token bucket for what a neighbour may have this node do (sans-IO)."""
+"""Token bucket: limits what a neighbour may have this node do, at once and each second.  Sans-IO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing a member: power of two choices on latency times outstanding requests, own site first.
+"""Load balancer: power of two choices on latency times outstanding requests, own site first.
 
 Plain calls: this is on the way of every request, and ``pick`` costs about a microsecond.  Two members are drawn and
 the cheaper is taken: the moving average of its latency times the requests outstanding there plus one, plus the queue

@@ -1,4 +1,4 @@
-"""Whether a member is asked at all: not after it left several requests in a row unanswered (sans-IO).
+"""Circuit breaker of one member: it is not asked after it left several requests in a row unanswered.  Sans-IO.
 
 States: *closed* (asked as others are), *open* (not asked for a while), *half open* (one request is under way that
 decides).  Only silence counts as a failure: a handler's error is an answer, and a member that refuses work because it

@@ -1,8 +1,8 @@
-"""What may cross the border of this node's site, as its gateways have said; enforced by the node itself.
+"""Export and import filter of this node's site: what may cross its border, enforced by every node itself.
 
-Gateways decide who may begin a session with whom, and cannot see what goes through it.  So each node holds them to
-their lists: it answers nodes of other sites for exported clusters only, and lets only those events in and out that a
-gateway would.
+Gateways decide who may begin a session with whom, and cannot see what goes through it.  So each node holds the lists
+that its gateways have sent: it answers nodes of other sites for exported clusters only, and lets only those events in
+and out that a gateway would.
 """
 
 from __future__ import annotations

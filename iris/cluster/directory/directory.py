@@ -1,4 +1,4 @@
-"""Which sites there are, which gateway leads to them, and what they export: what neighbours tell, as a machine.
+"""Path-vector directory: which sites there are, which gateway leads to them, and what they export.  Sans-IO.
 
 Every node of a site has one.  Its neighbours are the gateways of its own site; those of a gateway are also the
 gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): whoever would be on a
@@ -6,12 +6,12 @@ path twice does not take it, so rings and meshes of sites need no tree.
 
 Rules of this file:
 
-- What neighbours tell is kept for each of them (``site_teller``).  Of what an origin exports, whoever tells the best
-  route to it is believed: whoever lies about it can hide it from those who are no nearer to it otherwise, for as long
-  as he is there, and no longer.
+- What neighbours advertise is kept for each of them (``iris.cluster.directory.neighbour_table``).  Of what an origin
+  exports, the neighbour with the best route to that origin is believed.  One that lies about an origin can hide it from
+  those who are no nearer to it otherwise, for as long as the liar is there, and no longer.
 - Several gateways of one site name each other as companions.  An origin that calls itself by the name of a known site
   and is no companion of it is not believed as long as that one can be reached.
-- What a neighbour tells beyond its share of places or of messages is an error of that neighbour alone.
+- What a neighbour advertises beyond its share of entries or of messages is an error of that neighbour alone.
 """
 
 from __future__ import annotations

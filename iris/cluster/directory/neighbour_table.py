@@ -1,8 +1,8 @@
-"""What one neighbour tells of other sites, within its share of messages, places and memory: a part of the directory.
+"""Neighbour table (BGP's Adj-RIB-In): what one neighbour advertises, within its share of messages, entries and memory.
 
-Each neighbour's word is kept beside those of the others, as BGP keeps what each peer has said (Adj-RIB-In, RFC 4271):
-what one says of an origin changes nothing of what another one says of it, and goes when that one goes.  What does not
-fit into a neighbour's share is an error of that neighbour, and takes no room of others.
+It is a part of the directory.  Each neighbour's advertisements are kept beside those of the others, as BGP keeps them
+for each peer (RFC 4271): what one says of an origin changes nothing of what another one says of it, and goes when that
+one goes.  What does not fit into a neighbour's share is an error of that neighbour, and takes no room of others.
 """
 
 from __future__ import annotations

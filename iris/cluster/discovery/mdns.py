@@ -1,4 +1,4 @@
-"""Nodes of a realm find each other on a local network: multicast DNS, through the ``zeroconf`` package.
+"""Multicast DNS (RFC 6762): nodes of a realm find each other on a local network, through the ``zeroconf`` package.
 
 What is announced is opaque: a hash of the realm's fingerprint, a random name, and addresses.  No cluster is named.
 What is found is only an address to dial, and anybody on the network can say anything: whoever answers there has to

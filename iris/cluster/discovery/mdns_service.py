@@ -1,9 +1,8 @@
-"""The ``zeroconf`` package at work, on threads of its own: what is announced on the local network, and by this node.
+"""mDNS service: the ``zeroconf`` package on threads of its own, announcing this node and browsing for others.
 
-The package keeps 10,000 records of what it hears.  What it would do for each of them without end, this file has it do
-for those that are followed only (``iris.cluster.discovery.mdns_records``): tell of it, ask for it again before it
-runs out, and
-ask for addresses that did not come along.
+The package keeps 10,000 records of what it receives.  By itself it would work for each of them without end: report it,
+ask for it again before it runs out, and ask for addresses that did not come along.  Here it does so only for those that
+are followed (``iris.cluster.discovery.mdns_records``).
 """
 
 from __future__ import annotations

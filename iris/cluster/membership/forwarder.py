@@ -1,9 +1,8 @@
-"""Frames handed on between two nodes of the site of which neither can dial the other.
+"""Frame forwarder (circuit relay): passes frames between two nodes of the site of which neither can dial the other.
 
-Any node that others can dial does it for the members of its realm, for nodes that it is linked to itself: there is one
-helper on a way and never two.  It cannot read what it hands on, and nothing is waited for: where the next link is full
-the frame is dropped and counted, and its session notices.  Plain calls: this is on the way of every frame between the
-two.
+Any node that others can dial forwards for the members of its realm, to nodes that it is linked to itself: there is one
+relay on a path and never two.  The forwarder cannot read a frame and waits for nothing: where the next link is full
+the frame is dropped and counted, and its session notices.  Plain calls: every frame between the two comes by here.
 """
 
 from __future__ import annotations

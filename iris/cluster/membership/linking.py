@@ -1,7 +1,7 @@
-"""Links to everybody: who is dialled by whom, what waits for a link, and for how long a dead member keeps one.
+"""Full-mesh linking: who dials whom, what waits for a link, and for how long a dead member keeps one.
 
-Of two nodes that hear of each other one dials, as their ids say; the other one waits a moment for it, unless it has
-something to say.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
+Of two nodes that learn of each other one dials, as their ids say; the other one waits a moment for it, unless it has
+something to send.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
 
 A member that is declared dead but was heard since it fell under suspicion is most likely slow: it will refute, and a
 link costs both ends milliseconds of work.  Dropping the links of slow nodes would make them slower yet, and a loaded

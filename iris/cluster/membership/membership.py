@@ -1,8 +1,7 @@
-"""The trio shell of membership: feeds the machine, performs its effects, keeps links to everybody, tells users.
+"""Membership: the trio shell of SWIM.  It feeds the machine, performs its effects, links to every node, informs users.
 
-The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who
-serves what;
-a balancer for each cluster says whom to ask.  This file only joins them.
+The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who serves
+what; a balancer for each cluster chooses whom to ask.  This file only joins them.
 
 A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
 """

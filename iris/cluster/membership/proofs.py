@@ -1,17 +1,16 @@
-"""Which of its clusters each member may serve now, and when that changes because a proof ends.
+"""Membership proofs: verification of what a record shows, and the time at which each proof ends.
 
-A record is kept for as long as its subject lives; a proof in it, by which the subject serves a further cluster, may end
-before that, or be revoked.
+A node shows its proof to those it has no session with.  A record is signed by the node it is about.  Its proof is the
+chain from the realm's root to the key of that signature: cluster certificate and node delegation.  For each further
+cluster that the node serves it shows another such chain, unless its own certificate names that cluster among those it
+may serve.
 
-The proofs in membership records: what a node shows to be believed by those it has no session with.
+Two failures differ.  A chain that was never right spoils the record that carries it.  One that was right and has ended,
+or has been revoked, spoils the record only if it is the node's own; if it is that of a further cluster, the node is no
+member of that cluster, and nothing else follows.
 
-A record is signed by the node it is about.  Its proof is the chain from the realm's root to the key of that
-signature: cluster certificate and node delegation.  For each further cluster that the node serves it shows another
-such chain, unless its own certificate names that cluster among those it may serve.
-
-Two things are told apart.  A chain that was never right spoils the record that carries it.  One that was right and has
-ended, or has been revoked, does so only if it is the node's own: of a further cluster's it follows that the node is no
-member of that cluster, and nothing else.
+A record is kept for as long as its subject lives, and may outlive a proof in it.  So there is a timer for the clusters
+that each member may serve, until the next of its proofs ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Members that owe an answer and say nothing: evidence of a death, or of a gray member, before its turn to be probed.
+"""Unanswered requests (a passive health check), and the misbehaviour of peers that the machine has counted.
 
-A long request to a member that is quiet otherwise looks the same.  Asking it costs one probe, and as long as it
-answers these the questions come more rarely, down to one in four times the patience.
+A member that owes an answer and says nothing may be dead, or gray (alive for probes, and nothing else).  Its silence is
+evidence before its next probe is due.  A long request to a member that is quiet otherwise looks the same.  Asking it
+costs one probe, and as long as it answers these the probes become rarer, down to one in four times the patience.
 
-What peers tell of members that cannot be: counted by the machine, and told to whoever runs this node.
+Misbehaviour is what peers say of members that cannot be: it is reported to whoever runs this node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs.
+"""Control messages between two nodes: goodbye (graceful leave) and ping barrier.
 
-Nothing is taken from a peer behind its goodbye.  It is given up outside of the loop that reads its messages, by one
-task however many peers leave at a time.
+A node that leaves sends its peers a goodbye, after all else that it has to send, and waits a moment for theirs.
+Nothing is taken from a peer behind its goodbye.  Such a peer is removed outside of the loop that reads its messages, by
+one task however many peers leave at a time.
 
-Waiting until a peer has dispatched everything that was posted to it before.
+A ping barrier waits until a peer has dispatched everything that was posted to it before.
 """
 
 from __future__ import annotations

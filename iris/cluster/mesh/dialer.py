@@ -1,19 +1,17 @@
-"""Linking to nodes by their addresses: whose turn it is, which address answers, and the handshake there.
+"""Dialer with a concurrency limit: links to nodes by their addresses, some handshakes at a time, fairly by source.
 
-Of several addresses of one node those that do not answer keep nobody from the others: they are dialled beside each
-other, the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Ways through
-other nodes come
-after those that lead to the node itself, each with a handshake's time of its own.
+Of several addresses of one node those that do not answer delay none of the others: they are dialled beside each other,
+the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Relayed connections come
+after the addresses of the node itself, each with a handshake's time of its own.
 
-How many handshakes a node begins at a time, and how long each of them may take.
+``DialLimiter`` bounds how many handshakes a node begins at a time, and how long each of them may take.  Where many
+nodes meet at once, on processors that they share, all the handshakes together may take longer than each of them waits
+for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on two cores
+never converged.  With few of them under way at each node, each is done in time, and the rest wait.
 
-Where many nodes meet at once, on processors that they share, all the handshakes together may take longer than each of
-them waits for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on
-two cores never came to rest.  With few of them under way at each node, each is done in time, and the rest wait.
-
-Those wait by who told of them: for each source in turn one is let in.  Whoever has a credential can make up thousands
-of nodes that nobody finds at their addresses, and each takes a second; nodes of other clusters, seeds and peers whose
-connection broke wait for one of those at the most, not for all.
+Those wait by their source, the node that sent the address: for each source in turn one is let in.  Whoever has a
+credential can make up thousands of nodes that nobody finds at their addresses, and each takes a second; nodes of other
+clusters, seeds and peers whose connection broke wait for one of those at the most, not for all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Who takes the messages of each kind: one table for nodes of the same realm, and a smaller one for those of others.
+"""Dispatch table: the handler of each message kind, with a smaller table for peers of other realms, and the loopback.
 
-The link of a node to itself: it serves its own requests and hears its own events, on the same way as others do.
-
+The loopback is the link of a node to itself: it serves its own requests and receives its own events as others do.
 Messages are encoded and decoded as for any peer, so that a handler never shares objects with its caller; nothing is
 sealed and nothing leaves the process.
 """

@@ -1,8 +1,7 @@
-"""Handshakes under way at one node, as either side: frames come in, frames go out, and a session comes of it or not.
+"""Handshakes under way at one node, as initiator and as responder: each ends in a session or is given up.
 
 The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it:
-connections,
-a limit in time and in number, and the hello in which each end says where it listens.
+connections, a limit in time and in number, and the hello in which each end says where it listens.
 
 A first frame that is not answered is sent again: the other end may have had to drop it, with too many others there.
 

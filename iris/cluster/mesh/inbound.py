@@ -1,9 +1,8 @@
-"""The connections that others have opened to this node: whose each is, and how long a stranger may keep one.
+"""Inbound connections: whose each is, and how long a stranger may keep one.
 
 A connection is a stranger's until a genuine frame comes by it: data of a session, or a response or last frame of a
 handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says
-which
-strangers have to go; a connection by which a genuine frame has come goes with its peer.
+which strangers have to go; a connection by which a genuine frame has come goes with its peer.
 
 The network does not tell how far a frame has come.  A member could therefore keep one connection in use and stand still
 inside of a frame on others.  So of several connections of one peer only those stay by which whole frames come: after

@@ -1,7 +1,7 @@
-"""The links of one node: who is linked, under which sessions, and what arrives.
+"""Mesh: the peers of one node, their links and sessions, and the dispatch of what arrives.
 
 All frames arrive in one inbox; the session index in a frame's header says whose it is.  Data frames are opened,
-decoded and handed message by message to the pattern that registered the kind: plain calls, one lookup in a table.
+decoded and handed message by message to the handler that registered the kind: plain calls, one lookup in a table.
 
 When a connection breaks, the peer is routed out at once and dialled again.  A fresh handshake over the new
 connection makes sure that no other process has taken the address; messages wait for it, and both ends are told that

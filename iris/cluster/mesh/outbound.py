@@ -1,8 +1,8 @@
-"""The connections that this node has dialled: whose each is, and whom to tell when it breaks.
+"""Outbound connections: which peer owns each, and whom to notify when one breaks.
 
-Where a dial rests on what others say, ``told`` says who they are: then ``AddressRules`` decide whether it is made, and
-``DialLimits`` how often it may lead to nobody.  What the user says, and an address at which a node was found, is told
-by nobody.
+Where a dial rests on what others say, ``told`` names the source: then ``AddressRules`` decide whether it is made, and
+``DialLimits`` how often it may lead to nobody.  An address that the user gives, and one at which a node was found, has
+no source.
 """
 
 from __future__ import annotations

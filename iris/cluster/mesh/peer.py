@@ -1,6 +1,6 @@
-"""One node that this node is linked to, and what is told of it.
+"""Peer: a node whose certificate was verified, with its link, and the callbacks for what becomes of it.
 
-Peers of other realms, when what this node trusts changes: it got another credential.
+Peers of other realms are checked again when what this node trusts changes: it got another credential.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Who reads the frames that arrive: one task at a time, and best the very one that waits for what they bring.
+"""Inbox reader: one task at a time reads the frames that arrive, best the very one that waits for what they bring.
 
 The mesh has a task of its own for that.  It wakes whoever waits for a reply or a request, who runs in the scheduler's
 next round.  A task that waits for one frame after the other (who asks one thing at a time, or answers) is there a round
 sooner if it reads by itself.  So such a *follower* takes the reading over from the task of the mesh, and gives it back
-(leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).  In turns beside nodes
-whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of the time (314 us instead of 341
-for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the other one, together with five
-calls less in ``Link.post``; of seven system calls for one, six are left at the member.  Rules of this file:
+(leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).
+
+Measured in turns beside nodes whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of
+the time (314 us instead of 341 for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the
+other one, together with five calls less in ``Link.post``; of seven system calls for one, six are left at the member.
+
+Rules of this file:
 
 - One task has the reading.  It waits for frames, runs, or is about to run: frames never wait for anybody else.
 - A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any

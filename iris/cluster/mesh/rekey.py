@@ -1,12 +1,12 @@
-"""How long sessions last: each is replaced by a fresh handshake in time, and ends with the papers it rests on.
+"""Rekey schedule: each session is replaced by a fresh handshake in time, and ends with the certificates it rests on.
 
 Rules of this file:
 
 - A session of ``Config.session_lifetime`` is replaced, over the same connection; one of ``session_rejected`` is closed.
 - A peer whose certificate or delegation ends is given up within a second of that.  Before, it is asked for fresh ones:
   its session is replaced when it is older than what is left of them, that is ever more often towards the end.
-- When this node gets another certificate, or fresh papers at the last moment, all sessions are replaced so that peers
-  know them: a few dozen each second, for one costs both ends half a millisecond.
+- When this node gets another certificate, or a fresh delegation at the last moment, all sessions are replaced so that
+  peers know it: a few dozen each second, for one costs both ends half a millisecond.
 """
 
 from __future__ import annotations

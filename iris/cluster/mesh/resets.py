@@ -1,4 +1,7 @@
-"""How often a peer may have this node say everything again: each RESET, and each gap in its frames, is work for all."""
+"""Reset limit: how often a peer may have this node send its state again.
+
+Each RESET, and each gap in a peer's frames, is work for all patterns.
+"""
 
 from __future__ import annotations
 

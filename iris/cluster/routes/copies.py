@@ -1,9 +1,8 @@
-"""The way of events to other sites: one copy for all nodes behind the same gateway, who divide it among them.
+"""Copy route: one sealed copy of an event for all nodes behind the same gateway, who divide it among them.
 
-A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands
-it on sends
-one message over each link that leads to some of them, so it crosses a link between sites once.  To the publisher's
-queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
+A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands it on
+sends one message over each link that leads to some of them, so it crosses a link between sites once.  To the
+publisher's queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
 """
 
 from __future__ import annotations

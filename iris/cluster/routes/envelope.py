@@ -1,4 +1,4 @@
-"""Carried frames as they stand in a batch: whoever hands one on, or takes it out, need not decode it.
+"""Envelope of a forwarded frame, as it stands in a batch: whoever passes one on, or takes it out, need not decode it.
 
 A batch that is a single CARRY begins with ``0x97``, the kind and the hops.  Then come, each in its msgpack form, the
 site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to the end of

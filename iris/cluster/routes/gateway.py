@@ -1,8 +1,8 @@
-"""The way to a node of another site: frames leave as messages to a gateway, which hands them on.
+"""Gateway route: the connection to a node of another site, whose frames leave as messages to a gateway.
 
 To the mesh it is a connection like any other.  Its address is ``site://SITE/NODE``; no transport knows such addresses.
-
-What a gateway says of a frame that it does not carry, or carries more slowly: codes on the wire, and their words.
+A gateway reports a frame that it does not carry, or carries more slowly, by a code on the wire; the words for the codes
+are here.
 """
 
 from __future__ import annotations

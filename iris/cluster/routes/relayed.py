@@ -1,12 +1,8 @@
-"""Ways through one other node of the site, for two nodes of which neither can dial the other.
+"""Relayed connection (circuit relay): frames travel through one other node of the site, because neither end can dial.
 
-A frame travels as a message to a node that both are linked to, which hands it on as it is: the session is between the
-two ends, and who stands between cannot read it.  To the mesh such a way is a connection like any other; its address is
-``via://NODE``, and it is what a node that can only dial out announces in its record.
-
-Ways that are no connections of their own: frames leave as messages over the link to another node.
-
-To the mesh they are connections like any other (``Outgoing``).
+A frame leaves as a message over the link to a node that both ends are linked to, which hands it on as it is.  The
+session is between the two ends, and the relay cannot read it.  To the mesh it is a connection like any other
+(``OutgoingConnection``).  Its address is ``via://NODE``, which a node that can only dial out announces in its record.
 """
 
 from __future__ import annotations

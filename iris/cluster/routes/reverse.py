@@ -1,8 +1,9 @@
-"""The way of a node that can only dial out: it dials both directions of the link.
+"""Connection reversal: a node that can only dial out dials both directions of the link.
 
-Its own way out is an ordinary one.  In the hello of its handshake it does not say where it listens, but the token of a
-reverse connection, ``reverse://TOKEN``; the other node sends its answer there, and everything after it.  Each way has a
-token of its own, sealed in the first frame of the handshake: a node of another realm cannot make anybody listen.
+Its own outgoing connection is an ordinary one.  In the hello of its handshake it does not say where it listens, but the
+token of a reverse connection, ``reverse://TOKEN``; the other node sends its answer there, and everything after it.
+Each connection has a token of its own, sealed in the first frame of the handshake: a node of another realm cannot make
+anybody listen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is opened with members that may first have to be linked, because they are at other sites."""
+"""Reach of remote members: a call that first links the member, because it is at another site."""
 
 from __future__ import annotations
 

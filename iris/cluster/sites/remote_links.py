@@ -1,4 +1,4 @@
-"""Handshakes with nodes of other sites: which are under way, which failed lately, and how long they are waited for."""
+"""Remote links: handshakes with nodes of other sites that are under way or failed lately, and the wait for them."""
 
 from __future__ import annotations
 

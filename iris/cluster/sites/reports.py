@@ -1,10 +1,10 @@
-"""Frames of sessions with nodes of other sites that do not come as they were sent, and when that is worth a word.
+"""Reports about other sites: frames that are lost on the way again and again, and exports that nothing proves.
 
 Sessions notice what is lost, repeated or changed on the way, and all of it is counted.  Some is lost wherever a
 gateway ends or a cable is cut, at one time.  Who drops frames on purpose does it again and again: that is reported,
 once for each site that frames come from.  Which gateway it is cannot be seen from here.
 
-Nodes of other sites that are exported as members of clusters which they have no right to be members of.
+The other report names nodes of other sites that are exported as members of clusters which they have no right to serve.
 """
 
 from __future__ import annotations

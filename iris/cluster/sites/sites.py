@@ -1,13 +1,12 @@
-"""Nodes of other sites, as a node of this site reaches them: the trio shell of the directory of sites.
+"""Remote sites: the trio shell of the directory.  It links nodes of other sites through gateways.
 
 The gateways of a site tell its nodes which sites there are and what they export.  A session with a node over there is
 an ordinary one, begun when it is first needed; its frames travel inside of messages to a gateway, which cannot open
-them.  Only the way is new to the mesh: everything above it works as with a node next door.
+them.  A node takes them out of these messages without decoding that each time.  Only the connection is new to the mesh:
+everything above it works as with a node next door.
 
-What ends with a route: every way over it breaks, and is dialled again over the next best one.  If there is none, the
+When a route ends, every connection over it breaks, and is dialled again over the next best one.  If there is none, the
 link waits ``Config.site_patience`` for one; nobody is given work over it meanwhile.
-
-Frames that gateways bring to a node: taken out of what they travel in, without decoding that each time.
 """
 
 from __future__ import annotations

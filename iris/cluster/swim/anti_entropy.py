@@ -1,4 +1,4 @@
-"""Comparing two whole views with few bytes (anti-entropy).
+"""Anti-entropy: two nodes compare their whole views with few bytes, and repair what differs.
 
 Rules of this file:
 

@@ -1,9 +1,9 @@
-"""From a witness's word to a death, or to a refutation.
+"""Confirmations of a suspicion: from a first witness to a death or to a refutation (Lifeguard).
 
 Rules of this file:
 
 - A claim counts if its witness is a live member, signed it, and speaks of the incarnation known here.
-- Each node passes on the first claims it hears, as many as are needed, and no more.
+- Each node passes on the first claims it receives, as many as are needed, and no more.
 - Death is each node's own conclusion, from claims and its own clock; nobody is told "dead" and believes it.
 - Nobody concludes it without having asked.  Gossip misses a given member once in 10^5 times; over months that happens.
   So whoever has not heard a contradiction when it should be here asks the suspect itself, and again until the end:

@@ -1,8 +1,8 @@
-"""What the mechanisms of membership share: the view, the clock, the random numbers, and the way out.
+"""Context of the SWIM machine: the state its mechanisms share, its timers, its effects, and the trust it asks for.
 
-What is due when: a heap of callbacks that can be moved as a whole.
-
-What the membership machine asks of the shell around it.  A closed union; match it with ``assert_never``.
+- ``SwimContext`` holds the view, the clock, the random numbers, the gossip queue and the effects to be performed.
+- Timers are a heap of callbacks that can be moved as a whole.
+- Effects are a closed union: match them with ``assert_never``.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
-"""Who answers: the running probes, those made for others, broken links, and the dead that may be back.
+"""Failure detector: direct and indirect probes (SWIM, sections 3.1 and 4.3), broken links, and the dead that may be back.
 
-Rules of this file:
+A probe:
 
-- Each interval one member is probed.  One whose direct way is broken is also pinged each interval, so that its route
+- A member is asked directly; unanswered after ``timeout`` it is asked once more, and helpers are asked to ask.
+- After twice the timeout the probe is over: answered directly, answered to a helper, or failed.
+- Members are probed in a shuffled round, so that each is probed within one round; a new member enters the
+  running round at a random place.
+
+The detector:
+
+- Each interval one member is probed.  One whose direct route is broken is also pinged each interval, so that its route
   opens again, and one that reported a long queue; a dead one is tried now and then, so that a partition ends by
   itself.
 - A failed probe makes this node a witness.  So does a refused connection, if there is no answer for a moment either.
   A broken link closes the route and accuses nobody: it is dialled again, and a node that has too much to do drops some.
-- Answers prove the way there and back; only they open a route that own evidence has closed.
-
-One probe of one member, and the order in which members are probed (SWIM, sections 3.1 and 4.3).
-
-Rules of this file:
-
-- A probe is asked directly; unanswered after ``timeout`` it is asked once more, and helpers are asked to ask.
-- After twice the timeout it is over: answered directly, answered to a helper, or failed.
-- Members are probed in a shuffled round, so that each is probed within one round; a new member enters the
-  running round at a random place.
+- Answers prove the path there and back; only they open a route that own evidence has closed.
 """
 
 from __future__ import annotations

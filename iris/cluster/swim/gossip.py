@@ -1,17 +1,15 @@
-"""The four things that members tell each other about members, and their form on the wire.
+"""Gossip: the updates that members send about members, and the transmit-limited queue that spreads them.
 
-Rules of this file:
+The four updates and their form on the wire:
 
 - A record and a renewal are statements of their subject, a claim is a statement of its witness; all are signed.
 - An accusation is an unsigned hint.  Its only effect is that its subject, if it lives, raises its incarnation.
 - A list of updates has at most ``MAX_UPDATES`` elements; each element names its own form with its first field.
 
-Updates on their way to everybody: each is sent a number of times, the least sent first.
-
-Rules of this file:
+The queue sends each update a number of times, the least sent first:
 
 - One update per key; a newer one takes the place of the older and starts again.
-- What its subject tells everybody itself needs few messages of others: after a round or none it only rides along with
+- What its subject sends everybody itself needs few messages of others: after a round or none it only rides along with
   messages that are sent anyway.  While a hundred nodes start, the news of each other's coming was most of their work.
 - Taking is proportional to what is taken, not to what waits: updates stand in levels by how often they were sent.
 - The number of waiting updates is bounded; what has been sent most gives way, and is counted.

@@ -1,4 +1,4 @@
-"""What this node says about itself: changes, refutations, the farewell.
+"""Local member: what this node says about itself.  Changes, refutations, graceful leave.
 
 Rules of this file:
 

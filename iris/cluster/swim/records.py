@@ -1,4 +1,4 @@
-"""What a node says about itself, signed by itself, and the rule by which two such statements merge.
+"""Member records: what a node says about itself, signed by itself, and the rule by which two records merge.
 
 Rules of this file:
 

@@ -1,4 +1,4 @@
-"""Whose records are held: taking them in, passing them on, joining, and comparing views.
+"""Push/pull state exchange: verifies incoming records, merges them into the view, answers joins, runs anti-entropy.
 
 Rules of this file:
 
@@ -6,7 +6,7 @@ Rules of this file:
 - A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
   other keys or of another cluster is refused.
 - Of one cluster's key only so many records are held, alive and gone together: whoever holds it can make up any number.
-- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and told to nobody.
+- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and named to nobody.
 - What a joining node learns it does not pass on: everybody else knows it already.
 """
 

@@ -1,4 +1,4 @@
-"""How long a suspect has to show that it lives (Lifeguard, section "Suspicion").
+"""Suspicion timeout: how long a suspect has to refute (Lifeguard, section "Suspicion").
 
 Rules of this file:
 

@@ -1,4 +1,4 @@
-"""Membership of one site: SWIM with Lifeguard's suspicion, as a machine without clock, network or threads.
+"""SWIM: membership of one site with Lifeguard's suspicion, as a machine without clock, network or threads.
 
 Sources: Das, Gupta, Motivala, "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership Protocol"
 (2002); Dadgar, Phillips, Currey, "Lifeguard: Local Health Awareness for More Accurate Failure Detection" (2017).

@@ -1,4 +1,4 @@
-"""Everybody this node knows of: the live ones, the gone ones, and a hash of each part of the live set.
+"""Membership view: the live nodes, the gone ones, and a hash of each part of the live set.
 
 Rules of this file:
 

@@ -1,9 +1,9 @@
-"""Data that waits where it is until a link has room for it, and how much of it one frame takes.
+"""Bulk sources of a link: data that stays with its owner until a frame has room for it.
 
-The larger a frame, the less of it is work for the frame itself; the smaller, the sooner comes what waits behind it.  So
-frames are large while nobody waits for anything else on the link, and small while somebody does.  With frames of 256
-KiB, and what goes with them (``tunnel_flight``, chunks of 64 KiB), either end of a transfer takes 155 us of processor
-time for 64 KiB; with frames of 64 KiB it took 250.
+A large frame costs less work for each byte; a small one lets what waits behind it come sooner.  So frames are large
+while nobody waits for an answer on the link, and small while somebody does.  With frames of 256 KiB, and the tunnels
+fitted to them (``iris.patterns.tunnel.flow_control``, chunks of 64 KiB), either end of a transfer takes 155 us of
+processor time for 64 KiB; with frames of 64 KiB it took 250.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""The way to one peer: messages gather into batches, a batch is sealed once, the frame goes out in order.
+"""Link: the ordered queue of messages to one peer.  A batch is sealed once, and frames leave in order.
 
-``post`` is the fast path and takes plain calls: with an effect object per message it cost three times as much
-(0.25 us against 0.8 us).  There is no timer: whatever has gathered when the scheduler comes round to the link's
-flusher is one batch.  An idle link so sends its first message at once, and a busy one sends full batches.
+Promises: messages leave in the order in which they were posted; at most ``Config.link_bytes`` wait, and what exceeds
+them is refused with ``NotSent`` and counted; *posted = sent + lost + waiting* (``LinkStatistics``).  A link outlives
+its connection and its session.  While it has neither, messages wait; when the peer is given up, they count as lost.
+*Sent* means that the transport took the frame, and not that the peer has received it.
 
-Two classes of traffic share a link.  *Messages* are posted and kept here, up to ``Config.link_bytes``.  *Bulk* stays
-with its source, which is asked for the next piece when no message waits: a transfer of any size neither fills the
-link nor delays a request by more than the frames already handed to the transport.  While somebody waits for answers to
-messages on the link, these frames carry less bulk, and its sources are told so.
+Batching has no timer: whatever was posted when the scheduler comes round to the link's flusher is one batch.  So an
+idle link sends its first message at once, and a busy one sends full batches.
 
-A link outlives its connection and its session.  While it has neither, messages wait; when the peer is given up,
-they are counted as lost.
+Two classes of traffic share a link.  *Messages* are posted and kept here.  *Bulk* stays with its source, which is asked
+for the next piece when no message waits: a transfer of any size neither fills the link nor delays a request by more
+than the frames already handed to the transport.  While somebody waits for answers to messages on the link, these frames
+carry less bulk, and its sources are told so.
 
-What a link has counted.
+``post`` is the fast path and takes plain calls: with an effect object for each message it cost three times as much
+(0.25 us against 0.8 us).
 """
 
 from __future__ import annotations

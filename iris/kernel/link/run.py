@@ -1,4 +1,4 @@
-"""Messages that may get longer while they wait for a link."""
+"""Open run: a message in an open batch that may still grow, as an open record batch of Kafka does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Several ways to the same end, tried one after the other without waiting for those that do not answer.
+"""Happy Eyeballs: staggered attempts at several addresses; the first that succeeds cancels the others.
 
 Source: RFC 8305, "Happy Eyeballs Version 2", section 5.  An address behind which packets vanish answers nothing for
-minutes; whoever waits for it alone never comes to the next one.
+minutes; an attempt that waited for it alone would never come to the next one.
 """
 
 from __future__ import annotations

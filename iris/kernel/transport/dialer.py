@@ -1,11 +1,8 @@
-"""Connections by TCP that this node opens: a socket that has greeted, and been greeted, as nng does.
+"""Dialer: outbound connections by TCP and ipc, each a socket on which both ends have sent the SP header as nng does.
 
-No thread waits for one, unless a name must be looked up.
-
-Connections by ipc that this node opens: a Unix socket that has greeted, and been greeted, as nng does.
-
-A thread of nng would wait for each, and others write what goes over it: nodes that start together on one machine, each
-linked to each, spend most of their processor time on waking each other up.
+No thread waits for a connection, unless a name must be looked up; so a node may dial many at a time.  With nng a thread
+would wait for each ipc connection, and other threads write what goes over it: nodes that start together on one machine,
+each linked to each, spend most of their processor time on waking each other up.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Connections by TCP until they have greeted as is due.  A thread, so that a node that is busy turns nobody away.
+"""Listener: accepts TCP and WebSocket in a thread of its own, until each connection has sent the header that is due.
 
-nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
-those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
-one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself.
+A connection passes two hands: the ``Listener`` accepts and greets it in the thread, the ``Acceptor`` takes it over in
+the trio task that uses it.  The thread is there so that a node that is busy turns nobody away.
 
-What strangers can have is bounded from the start, by the rules of ``iris.kernel.slots``: a connection has its place
-until it is closed, or the trio thread has seen it and counts it as its own (``seen``).
+nng would take any number of connections, wait ten seconds for the header of each, and report none of them.  Its queue
+for those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt.
+After one that sends a wrong header, or hangs up before, it accepts nobody for 100 ms.  So a node listens by itself.
 
-Connections by TCP and WebSocket on their way from the reception, with its thread, to the task that uses them.
+What strangers can have is bounded from the start, by ``iris.kernel.slots``: a connection holds its slot until it is
+closed, or until the trio task has seen it and counts it as its own (``seen``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
+"""Simulated network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
 
-It keeps what the real network promises and nothing more: frames of one way out arrive in order; when a way breaks,
-those in transit may be lost; a slow reader is felt by its writers.  Everything random comes from the given seed.
+It keeps what the real network promises and nothing more.  Frames of one connection arrive in order; when a connection
+breaks, frames in transit may be lost; a slow reader holds up its writers.  Everything random comes from the given seed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The port to the network: how frames leave and arrive.
+"""Port to the network: the interface by which frames leave and arrive.
 
-``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.
-A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
-sends to a peer goes through one ``OutgoingConnection``.  Frames are opaque here.
+``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.  A node has one
+transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it sends to a peer goes
+through one ``OutgoingConnection``.  Frames are opaque here.
 
-Connections that others open have numbers, so that strangers can be told apart and sent away.
+Connections that others open have numbers, so that strangers can be told apart and their connections closed.
 
-A node that cannot be dialled dials for both directions: besides its own way out it has the other node's frames come
-by a *reverse* connection, which it dials too.  A token that it has chosen, and told the other node over its way out,
-joins the two.
+A node that cannot be dialled dials for both directions: besides its own outgoing connection it has the other node's
+frames come by a *reverse* connection, which it dials too.  A token joins the two: it has chosen one, and sent it to the
+other node over its outgoing connection.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Frames from connections by TCP, read by the task that waits for them.
+"""Frame reader: frames from stream connections, read by the task that waits for them.
 
 nng reads with threads of its own: from the socket to the waiting task a frame wakes three of them, one after the other.
-Here it wakes none.  In turns beside other programs, a request one at a time took 410 us instead of 490, 220 us of
-processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
+Here it wakes none.  Measured in turns beside other programs, a request one at a time took 410 us instead of 490, 220 us
+of processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
 
-A stream is what the PUSH of nng sends after its greeting: each frame behind its length, eight bytes, big-endian.  All
+A stream is what the PUSH of nng sends after its header: each frame behind its length, eight bytes, big-endian.  All
 streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and a small
-object, a busy one a system call for several frames.  Who sends faster than this node reads is held up by TCP.
+object, a busy one a system call for several frames.  TCP holds up whoever sends faster than this node reads.
 """
 
 from __future__ import annotations

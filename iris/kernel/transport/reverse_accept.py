@@ -1,4 +1,4 @@
-"""Reverse connections that this node waits for: each is named by a token, and is for whoever comes first with it."""
+"""Pending reverse connections: each is named by a token, and given to the first that shows the token."""
 
 from __future__ import annotations
 

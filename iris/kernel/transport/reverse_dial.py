@@ -1,7 +1,7 @@
-"""Reverse connections that this node dials: from a node that it has reached by WebSocket, to read from.
+"""Reverse dialling: inbound connections that this node dials itself, to a node that it has reached by WebSocket.
 
 The other end is ready once it has read the token, mostly some milliseconds after the first attempt: so there are more.
-All that happens by the way, as somebody receives: no task and no thread waits for any of them.
+Attempts are made in passing, whenever somebody receives: no task and no thread waits for any of them.
 """
 
 from __future__ import annotations

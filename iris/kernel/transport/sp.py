@@ -1,4 +1,4 @@
-"""How a connection that another node opens begins: what it must say, before anybody reads frames from it."""
+"""SP header (nanomsg RFC sp-tcp-mapping): what an inbound connection must send before any frame is read from it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Frames out, by a connection that is a stream of bytes, written by the task that has them.
+"""Frame writer: frames to a stream connection, written by the task that has them.
 
 nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
-system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
-somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It tells of
-room only
-while something is kept.
+system call.  What the connection does not take of a frame is kept, without a copy, and follows as soon as there is
+room, whether somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It
+reports room only while something is kept.
 
 How a frame looks on the wire is the caller's: ``framing``.
 """

@@ -1,4 +1,4 @@
-"""The header of a frame: 16 bytes, parsed by hand before anything is authenticated.
+"""Frame header: 16 bytes before each body, parsed by hand before anything is authenticated.
 
 What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
 """

@@ -1,4 +1,6 @@
-"""The handshake: two nodes, of one realm or of two that trust each other, agree on a session.  Three frames, sans-IO.
+"""Handshake: authenticated key exchange between two nodes, of one realm or of two that trust each other.
+
+It takes three frames and ends in a session.  Sans-IO.
 
 Use, dialling side::
 
@@ -29,9 +31,9 @@ What each frame proves, and to whom:
 It is ``Noise_XXpsk0+psk2_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm; between two realms
 it is their pair secret, the prologue names both, and each end verifies the other by that one's root.  psk2 is an
 ML-KEM-768 shared secret: its encapsulation key is in the first payload, its ciphertext stands before the second
-message, for that message's payload is sealed with it.  So papers and sessions that are recorded today stay closed to a
-later quantum computer, also if its owner knows the gate secret; the responder's X25519 key, which comes before its
-papers, does not.  Authentication is classical: X25519 and Ed25519.
+message, for that message's payload is sealed with it.  So certificates and sessions that are recorded today stay closed
+to a later quantum computer, also if its owner knows the gate secret; the responder's X25519 key, which comes before its
+certificates, does not.  Authentication is classical: X25519 and Ed25519.
 
 Errors: ``receive_*`` raise AuthenticationError and nothing else for what a peer sent.  Frames that are not genuine
 change nothing (``over`` stays False): the genuine one may still come.  A genuine frame with a chain that does not

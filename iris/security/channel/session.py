@@ -1,4 +1,4 @@
-"""A session: what two nodes say to each other after a handshake, sealed frame by frame.
+"""Sealed session: AEAD frames between two nodes after a handshake, with replay protection and rekey.
 
 Use::
 

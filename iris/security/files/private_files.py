@@ -1,4 +1,4 @@
-"""Files and directories that only their owner may read, and that hold secrets.
+"""Private files: files and directories that hold secrets and that only their owner may read; mounted secrets too.
 
 Refused, with one line that says how to mend it: a file that others can read, that belongs to somebody else, or that
 is reached through a symbolic link (links that only root could have made are followed: /tmp on some systems is one).

@@ -1,4 +1,4 @@
-"""Cluster certificates, signed by the realm's root, and node delegations, signed by the cluster's key.
+"""Certificate chain: cluster certificates signed by the realm's root, node delegations signed by the cluster's key.
 
 Chain: realm public key -> certificate (this key is the cluster "databases") -> delegation (this X25519 key is a node
 of it).  A peer that knows the realm public key needs nothing else to know who is calling.

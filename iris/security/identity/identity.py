@@ -1,4 +1,4 @@
-"""Who this node is, and who a peer has proved to be.
+"""Node identity and peer identity: the secrets of this node, and what a peer has proved to be.
 
 ``NodeIdentity`` holds every secret of a running node and is made once per boot, by ``Credential.new_identity``.
 ``PeerIdentity`` is what a finished handshake has verified; it holds no secrets.

@@ -1,4 +1,4 @@
-"""Revocation: a list, signed by the realm's root, of whom nobody talks to any more.
+"""Revocation list: whom nobody talks to any more, signed by the realm's root.
 
 Use::
 
@@ -10,8 +10,8 @@ Use::
             if revocations.reason(peer.identity): mesh.drop(...)
     share(revocations.current.signed)
 
-A list is complete: the newest one replaces all before it.  Newer is the one with the higher number (of two with the
-same number, which the root should not have signed, the one that was signed later, then the greater one), so every
+A list is complete: the newest one replaces all before it.  Newer is the one with the higher number.  Of two with the
+same number, which the root should not have signed, it is the one that was signed later, then the greater one: so every
 order of arrival ends at the same list.  An older list is refused, also after a restart, because the newest is kept
 on disk (``iris.security.files.realm_files``).
 
