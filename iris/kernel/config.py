@@ -188,8 +188,8 @@ class Config:
     node of another realm has an eighth of it.  Enters the memory of every publisher, times the number of nodes."""
 
     published_topics: int = 65_536
-    """Topics of which this node, as a publisher, knows the numbering and the ways: about 400 bytes each.  Beyond it the
-    one that was not published on for longest is forgotten, and begins anew with its next event."""
+    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond it
+    the one that was not published on for longest is forgotten, and begins anew with its next event."""
 
     retained_events: int = 4096
     """Topics of which this node, as a publisher, retains the last value for subscribers who come later."""
@@ -231,7 +231,7 @@ class Config:
 
     # -- sites -------------------------------------------------------------------------------------------
     site_patience: float = 120.0
-    """A link to a node of another site waits this long for a way there.  Below the age at which sessions are refused,
+    """A link to a node of another site waits this long for a route there.  Below the age at which sessions are refused,
     so that what is lost to a longer cut is known to be lost."""
 
     site_settling: float = 10.0

@@ -67,6 +67,7 @@ class SlotTable(Generic[K]):
             self._by_address.setdefault(address, OrderedDict())[key] = None
         self._taken[key] = (address, now + self._timeout)
         if len(self._taken) > self._limit:
+            # After the limit of one address, so that an address which has too many loses its own first.
             losers.append(next(iter(self._taken)))
             self.leave(losers[-1])
         return losers

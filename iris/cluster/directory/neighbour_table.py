@@ -162,7 +162,7 @@ class NeighbourTable:
             same: returns the object that is held for an equal export already, so that there are not several.
 
         Raises:
-            Unfitting: the change is one of something that was not told.
+            StaleUpdate: the change is one of something that was not advertised.
             RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
                 had been withdrawn, and what else is told of it passed over until there is a route again.
         """

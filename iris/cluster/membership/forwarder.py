@@ -29,7 +29,7 @@ _REMEMBERED: Final = 4096
 
 @final
 class Forwarder:
-    """The ways of one node that lead through others, and what it hands on for others itself."""
+    """The relayed connections of one node, and the frames that it forwards for others."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.forwarded = 0
@@ -45,7 +45,7 @@ class Forwarder:
     def __repr__(self) -> str:
         return f"<Forwarder: {len(self._ways)} ways, {self.forwarded} frames handed on>"
 
-    # -- ways of this node: Carrier -------------------------------------------------------------------------
+    # -- relayed connections of this node: Carrier ----------------------------------------------------------
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> RelayedConnection:
         """See ``Transport.dial``."""
@@ -98,6 +98,8 @@ class Forwarder:
             self._mesh.refusals["not handed on: no link"] += 1
             peer.link.post((kinds.FORWARD_REFUSED, target_id), 0)
             return
+        # Dropped and not queued: the session of the two ends notices the gap, while a queue here would be memory of
+        # this node that two others fill.
         if not other.link.has_room():
             self._mesh.refusals["not handed on: link full"] += 1
             return
@@ -119,7 +121,7 @@ class Forwarder:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing: ways are looked for when they are needed."""
+        """Nothing: relays are looked for when they are needed."""
 
     def frames_lost(self, peer: Peer) -> None:
         """Nothing: frames that are lost between two ends are noticed by their session."""

@@ -173,7 +173,7 @@ class Linking:
             self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
 
     def expelled(self, node: NodeId) -> None:
-        """End the link to a node whose papers hold no more; there is nothing that it could refute."""
+        """End the link to a node whose certificates hold no more; there is nothing that it could refute."""
         self._suspected.pop(node, None)
         self._drop_soon(node, "its papers hold no more", 0.0)
 

@@ -60,7 +60,7 @@ class ProofVerifier:
     """Signs this node's statements and verifies those of others.
 
     Args:
-        check_peer: raises AuthenticationError for a node that is revoked, though its papers are in order.
+        check_peer: raises AuthenticationError for a node that is revoked, though its certificates are in order.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ProofVerifier:
         return True
 
     def holds(self, record: NodeRecord) -> bool:
-        """Tell whether the subject of a record that was believed still is: neither revoked, nor its papers ended."""
+        """Tell whether the subject of a record that was believed still is: not revoked, its certificates not ended."""
         try:
             self._current_untrusted(record.node, record.proof)
         except (AuthenticationError, RemoteProtocolError):
@@ -154,7 +154,7 @@ class ProofVerifier:
         return dataclasses.replace(record, clusters=tuple(entries)), until
 
     def are_current(self, peer: PeerIdentity) -> bool:
-        """Tell whether the papers that a node has shown in a handshake still hold."""
+        """Tell whether the certificates that a node has shown in a handshake still hold."""
         try:
             peer.check_time(self._wall_clock())
             self._check_peer(peer)
@@ -200,6 +200,8 @@ class ProofVerifier:
                     known = read_peer_untrusted(root, node_id=node, certificate=certificate, delegation=delegation)
                 case _:
                     raise RemoteProtocolError("a proof is a certificate and a delegation")
+            # Only what has verified gets here, and only what never changes: its time, and whether it is revoked, are
+            # looked at anew for each use.
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[root, node, proof] = known

@@ -118,6 +118,7 @@ class RevocationExchange:
                     self._nursery.start_soon(self._cut_off, mesh, peer)
         for listener in self._listeners:
             listener()
+        # The file last: a disk that is slow must not delay the cutting off.
         if self._path is not None:
             self._nursery.start_soon(self._save)
         return True

@@ -23,7 +23,7 @@ from iris.kernel.wire import Message, kinds, number_untrusted
 
 
 class GoodbyeHost(Protocol):
-    """What farewells need of their mesh."""
+    """What goodbyes need of their mesh."""
 
     closing: bool
 
@@ -65,7 +65,7 @@ class Goodbyes:
     async def say(self, reason: str, timeout: float) -> None:
         """Tell every peer that this node leaves; see ``Mesh.say_goodbye``."""
         with trio.move_on_after(timeout):
-            # Those beyond another node hear it first: the way to them ends with the link to that node.
+            # Peers beyond another node get it first: the connection to them ends with the link to that node.
             with trio.move_on_after(timeout / 2):
                 await self._part([peer for peer in self._mesh.peers.values() if peer.indirect], reason)
             await self._part(list(self._mesh.peers.values()), reason)

@@ -223,7 +223,7 @@ class Dialer:
         raise worst(failures)
 
     async def again(self, peer: Peer) -> None:
-        """Make a new connection to a peer, and shake hands over it: somebody else may have taken its address.
+        """Make a new connection to a peer, and handshake over it: somebody else may have taken its address.
 
         Raises:
             NotSent, AuthenticationError, ConfigError: see ``Mesh.connect``.
@@ -251,7 +251,7 @@ class Dialer:
         source: str,
         met: list[str],
     ) -> Peer:
-        """Dial a node and shake hands with it, when it is this one's turn; ``met`` gets the address that answered."""
+        """Dial a node and handshake with it, once the limiter lets it; ``met`` gets the address that answered."""
         async with self._turns.take(source) as connected:
             if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
                 return self._peers[expected]

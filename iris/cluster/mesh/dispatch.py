@@ -58,12 +58,14 @@ class Dispatcher:
         Raises:
             RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
         """
+        # Two tables rather than a check in each receiver: for a peer of another realm other kinds do not exist.
         receivers = self.own if peer.identity.foreign is None else self.foreign
         if not receivers:
             return
         messages = self._decoder.decode_untrusted(batch)
         if work is not None:
             work.take(len(messages))
+        # From here on messages have their effects one by one: an error in one takes nothing back of those before it.
         for message in messages:
             if peer.leaving:
                 self._refusals["message of a peer that is gone"] += 1
@@ -98,22 +100,22 @@ class _Unsealed:
 
 @final
 class _Back:
-    """An ``Outgoing`` that hands each batch to its own node."""
+    """An ``OutgoingConnection`` that hands each batch to its own node."""
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         self._receive(frame)
         return True
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``; there is always room."""
+        """See ``OutgoingConnection.wait_writable``; there is always room."""
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
 
 
 def loopback(identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None]) -> Peer:

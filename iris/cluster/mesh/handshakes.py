@@ -86,7 +86,7 @@ class HandshakeHost(Protocol):
         ...
 
     def check(self, peer: PeerIdentity) -> None:
-        """Raise AuthenticationError for a node that is not to be let in, though its papers are in order."""
+        """Raise AuthenticationError for a node that is not to be admitted, though its certificates are in order."""
         ...
 
     def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
@@ -102,7 +102,7 @@ class HandshakeHost(Protocol):
         ...
 
     def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
-        """Return what somebody is told who is not let in, though his papers are in order."""
+        """Return what to send to a node that is not admitted, though its certificates are in order."""
         ...
 
     def admit(
@@ -245,12 +245,13 @@ class Handshakes:
             self._ways.found(outgoing)
             in_use = self._host.outgoing_to(established.peer.node_id)
             if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
-                # One of two attempts to the same node.  It would leave the way in use for this one.
+                # One of two attempts to the same node.  It would leave the connection in use for this one.
                 known = self._ways.owner(in_use)
                 if known is not None:
                     established.session.close()
                     self._ways.close(outgoing)
                     return known
+            # Over the connection that data will take: the peer then has the session before the first frame under it.
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
             await self._send(way, established.frame)
             try:
@@ -307,6 +308,7 @@ class Handshakes:
         host = self._host
         now, address = trio.current_time(), self._inbound.address()
         admission, ephemeral = self._admission, frame[EPHEMERAL]
+        # Before any decryption: what is dropped here has cost this node microseconds, and its sender learns nothing.
         if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
             return
         if ephemeral in self._answering and self._answer_again(self._answering[ephemeral]):
@@ -315,6 +317,8 @@ class Handshakes:
         index = self._new_index()
         responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
+        # From here on the frame is genuine, though it may be a replay.  Only genuine ones are remembered: junk could
+        # otherwise push them out of the table.
         admission.remember(ephemeral)
         if responder.realm_id and not (host.tag.between or self._inbound.carried):
             admission.charge(address, now)
@@ -328,6 +332,7 @@ class Handshakes:
             host.refusals["first frame of this node itself"] += 1
             self._inbound.refused()  # if this node has dialled itself, that ends it
             return
+        # From here on somebody unauthenticated has memory and a task of this node, for a handshake's time at most.
         for other in admission.open(index, address, now):
             admission.dialled(other)
             self._responding.pop(other).scope.cancel()
@@ -433,6 +438,7 @@ class Handshakes:
         except RemoteProtocolError as error:
             waiting.fail(NotSent(f"{waiting.addresses[0]} answered with a malformed hello: {error}"))
         else:
+            # From here on the connection that the answer came by is the peer's: no limit of strangers holds for it.
             self._inbound.genuine(established.peer.node_id)
             waiting.established = established
             waiting.site = qualified(realm_id, site_of(tag))
@@ -465,6 +471,8 @@ class Handshakes:
         finally:
             if waiting.responder.over:
                 self._forget(index, waiting)
+        # From here on the peer is authenticated.  Until this line its first frame has had no effect but an answer to
+        # the addresses in it.
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
         self._ways.found(waiting.outgoing)

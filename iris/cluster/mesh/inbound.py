@@ -89,6 +89,7 @@ class InboundConnections:
                 del owned[connection]
                 owned[connection] = trio.current_time()
             return
+        # From here on no limit of strangers holds for the connection: it ends with its peer, or as a rival.
         self._connections.authenticate(connection)
         self._disown(connection)
         self._owners[connection] = node

@@ -84,7 +84,7 @@ class Mesh:
         self.listening: Final = listening
         """The URLs bound here."""
         self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
-        """The URLs at which others may reach this node; for one that can only dial out, a way through third ones."""
+        """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
         self.config: Final = config
@@ -152,7 +152,7 @@ class Mesh:
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
-        """Whether this node is on its way out, so that connections that end are no news."""
+        """Whether this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
         """When each kind of unexpected error was last logged."""
         self._carried_by: int | None = None
@@ -370,6 +370,7 @@ class Mesh:
             else:
                 self._ways.close(outgoing)
         if known is None:
+            # From here on the patterns send to it: the session is in the table and the link has its connection.
             for observer in self._observers:
                 observer.peer_connected(peer)
         elif reconnected or restricted:
@@ -458,6 +459,8 @@ class Mesh:
             return
         session, peer = entry.session, entry.peer
         body = session.open_untrusted(frame)
+        # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
+        # been made by anybody, and must not count against the peer.
         if not entry.begun and not entry.begin(self._sessions.values()):
             self.refusals["late frame of a former session"] += 1
             return
@@ -527,6 +530,7 @@ class Mesh:
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
+        # Out of the table first: whoever is called below, and asks for the node, must find it gone.
         peer = self._peers.pop(node, None)
         if peer is None:
             return

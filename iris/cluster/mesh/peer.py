@@ -63,7 +63,7 @@ class Peer:
         self.border: Border | None = None
         """What may be asked and heard by the peer, if it is at another site."""
         self.returning = False
-        """Whether its way is gone and there is another one: what it was asked is asked again there, not elsewhere."""
+        """Whether its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
         self.site = ""
         """The site that the peer says it is in."""
 

@@ -3,7 +3,7 @@
 Flap damping is the term of routers: RFC 2439, "BGP Route Flap Damping"; it is a machine without a clock.  The first
 breaks cost nothing, for a listener that restarts or a line that comes and goes breaks a link several times, and is to
 be back at once.  But each handshake takes both ends milliseconds, closes the route and has others asked; a node that
-drops its links ten times a second would have all others shake hands with it as often, for ever.
+drops its links ten times a second would have all others handshake with it as often, for ever.
 """
 
 from __future__ import annotations

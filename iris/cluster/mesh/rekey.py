@@ -89,7 +89,7 @@ class RekeySchedule:
         self._under_way: set[NodeId] = set()
 
     def follow(self, former: NodeIdentity, renewed: NodeIdentity) -> None:
-        """This node has other papers: have every session replaced within seconds, if peers have to know them soon."""
+        """This node has other certificates: replace every session within seconds, if peers have to know them soon."""
         late = former.expires - self._wall_clock() < self._config.session_rejected
         if late or renewed.certificate.signed != former.certificate.signed:
             self._stale = trio.current_time()
@@ -107,6 +107,8 @@ class RekeySchedule:
         for index, entry in list(self._sessions.items()):
             session, peer = entry.session, entry.peer
             if now - session.established > self._config.session_rejected:
+                # From here on no frame under these keys is accepted, also of a peer that could not renew them: a key
+                # that never ends would be worth stealing.
                 del self._sessions[index]
                 session.close()
                 if peer.session is session:

@@ -92,7 +92,7 @@ class CopyRoute:
         return f"<CopyRoute from {self._own[0]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``.  What no route leads to is counted in ``lost``."""
+        """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
         if self._paused_until > trio.current_time():
             return False
         hops: dict[Link, dict[str, bytes]] = {}
@@ -119,7 +119,7 @@ class CopyRoute:
         return True
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         full, self._full = self._full, None
         if self._paused_until > trio.current_time():
             with trio.move_on_at(self._paused_until):
@@ -131,7 +131,7 @@ class CopyRoute:
             await trio.lowlevel.checkpoint()
 
     def pause(self) -> None:
-        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        """A gateway on the path has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
         self._paused_until = trio.current_time() + PAUSE
         self.suppress_stall_until(self._paused_until)
 
@@ -141,4 +141,4 @@ class CopyRoute:
         self._resumed.unpark_all()
 
     def close(self) -> None:
-        """See ``Outgoing.close``: the routes are not its own, and stay."""
+        """See ``OutgoingConnection.close``: the routes are not its own, and stay."""

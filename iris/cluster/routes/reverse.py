@@ -49,7 +49,7 @@ def is_two_way(url: str) -> bool:
 
 @final
 class ReverseConnection:
-    """A way out, with the reverse connection that belongs to it.  If one of them breaks, both end.
+    """An outgoing connection, with the reverse connection that belongs to it.  If one of them breaks, both end.
 
     Attributes:
         address: what the other node is told.
@@ -68,7 +68,7 @@ class ReverseConnection:
         return f"<ReverseConnection to {self._url}{' (closed)' if self.closed else ''}>"
 
     async def dial(self, permit: Permit | None = None) -> None:
-        """Make the way out; see ``Transport.dial``."""
+        """Dial the outgoing connection; see ``Transport.dial``."""
         self._outgoing = await self._transport.dial(self._url, self._broken, permit)
 
     def send_nowait(self, frame: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Remote members: clusters at other sites by the names of programs, ``CLUSTER``, ``CLUSTER@SITE`` and ``REALM/CLUSTER``.
+"""Remote members: clusters at other sites by address, ``CLUSTER``, ``CLUSTER@SITE`` and ``REALM/CLUSTER``.
 
 The directory of sites knows realms of other owners by their fingerprints.  Here they get the names that this node's
 credential gives them; what it does not trust does not appear.

@@ -220,7 +220,7 @@ class Sites:
         """See ``RemoteLinks.begin_subscribers``."""
         self._links.begin_subscribers(nodes)
 
-    # -- ways: Carrier --------------------------------------------------------------------------------------
+    # -- connections through gateways: Carrier --------------------------------------------------------------
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> GatewayRoute:
         """See ``Transport.dial``."""
@@ -278,7 +278,7 @@ class Sites:
         self._wakeup.wake()
 
     def _follow(self) -> None:
-        """Break ways whose route is gone, and give up members that their site no longer has."""
+        """Break connections whose route is gone, and give up members that their site no longer has."""
         directory = self.directory
         for way in list(self._ways):
             site = way.target[0]

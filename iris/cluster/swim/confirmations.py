@@ -72,6 +72,8 @@ class Confirmations:
         """Somebody passes on a witness's word."""
         ground = self._ground
         if claim.node == ground.own.node:
+            # No signature is looked at: the answer to a false claim is the same as to a true one, a higher incarnation,
+            # and refutations are spaced.
             self._own.accused(claim.incarnation)
             return
         member = ground.view.find(claim.node)
@@ -82,6 +84,7 @@ class Confirmations:
             return
         if not self._would_help(member, claim.witness, claim.evidence):
             return
+        # The signature last, which costs 130 us: a claim that adds nothing costs none, however often it is repeated.
         if not ground.trust.verify(witness.record, claim.statement(), claim.signature):
             ground.reject(sender, "a claim that its witness did not sign")
             return
@@ -129,6 +132,8 @@ class Confirmations:
         suspicion = member.suspicion
         before = (MemberState.ALIVE, 0) if suspicion is None else (member.state, int(suspicion.evidence()))
         if suspicion is None:
+            # From here on the member is suspect, which is not dead: it stays listed, and has until the deadline to
+            # refute.  A first witness is therefore believed without asking who else saw it.
             suspicion = member.suspicion = Suspicion(member.record.incarnation, ground.now)
             member.state = MemberState.SUSPECT
             self._running[node] = None
@@ -170,6 +175,8 @@ class Confirmations:
             if not math.isinf(deadline):
                 ground.timers.at(deadline, lambda: self._due(node, suspicion))
             return
+        # From here on the member counts as dead, for this node: it was asked itself and did not refute in time.  Nobody
+        # is told so; others conclude it from the same claims.  A higher incarnation still brings it back.
         evidence = suspicion.evidence().name.lower()
         self._running.pop(node, None)
         ground.view.bury(member, MemberState.DEAD, ground.now)

@@ -108,8 +108,8 @@ class Send:
 class Changed:
     """A node is seen in this state now, or its record is new.
 
-    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its papers do not hold any
-    more), or empty.
+    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its certificates do not
+    hold any more), or empty.
     """
 
     node: NodeId
@@ -198,7 +198,7 @@ class SignatureVerifier(Protocol):
         ...
 
     def issuer(self, record: NodeRecord) -> bytes:
-        """Return what names the cluster's key that a record says its papers are by; nothing of it is verified."""
+        """Return what names the cluster's key that a record says its chain is by; nothing of it is verified."""
         ...
 
 
@@ -276,7 +276,7 @@ class SwimContext:
                 self.dissemination.add(("accusation", update.node), update)
 
     def told(self, node: NodeId, *, new: bool = False) -> None:
-        """The record of ``node`` that waits, if any, is told to everybody linked by its subject; see Dissemination."""
+        """The queued record of ``node``, if any, is sent to everybody linked by its subject: ``GossipQueue.told``."""
         self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
 
     def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:

@@ -1,4 +1,4 @@
-"""Failure detector: direct and indirect probes (SWIM, sections 3.1 and 4.3), broken links, and the dead that may be back.
+"""Failure detector: direct and indirect probes (SWIM, sections 3.1 and 4.3), broken links, and retries of the dead.
 
 A probe:
 
@@ -129,7 +129,7 @@ _HEARD: Final = 32
 """The last senders that are remembered."""
 
 _MENDED_TOO: Final = 4
-"""Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
+"""Other broken routes that are probed when one has mended: so a partition's end spreads like gossip."""
 
 _LATER: Final = 2.0
 """An answer is waited for so many times the lateness of this node longer: it may be read late, or given late by another
@@ -178,7 +178,7 @@ class FailureDetector:
         self._order.insert(node)
 
     def renewed(self, member: NodeState) -> None:
-        """A member raised its incarnation; if the way there was broken, see whether it still is."""
+        """A member raised its incarnation; if the route there was broken, probe whether it still is."""
         if member.unreachable:
             self._broken.setdefault(member.record.node)
             self._start(member, alone=True)
@@ -204,6 +204,7 @@ class FailureDetector:
         """The link to this node broke."""
         member = self._ground.view.find(node)
         if member is not None and member.live and member.unreachable != "refused":
+            # From here on no new work goes there.  Nobody is accused: a node that has too much to do drops connections.
             self._mark(member, "broken")
             self._start(member, alone=True)
             sequence = self._sequence
@@ -241,6 +242,8 @@ class FailureDetector:
         member = ground.view.find(node)
         if member is None or not member.live or member.unreachable != "refused":
             return
+        # From here on this node is a witness, and signs it.  One refused connection was not enough: a listener that
+        # restarts refuses for a moment, while its process answers over the links that it has.
         self._suspects.testify(member, Evidence.REFUSED)
         ground.timers.at(ground.now + _CORROBORATION, lambda: self._corroborate(node))
 
@@ -372,6 +375,8 @@ class FailureDetector:
             return
         self._mark(member, member.unreachable or "silent")
         if not probe.reached and ground.now >= member.met + _SETTLING * (1 + 4 * ground.health.lateness):
+            # From here on this node is a witness.  A member that a helper has reached lives, and only the route to it
+            # is closed; helpers that did not report either are held against this node, not against the member.
             ground.health.missed(len(probe.helpers), len(probe.reports))
             self._suspects.testify(member, Evidence.SILENT)
 
@@ -402,6 +407,8 @@ class FailureDetector:
             self._busy.pop(sender, None)
         member = ground.view.find(sender)
         if member is not None and member.live and member.unreachable:
+            # From here on it gets work again.  Only an answer to this node opens the route: what others say of the
+            # member shows that it lives, and not that frames of this node arrive there.
             member.unreachable = ""
             self._broken.pop(sender, None)
             ground.route(member)
@@ -443,7 +450,7 @@ class FailureDetector:
         own_sequence = self._sequence
         self._relays[own_sequence] = (sender, sequence, target)
         self._ping(member, own_sequence)
-        # Early enough for the report to arrive before the asker gives up, if the way takes a tenth of the timeout.
+        # Early enough for the report to arrive before the asker gives up, if the path takes a tenth of the timeout.
         ground.timers.at(ground.now + 0.8 * ground.config.probe_timeout, lambda: self._relay_due(own_sequence))
 
     def _relay_due(self, sequence: int) -> None:

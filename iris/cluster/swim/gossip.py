@@ -44,7 +44,7 @@ MAX_SIGNATURES: Final = 240
 
 _RECORD_FIELDS: Final = 11
 _RECORD_SIGNATURES: Final = 3
-"""Its subject's, and the two in the papers with which that shows its key."""
+"""Its subject's, and the two in the certificate chain with which the subject shows its key."""
 
 _WITH_UPDATES: Final = frozenset(
     {kinds.PROBE, kinds.PROBE_ANSWER, kinds.PROBE_REQUEST, kinds.PROBE_REPORT, kinds.GOSSIP, kinds.STATE}

@@ -3,7 +3,7 @@
 A record is counted from when its node is met until it is forgotten, alive or gone.  Where a key has all that it may
 have, those go first that are gone already, the one met longest ago before the others.  For a node that sends its record
 over a link of its own, one goes that nobody is linked to: a node that was made up has no link, for that takes a
-process that shakes hands.
+process that completes handshakes.
 """
 
 from __future__ import annotations

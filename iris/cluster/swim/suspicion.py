@@ -79,5 +79,7 @@ class Suspicion:
         """Return when the suspect is dead unless it refutes."""
         deadline = self.since + suspicion_timeout(len(self.claims), needed, members, config)
         if self.refused() >= needed:
+            # Its operating system said to each of them that no process listens.  Silence has to be waited for, since it
+            # may be slowness; this is not slowness.
             deadline = min(deadline, self.refused_since + config.refused_grace)
         return deadline

@@ -251,7 +251,7 @@ class Swim:
     def broken(self, node: NodeId, now: float) -> list[Effect]:
         """The link to ``node`` broke, and neither side meant it to.
 
-        Its route closes at once, until an answer to a probe shows that the way is there again.
+        Its route closes at once, until an answer to a probe shows that the route is there again.
         """
         self._advance(now)
         self._prober.broken(node)
@@ -279,9 +279,9 @@ class Swim:
         return self._flush()
 
     def recheck(self, now: float, vouched: Callable[[NodeId], bool] = lambda _: False) -> list[Effect]:
-        """Look again at the papers of everybody held: somebody was revoked.
+        """Verify the certificates of everybody held again: somebody was revoked.
 
-        ``vouched`` tells whether a node is linked by papers that hold, whatever its record shows.
+        ``vouched`` tells whether a node is linked by certificates that hold, whatever its record shows.
         """
         self._advance(now)
         self._census.recheck(vouched)
@@ -292,6 +292,8 @@ class Swim:
         self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
         self._advance(now)
         while (action := self._ground.timers.pop(self._ground.now)) is not None:
+            # A node that leaves still spreads that it leaves, and probes nobody any more: who does not answer it now
+            # may simply have ended the link.
             if not self._ground.own.leaving or action == self._gossip_due:
                 action()
         return self._flush()

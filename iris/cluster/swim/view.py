@@ -42,9 +42,9 @@ class NodeState:
         """When it came, or came back from the dead."""
         self.suspicion: Suspicion | None = None
         self.unreachable = ""
-        """This node's own evidence against the way to the member: ``silent``, ``refused`` or nothing."""
+        """This node's own evidence against the route to the member: ``silent``, ``refused`` or nothing."""
         self.routed = True
-        """What the last Route effect said."""
+        """What the last ``Routable`` effect said."""
         self.nudged = -math.inf
         """When the member was last told that it is held dead."""
         self.accused = 0

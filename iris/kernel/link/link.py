@@ -213,7 +213,7 @@ class Link:
             size: bytes of its payload, headers and names.
             reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
             growing: of a message that may grow until the link encodes it; its ``room`` is cut to what the batch has.
-            eager: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
+            flush: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
 
         Raises:
             NotSent: ``Config.link_bytes`` are waiting already, or the link has ended.  The message was not taken.
@@ -222,6 +222,8 @@ class Link:
         held = self._open_bytes if self._growing is None else self._held()
         if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
             raise self._refusal()
+        # From here on the message is the link's, and counts as posted: nothing below may refuse it.  What cannot be
+        # encoded later is lost, and counted so.
         quiet, now = False, None
         if held and (held + size > self._size or len(self._open) >= self._most):
             self._close_batch()
@@ -369,6 +371,7 @@ class Link:
             return
         former, self._outgoing = self._outgoing, outgoing
         if former is not None and former is not outgoing:
+            # Frames of a handshake belong to the connection that it was begun over; over another they mean nothing.
             self._urgent.clear()
             former.close()
         self._wakeup.wake()
@@ -532,17 +535,21 @@ class Link:
     def _offer(self, outgoing: OutgoingConnection, now: float | None = None) -> bool:
         """Offer the next frame to the transport, at ``now`` if that was looked at; tell whether it took it.
 
-        The way of a node to itself delivers within this call.  What is posted there meanwhile waits for the flusher:
-        offered from within, the same frame would go out twice.
+        The loopback of a node to itself delivers within this call.  What is posted there meanwhile waits for the
+        flusher: offered from within, the same frame would go out twice.
         """
         assert self._frame is not None
         self._offering = True
         try:
+            # The frame is sealed, and its counter used.  A frame that is not taken is offered again as it is: sealed
+            # anew it would have another counter, and the peer would count the first one as a lost frame.
             taken = outgoing.send_nowait(self._frame)
         finally:
             self._offering = False
         frame = self._frame
         if taken and frame is not None:  # else the link was closed by what the frame brought about
+            # From here on the messages count as handed over: this node keeps no copy, and a connection that breaks now
+            # may lose them.  Whether they arrived only the peer can say.
             self._alone = self._frame_messages == 1 and not self._gathered
             self._sent += self._frame_messages
             self._frames_sent += 1

@@ -206,6 +206,8 @@ class Listener:
             except OSError:  # the machine has no room to watch one more
                 connection.close()
                 continue
+            # From here on it counts against the limits of strangers.  The newest gets a slot in any case: an attacker
+            # has to keep coming to keep others out.
             with self._lock:
                 losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
             self._send_away(losers)
@@ -364,6 +366,8 @@ class Acceptor:
             arrived = self._arrived.pop(number, None)
             if arrived is not None and self._reception is not None:  # else it has lost its place
                 connection, host, greeting = arrived
+                # From here on the connection is the trio task's, and counts there (``StrangerConnections``): its slot
+                # here is free again.
                 self._reception.seen(number)
                 if greeting.awaited is not None:
                     assert greeting.framing is not None
@@ -394,6 +398,7 @@ class Acceptor:
 
     def _take(self, connection: socket.socket, host: str, greeting: Greeting) -> int | None:
         if len(self._arrived) > _UNTOLD:
+            # The trio task is far behind.  To refuse here bounds the descriptors; to wait would stop accepting.
             return None
         number = next(self._numbers)
         self._arrived[number] = (connection, host, greeting)

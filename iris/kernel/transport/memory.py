@@ -205,7 +205,7 @@ class MemoryTransport:
         return incoming
 
     def opened(self, way: MemoryOutgoing) -> None:
-        """Take a way out into the books."""
+        """Register an outgoing connection."""
         self._outward.add(way)
 
     def accept(self, way: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
@@ -281,7 +281,7 @@ class MemoryTransport:
         self._news.set()
 
     def forget(self, way: MemoryOutgoing) -> None:
-        """Drop a way that has ended."""
+        """Drop a connection that has ended."""
         self._outward.discard(way)
         if way in self._inward:
             self._inward.remove(way)
@@ -335,7 +335,7 @@ class MemoryOutgoing:
         return self._source.host
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
@@ -359,7 +359,7 @@ class MemoryOutgoing:
         trio.lowlevel.current_trio_token().run_sync_soon(self.break_off)
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         if self._is_full:
@@ -381,13 +381,13 @@ class MemoryOutgoing:
         self._room.unpark_all()
 
     def break_off(self) -> None:
-        """End the way from the far side: its owner is told."""
+        """End the connection from the far side: its owner is notified."""
         if not self.closed:
             self.close()
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if not self.closed:
             self.closed = True
             self._room.unpark_all()
@@ -417,7 +417,7 @@ class MemoryIncoming:
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Incoming.close``."""
+        """See ``IncomingConnection.close``."""
         if not self._closed:
             self._closed = True
             self._network.calling.pop(self.token, None)

@@ -358,7 +358,7 @@ class NetworkTransport:
 
 @final
 class ReverseIncoming:
-    """A reverse connection that this node dials.  See ``Incoming``."""
+    """A reverse connection that this node dials.  See ``IncomingConnection``."""
 
     def __init__(
         self, dialling: ReverseDialling[ReverseIncoming], streams: FrameReader, on_broken: Callable[[], None]
@@ -377,7 +377,7 @@ class ReverseIncoming:
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Incoming.close``."""
+        """See ``IncomingConnection.close``."""
         if not self._closed:
             self._closed = True
             self._dialling.give_up(self)

@@ -297,6 +297,7 @@ class FrameReader:
         if stream is not None:
             begin = self._at + _LENGTH.size
             (stream.size,) = _LENGTH.unpack_from(self._chunk, self._at)
+            # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
             stream.frame = bytearray(self._chunk[begin : self._end])
 
     def _fetch(self, stream: _Stream) -> bytes | None:
@@ -338,6 +339,7 @@ class FrameReader:
             return None
         (size,) = _LENGTH.unpack_from(self._chunk, self._at)
         if size > self._limit:
+            # Before there is memory for it: a stranger needs eight bytes to announce a terabyte.
             self.hang_up(stream.number)
             return None
         if begin + size > end:

@@ -31,7 +31,7 @@ _PATIENCE: Final = 16
 
 @final
 class StreamOutgoing:
-    """One connection to send by, which has greeted already.  See ``Outgoing``.
+    """One connection to send by, which has greeted already.  See ``OutgoingConnection``.
 
     Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
 
@@ -85,7 +85,7 @@ class StreamOutgoing:
         streams.watch(connection, self._changed, room=False)
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         if (self._rest and not self._flush()) or self._over:
             if self.closed:
                 raise trio.ClosedResourceError("this way out is closed")
@@ -184,7 +184,7 @@ class StreamOutgoing:
         self._broken()
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``.  If the connection is lost, it waits until it is closed."""
+        """See ``OutgoingConnection.wait_writable``.  If the connection is lost, it waits until it is closed."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         if self._others is None:
@@ -202,7 +202,7 @@ class StreamOutgoing:
             self._others.unpark_all()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if self.closed:
             return
         self.closed = self._over = True

@@ -195,6 +195,7 @@ class BatchDecoder:
                 if type(message) is not tuple or not message or type(message[0]) is not int:
                     raise ValueError("a message is an array that starts with its kind")
         except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
+            # A new one, for this one holds bytes of the bad batch: they must not become part of another peer's.
             self._begin()
             raise RemoteProtocolError(f"malformed batch: {error}") from None
         return messages
@@ -251,9 +252,3 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY, elements: Eleme
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed value: {error}") from None
     return cast("object", value)
-
-
-# -- user payloads -----------------------------------------------------------------------------------------
-
-
-# -- headers -----------------------------------------------------------------------------------------------

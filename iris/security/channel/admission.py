@@ -116,6 +116,7 @@ class Admission:
         It needs no decryption: only keys out of genuine frames are remembered, so what has one of them is a replay, or
         junk.
         """
+        # Before any decryption: a recorded frame passes the gate, so a replay has to be refused before it costs that.
         taken = self._ephemerals.get(ephemeral, 0)
         if taken < FIRST_FRAMES:
             return True
@@ -131,6 +132,8 @@ class Admission:
 
     def may_begin(self, address: str | None, now: float) -> bool:
         """Tell whether a first frame from ``address`` may be looked at."""
+        # Only looked at, not spent: it is genuine frames that are charged (``open``, ``charge``).  Were junk charged,
+        # one host behind a NAT could lock out its honest neighbours.
         if address is None or self._bucket(address, now).tokens >= 1.0:
             return True
         self._refusals["handshake rate of one address"] += 1
@@ -140,6 +143,7 @@ class Admission:
         bucket = self._buckets.get(address)
         if bucket is None:
             if len(self._buckets) >= MAX_ADDRESSES:
+                # The one not heard of for longest, whose bucket is full again most likely: forgetting it changes least.
                 self._buckets.popitem(last=False)
             bucket = self._buckets[address] = _Bucket(self._burst, now)
         else:
@@ -154,6 +158,8 @@ class Admission:
         Returns:
             Those, older ones, that are to be forgotten for it.
         """
+        # From here on the handshake holds memory.  The oldest gives way rather than the newest being refused: an
+        # attacker that filled all slots once would otherwise hold them for a whole timeout.
         self.charge(address, now)
         dropped = self._handshakes.take(index, address, now)
         if dropped:
@@ -221,6 +227,7 @@ class StrangerConnections(Generic[K]):
 
     def authenticate(self, connection: K) -> None:
         """A genuine frame came through ``connection``: it is under no limit any more."""
+        # From here on the limits of strangers no longer protect this node from it: the peer's own limits have to.
         self._strangers.leave(connection)
 
     def refuse(self, connection: K) -> bool:

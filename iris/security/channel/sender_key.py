@@ -155,6 +155,8 @@ class ReceiverKey:
             body = self._aead.decrypt(self._nonce(number), memoryview(sealed)[_CLEAR:], sealed[:_CLEAR])
         except InvalidTag:
             raise AuthenticationError(f"copy {number} is not genuine") from None
+        # The tag shows only that one of the receivers sealed it, for all of them have the key.  The signature shows
+        # that it was the publisher.
         verify(_claim(sealed), frame[-SIGNATURE_SIZE:])
         # From here on the frame is genuine: only now may it change anything.
         self.lost += before != self._last

@@ -67,6 +67,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
     linked = _check_links(path, what, mounted=mounted)
     descriptor = _open_private(path, what, linked=linked)
     try:
+        # Of the open file and not of the path, which may lead to another file by now.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
@@ -134,6 +135,8 @@ def prepared_private(path: Path, data: bytes, what: str, *, replace: bool = True
                 os.fsync(descriptor)
         yield
         with _explained(path, what):
+            # From here on everybody reads the new content.  It was synced before, so that after a crash there is the
+            # old file or the new one, and never an empty one.
             if replace:
                 draft.replace(path)
             else:

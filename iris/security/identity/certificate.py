@@ -188,6 +188,7 @@ def read_certificate_untrusted(signed: bytes, realm: bytes) -> ClusterCertificat
 # changes, failures are not kept, and only who has the root key can add entries.
 @functools.lru_cache(maxsize=256)
 def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
+    # The signature first: the decoder sees nothing that the root has not signed.
     fields = _fields(signing.detach_untrusted(realm, signing.CERTIFICATE, signed, "certificate"), "certificate")
     match fields:
         case (
@@ -270,6 +271,7 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE
         ):
+            # Looked at here and not only by the issuer: whoever has stolen a cluster's key issues by himself.
             if not_after - not_before > (longest := _longest_delegation(node.hex())):
                 raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
             return NodeDelegation(

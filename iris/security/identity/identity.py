@@ -131,7 +131,7 @@ class PeerIdentity:
         return ends if self.foreign is None else min(ends, self.foreign.ends)
 
     def is_same_node(self, other: PeerIdentity) -> bool:
-        """Tell whether ``other`` is this very node, perhaps with fresher papers: same id, same cluster, same keys."""
+        """Tell whether ``other`` is this node, perhaps with fresher certificates: same id, same cluster, same keys."""
         mine, theirs = self.delegation, other.delegation
         return (self.node_id, self.realm_id, self.cluster, mine.static_key, mine.signing_key) == (
             other.node_id,

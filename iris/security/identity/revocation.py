@@ -127,6 +127,7 @@ class Revocations:
         if not received.supersedes(self._current):
             self._not_newer += 1
             return False
+        # From here on the list is in force, be it saved or not: a full disk must not keep a stolen key in use.
         self._current = received
         self._taken += 1
         return True

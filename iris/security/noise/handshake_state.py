@@ -323,6 +323,7 @@ class HandshakeState:
         """
         turn = self._next
         tokens = self._take_turn(not self._initiator)
+        # Read on a copy: nothing in the message is verified before its last tag, and the genuine one may still come.
         before = self.ss, self.re, self.rs
         self.ss = self.ss.copy()
         try:
