@@ -45,7 +45,7 @@ class NotDialled(NotSent):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Somebody else's word for an address.
+    """The source of an address: somebody else's word for it.
 
     Args:
         by: who it is, for the limits on dials; see ``DialLimits``.
@@ -60,7 +60,7 @@ class Told:
 
 @final
 class AddressRules:
-    """What one node dials.
+    """Decides which addresses one node dials.
 
     Args:
         networks: in CIDR notation; only IP addresses in one of them are dialled.  None given: any.

@@ -17,7 +17,7 @@ from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, Elements
 
 @final
 class Work:
-    """What is left of it for the present frame.
+    """The work that the present frame may still bring about.
 
     Attributes:
         frame: grows with each frame that came over a connection.

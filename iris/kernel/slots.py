@@ -30,7 +30,7 @@ def address_key(host: str) -> str:
 
 @final
 class SlotTable(Generic[K]):
-    """A bounded number of places, each for a bounded time.
+    """A bounded number of slots, each for a bounded time; the newest evicts the oldest.
 
     Args:
         limit: places in all.
@@ -52,11 +52,11 @@ class SlotTable(Generic[K]):
         return len(self._taken)
 
     def keys(self) -> Collection[K]:
-        """Return who has a place, as a view."""
+        """Return the keys that have a slot, as a view."""
         return self._taken.keys()
 
     def take(self, key: K, address: str | None, now: float) -> list[K]:
-        """Give a place to ``key``; return who loses his."""
+        """Give ``key`` a slot; return the keys that are evicted for it."""
         self.leave(key)
         losers: list[K] = []
         if address is not None:
@@ -73,7 +73,7 @@ class SlotTable(Generic[K]):
         return losers
 
     def leave(self, key: K) -> bool:
-        """Take back the place of ``key``; tell whether it had one."""
+        """Free the slot of ``key``; tell whether it had one."""
         place = self._taken.pop(key, None)
         if place is None:
             return False
@@ -87,13 +87,13 @@ class SlotTable(Generic[K]):
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity if no place is taken."""
+        """When to call ``expire``; infinity if no slot is taken."""
         for _, deadline in self._taken.values():
             return deadline
         return math.inf
 
     def expire(self, now: float) -> list[K]:
-        """Take back the places that have been taken for too long; return whose they were."""
+        """Free the slots whose time is over; return their keys."""
         expired: list[K] = []
         while self.deadline <= now:
             key = next(iter(self._taken))

@@ -158,7 +158,7 @@ class _Score:
 
 @final
 class Balancer:
-    """The members of one cluster that can be asked.
+    """Load balancer over the members of one cluster that can be asked.
 
     Args:
         random: draws the two candidates.

@@ -20,7 +20,7 @@ LONGEST_PAUSE: Final = 30.0
 
 @final
 class CircuitState(enum.Enum):
-    """How a member is treated."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -29,7 +29,7 @@ class CircuitState(enum.Enum):
 
 @final
 class CircuitBreaker:
-    """The circuit of one member.  Made with its first failure; a member without one is closed."""
+    """Circuit breaker of one member.  Made with its first failure; a member without one is closed."""
 
     __slots__ = ("_failures", "_pause", "state", "until")
 

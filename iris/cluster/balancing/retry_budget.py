@@ -12,7 +12,7 @@ from typing import final
 
 @final
 class RetryBudget:
-    """Extra requests that may still be made.
+    """The retries and hedges that may still be sent.
 
     Requests are counted by whoever makes them and brought here only when an extra one is wanted: nothing is spent on
     requests that need none.

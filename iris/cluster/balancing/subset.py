@@ -50,7 +50,7 @@ _REQUESTS: Final = 64
 
 @final
 class Aperture:
-    """How many members are asked.
+    """The size of the subset that is asked.
 
     Args:
         processor_time: returns the seconds of processor time that the calling thread has had; None: it is not known,

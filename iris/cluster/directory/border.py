@@ -20,7 +20,7 @@ _MAX_ASKED: Final = 256
 
 
 class Allowed(NamedTuple):
-    """The lists of one gateway."""
+    """The export and import lists of one gateway."""
 
     clusters: tuple[str, ...]
     """Clusters of this site that nodes of others may use."""
@@ -36,7 +36,7 @@ class Allowed(NamedTuple):
 
 @final
 class Border:
-    """The lists of every gateway of this site together.  What none of them allows is refused."""
+    """The union of the lists of every gateway of this site.  What none of them allows is refused."""
 
     def __init__(self) -> None:
         self._lists: Final[dict[NodeId, Allowed]] = {}

@@ -30,7 +30,7 @@ from iris.kernel.wire import Message
 
 
 class SitePath(NamedTuple):
-    """A route to a site: whom to hand frames to, and the gateways that they pass."""
+    """A route to a site: the next hop for frames, and the gateways that they pass."""
 
     neighbour: NodeId
     path: tuple[Hop, ...]
@@ -55,12 +55,12 @@ class RemoteSubscriber(NamedTuple):
 
 
 class TooManyChanges(RemoteProtocolError):
-    """A neighbour sends more of the directory than anybody honest would."""
+    """A neighbour sends more changes of the directory than anybody honest would."""
 
 
 @final
 class SiteDirectory:
-    """The sites as one node sees them.
+    """The path-vector directory of one node.
 
     Args:
         own: this node, and the site it is in.

@@ -36,7 +36,7 @@ UPDATE_RATE: Final = 200.0
 
 
 class ExportsChange(NamedTuple):
-    """What a neighbour now says of an origin, and did not before; and what it no longer says."""
+    """The difference between what a neighbour advertised of an origin before and now."""
 
     added: tuple[Export, ...]
     removed: tuple[Export, ...]
@@ -44,7 +44,7 @@ class ExportsChange(NamedTuple):
 
 @final
 class _Parts:
-    """A change of which further parts follow."""
+    """An exports update of which further parts follow."""
 
     __slots__ = ("added", "base", "removed", "version", "weight")
 
@@ -58,7 +58,7 @@ class _Parts:
 
 @final
 class Advertised:
-    """What one neighbour says of one origin."""
+    """What one neighbour advertises of one origin."""
 
     __slots__ = ("entries", "parts", "path", "version", "weight")
 
@@ -73,7 +73,7 @@ class Advertised:
 
 @final
 class Owner:
-    """Who vouches for some neighbours with one key, and what they tell together."""
+    """The owner of one key who vouches for some neighbours, and what they advertise together."""
 
     __slots__ = ("neighbours", "origins", "weight")
 
@@ -83,7 +83,7 @@ class Owner:
 
 @final
 class NeighbourTable:
-    """One neighbour.
+    """The advertisements of one neighbour, within its share.
 
     Args:
         local: it is a gateway of this very site.
@@ -217,4 +217,4 @@ class NeighbourTable:
 
 @final
 class StaleUpdate(Exception):
-    """A change of something else than what was told before: messages have crossed, and nobody is to blame."""
+    """An update of another version than was advertised before: messages have crossed, and nobody is to blame."""

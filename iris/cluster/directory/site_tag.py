@@ -18,7 +18,7 @@ _BETWEEN: Final = ">"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteTag:
-    """Where this node is, as it says it on one network.
+    """The site of this node, as it is named on one network.
 
     Args:
         site: empty if it has no name.

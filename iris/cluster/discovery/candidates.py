@@ -75,7 +75,7 @@ class _Candidate:
 
 @final
 class Candidates:
-    """The addresses of all sources."""
+    """The candidates of all sources, each with its backoff."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Candidate] = {}

@@ -54,7 +54,7 @@ _LAN_PATIENCE: Final = 0.5
 
 @final
 class Discovery:
-    """Looks for other nodes of the realm.
+    """Searches for other nodes of the realm.
 
     Args:
         mesh: the links.

@@ -45,7 +45,7 @@ def realm_mark(fingerprint: str) -> str:
 
 @final
 class LocalNetwork:
-    """What is known of the local network.  Made by ``open_lan``."""
+    """The nodes that announce themselves on the local network.  Made by ``open_lan``."""
 
     def __init__(self, mark: str, own: str) -> None:
         self.mark: Final = mark

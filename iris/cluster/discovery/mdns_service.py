@@ -36,7 +36,7 @@ _POINTER: Final = 12
 
 @final
 class RecordFilter:
-    """What of all that the package hears concerns the announcements that are followed.
+    """Passes those records of the package that concern the announcements followed.
 
     Args:
         followed: the announcements that are.
@@ -89,7 +89,7 @@ class RecordFilter:
 
 
 class Browser(zeroconf.ServiceBrowser):
-    """Passes on what a sieve keeps.
+    """Hands on the records that the filter passes.
 
     Args:
         network: of the package.
@@ -119,7 +119,7 @@ def instance_of(name: str) -> str:
 
 @final
 class MdnsService:
-    """A notice board: what others announce goes to ``lan``.  Make and close it on a thread."""
+    """The running mDNS service: what others announce goes to ``lan``.  Make and close it on a thread."""
 
     def __init__(self, lan: LocalNetwork, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
         self._lan = lan

@@ -60,7 +60,7 @@ less even where each process waits a second for its turn."""
 
 @final
 class _Wait:
-    """A node that is being linked.
+    """What waits for a node that is being linked.
 
     Attributes:
         messages: of the machine, for when it is linked.

@@ -65,7 +65,7 @@ _LOOK: Final = 0.25
 
 @final
 class Membership:
-    """Who is here, as seen from one node.
+    """Membership of one node: the trio shell of ``Swim``.
 
     Args:
         papers: verifier of the proofs that say which clusters each member may serve now.

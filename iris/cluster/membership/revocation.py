@@ -53,7 +53,7 @@ machine: of what a node costs that idles, a tenth was for one look a second."""
 
 @final
 class RevocationExchange:
-    """Whom this node's realm has expelled.
+    """Exchanges revocation lists with peers, and cuts off whom the newest one names.
 
     Args:
         path: where the newest list is kept; None: in memory only.

@@ -41,7 +41,7 @@ class _PacingSlot:
 
 @final
 class RevocationPacing:
-    """What every peer was told and has shown."""
+    """The rate limit of every peer, with the list that it was sent and the one it has shown."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[NodeId, _PacingSlot] = OrderedDict()

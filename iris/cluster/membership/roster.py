@@ -63,7 +63,7 @@ class Change:
 
 @final
 class Roster:
-    """The members of every cluster."""
+    """The members of every cluster, as users see them."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, dict[NodeId, Member]] = {}

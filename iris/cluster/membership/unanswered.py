@@ -33,7 +33,7 @@ class _Silence:
 
 @final
 class Unanswered:
-    """What is owed to one node.  A machine: it is told what the shell counts.
+    """The requests that one node has left unanswered.  Sans-IO: the shell reports what it counts.
 
     Args:
         patience: seconds of silence of a member that owes an answer.
@@ -81,7 +81,7 @@ others tell of it for a moment still."""
 
 @final
 class Misbehaviour:
-    """Tells each kind of offence in one line, with the first who commits it."""
+    """Reports each kind of misbehaviour in one line, with the first node that shows it."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}

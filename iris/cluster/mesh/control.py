@@ -48,7 +48,7 @@ class GoodbyeHost(Protocol):
 
 @final
 class Goodbyes:
-    """The goodbyes of one node, said and heard."""
+    """The goodbyes of one node, sent and received."""
 
     def __init__(self, mesh: GoodbyeHost, nursery: trio.Nursery) -> None:
         self._mesh: Final = mesh
@@ -120,7 +120,7 @@ _PING_AGAIN: Final = 0.25
 
 @final
 class PingBarrier:
-    """The questions under way, and the answers to those of others."""
+    """The pings under way, and the answers to those of peers."""
 
     def __init__(self, peers: Mapping[NodeId, Peer], entropy: Entropy) -> None:
         self._peers = peers

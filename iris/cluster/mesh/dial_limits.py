@@ -20,7 +20,7 @@ _REMEMBERED: Final = 4096
 
 @final
 class DialLimits:
-    """The dials to each host, by who says that a node is there.
+    """A token bucket for each pair of source and host.
 
     Args:
         burst: dials in a row.

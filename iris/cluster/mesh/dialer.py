@@ -59,7 +59,7 @@ _LONGEST: Final = 25.0
 
 @final
 class _DialSlot:
-    """One that wants in.  ``woken``: it is in, or is to look who counts no more."""
+    """A handshake that waits for the limiter, or runs.  ``woken``: it may begin, or is to look for a free slot."""
 
     __slots__ = ("woken",)
 
@@ -69,7 +69,7 @@ class _DialSlot:
 
 @final
 class DialLimiter:
-    """Lets few of those in at a time that came together; who does not even connect soon counts no more.
+    """Limits concurrent handshakes; one that is not even connected after ``PATIENCE`` counts no more.
 
     Args:
         timeout: seconds that a handshake may take, if this node is run when it should be.
@@ -173,7 +173,7 @@ class OwnUrls(Protocol):
 
 @final
 class Dialer:
-    """The handshakes that this node begins.
+    """Links to nodes by their addresses.
 
     Args:
         peers: who is linked.

@@ -26,7 +26,7 @@ MessageReceiver = Callable[[Peer, Message], None]
 
 @final
 class Dispatcher:
-    """The receivers of one node, each with how long its messages are.
+    """The handlers of one node by message kind, each with the number of fields that it takes.
 
     Args:
         refusals: counts messages that nobody takes, by reason.
@@ -91,7 +91,7 @@ class Dispatcher:
 
 @final
 class _Unsealed:
-    """Makes a frame of a batch that stays here."""
+    """A session that does not seal: its frames stay in this process."""
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """See ``FrameSession.seal``."""
@@ -100,7 +100,7 @@ class _Unsealed:
 
 @final
 class _Back:
-    """An ``OutgoingConnection`` that hands each batch to its own node."""
+    """The loopback: an ``OutgoingConnection`` that hands each batch to its own node."""
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
         self._receive = receive

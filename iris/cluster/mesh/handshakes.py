@@ -159,7 +159,7 @@ class _Responding:
 
 @final
 class Handshakes:
-    """All handshakes of one node.
+    """The handshakes under way at one node.
 
     Args:
         patience: returns how many seconds a handshake may take now.

@@ -35,7 +35,7 @@ one whom the operating system vouches for."""
 
 @final
 class InboundConnections:
-    """The connections to one node.
+    """The inbound connections of one node.
 
     Args:
         patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.

@@ -63,7 +63,7 @@ _MAX_SESSIONS: Final = 8
 
 @final
 class Mesh:
-    """The peers of one node.  Made by ``open_mesh``."""
+    """The peers of one node, with their links and sessions.  Made by ``open_mesh``."""
 
     def __init__(
         self,

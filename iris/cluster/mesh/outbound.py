@@ -58,7 +58,7 @@ def worst(
 
 @final
 class OutboundConnections:
-    """Connections out, from the moment they are made until they break or are closed.
+    """The outbound connections of one node, from the moment they are made until they break or are closed.
 
     Args:
         broken: called with each connection that broke, and the peer that it was given to.

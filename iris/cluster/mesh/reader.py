@@ -37,7 +37,7 @@ _TURN: Final = 0.0003
 
 @final
 class InboxReader:
-    """The reading of one node's frames.
+    """Reads the inbox of one node, one task at a time.
 
     Args:
         transport: what they come by.
@@ -168,7 +168,7 @@ class InboxReader:
 
 @final
 class InboxWaiter:
-    """One sleeping task and whoever wakes it, like ``Wakeup``, who may read frames meanwhile.
+    """A wake-up for one task, like ``Wakeup``; the task may read the inbox while it waits.
 
     Args:
         reading: what it takes part in.

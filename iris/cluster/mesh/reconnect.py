@@ -33,7 +33,7 @@ _REMEMBERED: Final = 1024
 
 @final
 class FlapDamping:
-    """How often the links to each node broke lately: a bucket of tokens for each."""
+    """How often the links to each node broke lately: a token bucket for each."""
 
     def __init__(self) -> None:
         self._left: dict[NodeId, tuple[float, float]] = {}
@@ -104,7 +104,7 @@ def has_used_up(peer: Peer, patience: float) -> bool:
 
 @final
 class Reconnector:
-    """The peers that are being reached again.
+    """The peers that are being dialled again.
 
     Args:
         connect: one attempt.

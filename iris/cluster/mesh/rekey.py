@@ -36,7 +36,7 @@ _PATIENCE: Final = 1.15
 
 
 class RekeyHost(Protocol):
-    """What renewing needs of its mesh."""
+    """What the rekey schedule needs of its mesh."""
 
     refusals: Counter[str]
 
@@ -61,7 +61,7 @@ class RekeyHost(Protocol):
 
 @final
 class RekeySchedule:
-    """The ages of the sessions of one mesh.
+    """Replaces the sessions of one mesh before they are too old.
 
     Args:
         mesh: whose peers they are with; renewals that failed are counted there.

@@ -25,7 +25,7 @@ _LATER: Final = 0.1
 
 @final
 class Resets:
-    """The resets of one node's peers.
+    """Limits the resets of one node's peers.
 
     Args:
         peers: those that are linked.

@@ -64,7 +64,7 @@ def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, f
 
 @final
 class CopyRoute:
-    """Where the copies of one node leave.
+    """The connection by which the copies of one node leave.
 
     Args:
         own: this node and its site.

@@ -35,7 +35,7 @@ _MAX_KNOWN: Final = 4096
 
 
 class Envelope(NamedTuple):
-    """Between whom a frame travels, as decoded."""
+    """Source and target of a forwarded frame, as decoded."""
 
     site: str
     target: bytes
@@ -92,7 +92,7 @@ def end_batch(beginning: bytes, frame: bytes) -> bytes:
 
 @final
 class Flows(Generic[T]):
-    """What was found out of frames that travel in the same envelope."""
+    """A cache of what was found out of frames with the same envelope."""
 
     __slots__ = ("_end", "_known")
 

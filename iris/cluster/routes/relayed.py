@@ -19,7 +19,7 @@ from iris.kernel.wire import carried_by, kinds
 
 
 class RelayedObserver:
-    """What ends such a connection.
+    """Ends a relayed connection when what it leads through is gone.
 
     Args:
         link: returns the link that frames leave over, if there still is one.

@@ -14,7 +14,7 @@ T = TypeVar("T", covariant=True)
 
 
 class SiteReach(Protocol[T]):
-    """Opens something within a time."""
+    """Links a remote member within a time, then makes the call."""
 
     def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
         """Open it."""

@@ -34,7 +34,7 @@ Subscribing = tuple[str, NodeId]
 
 @final
 class RemoteLinks:
-    """How this node comes to have links to nodes of other sites.
+    """The links of this node to nodes of other sites.
 
     Args:
         nursery: where handshakes go on that nobody waits for any more.

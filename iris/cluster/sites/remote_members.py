@@ -20,7 +20,7 @@ from iris.security.identity import TrustedRealm
 
 @final
 class RemoteMembers:
-    """Who is at other sites.
+    """The members of clusters at other sites.
 
     Args:
         order: returns the order of sites.

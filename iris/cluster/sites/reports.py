@@ -41,7 +41,7 @@ _MAX_SITES: Final = 1024
 
 
 class _Window(NamedTuple):
-    """Frames of one site: those that came, those that never did, and those refused as repeated or changed."""
+    """Counters of one site: frames received, frames lost, and frames refused as repeated or changed."""
 
     came: int = 0
     missing: int = 0
@@ -55,7 +55,7 @@ class _Window(NamedTuple):
 
 @final
 class LossReport:
-    """What sessions have counted, window by window.
+    """Reports sites whose frames are lost window after window.
 
     Args:
         name_of: returns what a site is called here.
@@ -116,7 +116,7 @@ _MAX_REPORTED: Final = 100
 
 @final
 class ExportDoubts:
-    """What is exported of linked nodes and is not believed."""
+    """Exports of linked nodes that nothing proves."""
 
     def __init__(self) -> None:
         self._clusters: dict[NodeId, set[str]] = {}

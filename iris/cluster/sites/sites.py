@@ -51,7 +51,7 @@ from iris.security.identity import PeerIdentity
 
 @final
 class CarriedFrames:
-    """What a node is brought from nodes of other sites."""
+    """Takes frames from nodes of other sites out of the messages that carry them."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -88,7 +88,7 @@ _RETRY: Final = 0.25
 
 @final
 class Sites:
-    """Other sites.  Made for every node that is at a named site.
+    """Other sites, as this node reaches them.  Made for every node that is at a named site.
 
     Args:
         may_serve: whether a linked peer may serve a cluster, with the proof that its site has shown.

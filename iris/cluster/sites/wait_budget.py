@@ -29,7 +29,7 @@ class _Spent(NamedTuple):
 
 @final
 class WaitBudget:
-    """Whom this node's publishers have waited for.
+    """The seconds that this node's publishers have waited, by site.
 
     Args:
         limit: seconds in a window for one site, or another realm.

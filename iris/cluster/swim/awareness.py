@@ -25,7 +25,7 @@ _FADING: Final = 0.9
 
 @final
 class Awareness:
-    """A score from 0 (well) to ``MAX_SCORE``.
+    """The local health score, from 0 (well) to ``MAX_SCORE``.
 
     Attributes:
         lateness: seconds by which this node did lately what was due too late; the worst counts, and fades.

@@ -38,7 +38,7 @@ _SPREAD: Final = 0.1
 
 @final
 class Confirmations:
-    """The suspicions that run.
+    """The running suspicions, and the witnesses that confirm each.
 
     Attributes:
         ask: sends a suspect the question whether it is there, with the incarnation that it is suspected at.

@@ -52,7 +52,7 @@ class Timer:
 
 @final
 class Timers:
-    """Callbacks by time."""
+    """A heap of callbacks by time."""
 
     __slots__ = ("_count", "_heap")
 
@@ -179,7 +179,7 @@ _WITNESSES_TO_ROUTE: Final = 2
 
 
 class SignatureVerifier(Protocol):
-    """Signatures, injected: membership knows no cryptography."""
+    """Signs and verifies, injected: membership knows no cryptography."""
 
     def sign(self, statement: bytes) -> bytes:
         """Sign a statement in this node's name."""
@@ -204,7 +204,7 @@ class SignatureVerifier(Protocol):
 
 @final
 class SwimContext:
-    """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
+    """State shared by the SWIM mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
     def __init__(self, view: View, trust: SignatureVerifier, config: Config, random: Random, now: float) -> None:
         self.trust: Final = trust

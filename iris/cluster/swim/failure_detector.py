@@ -45,7 +45,7 @@ class ProbeVerdict(enum.IntEnum):
 
 @final
 class Probe:
-    """A probe under way."""
+    """A probe of one member."""
 
     __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
 
@@ -86,7 +86,7 @@ class Probe:
 
 @final
 class ProbeOrder:
-    """The shuffled round."""
+    """The shuffled round in which members are probed."""
 
     __slots__ = ("_random", "_round")
 
@@ -151,7 +151,7 @@ _LOST_TRIES: Final = 16
 
 @final
 class FailureDetector:
-    """The probes of one node."""
+    """The failure detector of one node."""
 
     def __init__(self, ground: SwimContext, own: LocalMember, suspects: Confirmations) -> None:
         self._ground = ground

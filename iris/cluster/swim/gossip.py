@@ -257,7 +257,7 @@ def sends(members: int, config: Config) -> int:
 
 @final
 class GossipQueue:
-    """The updates that wait."""
+    """The transmit-limited queue of updates."""
 
     __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
 

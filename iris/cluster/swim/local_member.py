@@ -46,7 +46,7 @@ def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
 
 @final
 class LocalMember:
-    """This node's own record."""
+    """This node's own record, and its refutations."""
 
     def __init__(self, ground: SwimContext) -> None:
         self._ground = ground

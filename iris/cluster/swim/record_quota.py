@@ -16,7 +16,7 @@ from iris.kernel.names import NodeId
 
 @final
 class RecordQuota:
-    """The nodes of each cluster's key.
+    """The number of records held of each cluster's key.
 
     Args:
         limit: records of one key.

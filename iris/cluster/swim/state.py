@@ -46,7 +46,7 @@ _SPARE: Final = 64
 
 @final
 class StateExchange:
-    """The records of a realm, as one node holds them."""
+    """The records of a realm as one node holds them, and their exchange with peers."""
 
     def __init__(self, ground: SwimContext, prober: FailureDetector, suspects: Confirmations) -> None:
         self._ground = ground

@@ -41,7 +41,7 @@ def witnesses_needed(others: int, config: Config) -> int:
 
 @final
 class Suspicion:
-    """What is known against one suspect at one incarnation."""
+    """The claims against one suspect at one incarnation."""
 
     __slots__ = ("claims", "incarnation", "refused_since", "since")
 

@@ -64,7 +64,7 @@ _PUNCTUAL: Final = 0.005
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwimStatistics:
-    """A moment of the membership machine."""
+    """Counters of the membership machine at one moment."""
 
     alive: int
     suspect: int
@@ -90,7 +90,7 @@ class SwimStatistics:
 
 @final
 class Swim:
-    """The members of a site, as one node sees them.
+    """The SWIM machine of one node.
 
     Args:
         record: what this node says of itself; it is signed here.

@@ -30,7 +30,7 @@ _HASHES: Final = struct.Struct(f">{BUCKETS}Q")
 
 @final
 class NodeState:
-    """One other node, as seen from here."""
+    """The state of one other node, as seen from here."""
 
     __slots__ = ("accused", "met", "nudged", "record", "routed", "since", "state", "suspicion", "unreachable", "wanted")
 
@@ -72,7 +72,7 @@ def bucket_of(node: NodeId) -> int:
 
 
 class View:
-    """The members and their hashes.
+    """The membership view with its bucket hashes.
 
     Not final: a simulation of thousands keeps what they all agree on only once.
     """

@@ -26,7 +26,7 @@ _PIECES: Final = 4
 
 
 class BulkSource(Protocol):
-    """Data that waits where it is until the link has room for it."""
+    """A source of bulk: its data stays where it is until the link has room for it."""
 
     def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         """Return the next message, of about ``limit`` bytes at most, and its size; None if there is nothing now.
@@ -38,7 +38,7 @@ class BulkSource(Protocol):
 
 @final
 class BulkQueue:
-    """Sources that are asked in turns.  It is false while there are none.
+    """Bulk sources of one link, asked round robin.  The queue is false while it is empty.
 
     Args:
         config: frames are no larger than what a peer with the same takes.

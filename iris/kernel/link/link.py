@@ -87,7 +87,7 @@ class FrameSession(Protocol):
 
 @final
 class Link:
-    """Messages to one peer, in order.  Owned by the mesh, which runs its flusher."""
+    """The ordered queue of messages to one peer.  Owned by the mesh, which runs its flusher."""
 
     __slots__ = (
         "_alone",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OpenRun:
-    """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
+    """A message in the open batch of one link or several that may still grow: its owner appends to a field of it.
 
     Attributes:
         is_open: whether it may; False once a link has begun to encode it, or another message grows.

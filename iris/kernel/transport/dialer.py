@@ -51,7 +51,7 @@ _OF_A_NAME: Final = 2
 
 @final
 class DialSlots:
-    """How many connections may be made at the same time, and how many names be looked up.
+    """Limits how many connections are made at the same time, and how many names are looked up.
 
     Apart from each other: a look-up has its thread until the system's resolver gives up, also when nobody waits for it
     any more.  Who is dialled by names that nobody answers for must not keep those with numbers from being dialled.

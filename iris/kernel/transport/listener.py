@@ -49,7 +49,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 @final
 class _Visitor:
-    """A connection that has been accepted."""
+    """An accepted connection that has not sent its header yet, or that the trio task has not seen."""
 
     __slots__ = ("greeting", "host", "number", "socket")
 
@@ -63,7 +63,7 @@ class _Visitor:
 
 @final
 class _Listener:
-    """Where connections are accepted."""
+    """A listening socket, and what its connections must send first."""
 
     __slots__ = ("greet", "socket")
 
@@ -74,7 +74,7 @@ class _Listener:
 
 @final
 class Listener:
-    """Where connections by TCP arrive.
+    """Accepts TCP connections in a thread, until each has sent the header that is due.
 
     Args:
         config: for the limits on strangers.
@@ -267,7 +267,7 @@ _UNTOLD: Final = 4096
 
 @final
 class Acceptor:
-    """Where a node listens by TCP and WebSocket, and who has come.
+    """Hands accepted connections over to the trio task, and knows where this node listens by TCP and WebSocket.
 
     Args:
         config: for the limits on strangers.

@@ -35,7 +35,7 @@ def check_memory_url(url: str) -> str:
 
 @final
 class MemoryNetwork:
-    """Joins transports of one trio run.
+    """The simulated network that joins the transports of one trio run.
 
     Args:
         seed: of all randomness here; the same seed and the same calls give the same run.
@@ -307,7 +307,7 @@ class MemoryTransport:
 
 @final
 class MemoryOutgoing:
-    """A way from one transport to another."""
+    """An outbound connection from one transport to another."""
 
     _made = 0
 

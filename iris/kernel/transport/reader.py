@@ -39,7 +39,7 @@ _NEWS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
 class Framing(Protocol):
-    """Frames in a stream of bytes, and what is said besides.
+    """Finds frames in a stream of bytes, and what is said besides.
 
     Attributes:
         waiting: frames that have come and were not fetched.
@@ -62,7 +62,7 @@ class Framing(Protocol):
 
 @final
 class _Stream:
-    """One connection."""
+    """The read state of one connection."""
 
     __slots__ = ("began", "frame", "framing", "number", "size", "socket")
 
@@ -81,7 +81,7 @@ class _Stream:
 
 @final
 class FrameReader:
-    """The connections by TCP that a node reads from.
+    """Reads frames from the stream connections of one node.
 
     Args:
         limit: bytes of the largest frame.  Who announces a larger one is hung up on before there is memory for it.

@@ -13,7 +13,7 @@ from iris.kernel.transport.reader import Framing
 
 @final
 class PendingReverse:
-    """One that is waited for.
+    """A reverse connection that is waited for.
 
     Attributes:
         is_claimed: somebody has come with its token.  Written on the thread of the reception only, but for the end.
@@ -49,7 +49,7 @@ class PendingReverse:
 
 @final
 class PendingReverseTable:
-    """All that are waited for."""
+    """All reverse connections that are waited for, by token."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, PendingReverse] = {}

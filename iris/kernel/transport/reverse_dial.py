@@ -137,7 +137,7 @@ class ReverseDialling(Generic[K]):
 
 @final
 class _Attempts:
-    """One connection, until it is there."""
+    """The attempts at one reverse connection, until it is there."""
 
     __slots__ = ("address", "again", "asking", "connection", "family", "pause", "unsent", "url")
 

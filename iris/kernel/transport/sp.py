@@ -18,7 +18,7 @@ ANSWER: Final = b"\0SP\0\0\x51\0\0"
 
 
 class GreetingProgress(enum.Enum):
-    """What has come of a greeting."""
+    """How much of its header a connection has sent."""
 
     PART = enum.auto()
     WHOLE = enum.auto()
@@ -28,7 +28,7 @@ class GreetingProgress(enum.Enum):
 
 
 class Greeting(Protocol):
-    """What a connection has to say before it is let in.
+    """What a connection must send before it is accepted.
 
     Attributes:
         framing: finds the frames in what it says afterwards, if they do not stand behind their lengths.
@@ -48,7 +48,7 @@ class Greeting(Protocol):
 
 @final
 class NngGreeting:
-    """What nng says first, over any stream."""
+    """The SP header, which nng sends first over any stream."""
 
     __slots__ = ("_said", "awaited", "framing")
 

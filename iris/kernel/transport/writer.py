@@ -31,7 +31,7 @@ _PATIENCE: Final = 16
 
 @final
 class StreamOutgoing:
-    """One connection to send by, which has greeted already.  See ``OutgoingConnection``.
+    """An outbound stream connection that has sent its header.  See ``OutgoingConnection``.
 
     Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
 

@@ -75,7 +75,7 @@ def _open_extension(code: int, data: bytes) -> msgpack.ExtType:
 
 @final
 class Elements:
-    """Counts the elements of arrays as they are decoded.
+    """Limits the elements of arrays while they are decoded.
 
     Args:
         most: elements that there may be.

@@ -57,7 +57,7 @@ def largest_frame(config: Config) -> int:
 
 
 class FrameHeader(NamedTuple):
-    """The clear start of every frame.  ``counter`` of a handshake frame is the sender's session index."""
+    """The unencrypted start of every frame.  ``counter`` of a handshake frame is the sender's session index."""
 
     kind: int
     version: int

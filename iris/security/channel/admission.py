@@ -67,7 +67,7 @@ K = TypeVar("K", bound=Hashable)
 @final
 @dataclasses.dataclass(slots=True)
 class _Bucket:
-    """Tokens at a moment; they come back at a steady rate."""
+    """Token bucket of one address."""
 
     tokens: float
     filled: float
@@ -75,7 +75,7 @@ class _Bucket:
 
 @final
 class Admission:
-    """Who may begin a handshake now.  Limits come from ``Config``.
+    """Admission control of handshakes.  Limits come from ``Config``.
 
     Args:
         refusals: where first frames and handshakes that are refused or dropped are counted, by reason.

@@ -40,7 +40,7 @@ _PURPOSE: Final = b"iris copy 1\0"
 
 
 class CopyHeader(NamedTuple):
-    """What stands in clear before a frame: the number of its key, its own, and that of the one before."""
+    """The unencrypted header: the number of its key, its own, and that of the frame before."""
 
     key: int
     number: int
@@ -64,7 +64,7 @@ def read_copy_header_untrusted(frame: bytes) -> CopyHeader:
 
 @final
 class SenderKey:
-    """A key at its publisher.
+    """A sender key at its publisher.
 
     Args:
         number: of the key among those of this publisher, from 1.
@@ -112,7 +112,7 @@ class SenderKey:
 
 @final
 class ReceiverKey:
-    """A key at a receiver.
+    """A sender key at one of its receivers.
 
     Args:
         suite: number of how it seals.

@@ -107,7 +107,7 @@ _CLOSED: Final = _Unusable("this session is closed")
 
 @final
 class Session:
-    """A sealed, ordered, one-to-one conversation.  Made by a handshake, never directly.
+    """A sealed session: ordered frames between two nodes.  Made by a handshake, never directly.
 
     Attributes:
         local_index: what the other side writes into the header of frames for this session.

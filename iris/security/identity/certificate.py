@@ -48,7 +48,7 @@ MAX_SIGNED: Final = 8 * 1024
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCertificate:
-    """Says that a public key is a cluster of the realm, until when, and what the cluster may do."""
+    """The root's statement that a public key is a cluster of the realm, until when, and what it may do."""
 
     name: str
     public_key: bytes = dataclasses.field(repr=False)
@@ -75,7 +75,7 @@ def node_digits(static_key: bytes, signing_key: bytes) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDelegation:
-    """Says that a node speaks for a cluster.
+    """The cluster's statement that a node speaks for it.
 
     ``node`` is a whole node id, or, in a delegation that outlives one boot, the first half: the node completes it
     with fresh random digits each time it starts, because a node id is never used twice.  Either follows from the

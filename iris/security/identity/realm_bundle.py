@@ -44,7 +44,7 @@ _WHAT: Final = "bundle"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealmBundle:
-    """What a realm says of itself to other owners.
+    """The signed statement of a realm about itself, for owners of other realms.
 
     Args:
         realm: root public key.

@@ -47,7 +47,7 @@ WHAT: Final = "revocation list"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationList:
-    """Whom the realm has expelled.
+    """A signed, complete list of whom the realm has expelled.
 
     Args:
         number: grows with each list.
@@ -93,7 +93,7 @@ class RevocationStatistics:
 
 @final
 class Revocations:
-    """The newest list that this node has seen.  Sans-IO."""
+    """The newest revocation list that this node has seen.  Sans-IO."""
 
     __slots__ = ("_current", "_not_newer", "_realm", "_refused_peers", "_taken")
 
