@@ -24,7 +24,7 @@ _free: Final[list[bytearray]] = []
 
 
 def borrow(size: int) -> memoryview:
-    """Return room for ``size`` bytes, with whatever stood there before."""
+    """Return a buffer of ``size`` bytes, with whatever stood there before."""
     if size > _SIZE:
         return memoryview(bytearray(size))
     try:
@@ -35,7 +35,7 @@ def borrow(size: int) -> memoryview:
 
 
 def give_back(room: memoryview) -> None:
-    """Have it used again: nobody looks any more at what stands there.  Who does not call this only costs memory."""
+    """Return a buffer to the pool: nobody may look at it any more.  Not to call this only costs memory."""
     memory = room.obj
     if isinstance(memory, bytearray) and len(memory) == _SIZE and len(_free) < _KEPT:
         _free.append(memory)

@@ -56,7 +56,7 @@ class Config:
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """Of each of these, how many may come from one address: one attacker cannot take all places."""
+    """Of each of these, how many may come from one address: one attacker cannot take all slots."""
 
     dial_backs: int = 64
     """Dials at one time to where strangers say that they are, to answer them; half of ``half_open_per_address`` for one

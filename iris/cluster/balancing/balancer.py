@@ -249,7 +249,7 @@ class Balancer:
                 self._arranged = False
 
     def _arrange(self) -> None:
-        """Work out who is asked at all: those at work, at the nearest sites of which one is neither empty nor full.
+        """Work out who is asked at all: usable members at the nearest sites of which one is neither empty nor full.
 
         It looks at every member, so it waits for the next request: 10,000 that join at once would cost 15 s.
         """

@@ -43,7 +43,7 @@ class RemoteMember(NamedTuple):
     node: NodeId
     proof: bytes
     distance: int
-    """Gateways on the way."""
+    """Gateways on the path."""
 
 
 class RemoteSubscriber(NamedTuple):

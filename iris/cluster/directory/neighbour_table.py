@@ -65,7 +65,7 @@ class Advertised:
     def __init__(self, path: tuple[Hop, ...]) -> None:
         self.path = path
         self.version = 0
-        """As the neighbour counts; 0: it has told no exports yet."""
+        """As the neighbour counts; 0: it has advertised no exports yet."""
         self.entries: set[Export] = set()
         self.parts: _Parts | None = None
         self.weight = 0

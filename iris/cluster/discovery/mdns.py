@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("iris")
 
 _TOLD_AGAIN: Final = 600.0
-"""Seconds after which it is told once more that there are too many."""
+"""Seconds after which too many announcements are reported once more."""
 
 
 _GOODBYE: Final = 0.5

@@ -228,11 +228,11 @@ class Proofs:
         self._listeners: list[Callable[[NodeId, str], None]] = []
 
     def on_lost(self, listener: Callable[[NodeId, str], None]) -> None:
-        """Call ``listener`` with each node that may serve a cluster no more, although it would, and the cluster."""
+        """Call ``listener`` with a node, and a cluster that it says it serves and may serve no more."""
         self._listeners.append(listener)
 
     def compare(self, held: NodeRecord, permitted: NodeRecord) -> None:
-        """Tell of what was in a record and is not any more, because its proof has ended."""
+        """Notify the listeners of clusters whose proof in a record has ended."""
         for cluster in sorted({entry.name for entry in held.clusters} - {entry.name for entry in permitted.clusters}):
             for listener in self._listeners:
                 listener(held.node, cluster)
@@ -247,7 +247,7 @@ class Proofs:
         return permitted
 
     async def run(self) -> None:
-        """See that nobody is taken for a member for longer than its proof holds; run it in one task."""
+        """Look at each member again when a proof of it ends; run it in one task."""
         while True:
             with trio.move_on_at(self._end) as waiting:
                 await self._earlier.wait()

@@ -75,8 +75,8 @@ class Unanswered:
 _log: Final = logging.getLogger("iris")
 
 TOLD_AGAIN: Final = 600.0
-"""Seconds after which the same kind of offence is told once more, whoever commits it.  Where one node is revoked, many
-others tell of it for a moment still."""
+"""Seconds after which the same kind of misbehaviour is reported once more, whoever shows it.  Where one node is
+revoked, many others still send its record for a moment."""
 
 
 @final

@@ -59,11 +59,11 @@ class Goodbyes:
         mesh.register(kinds.GOODBYE, 1, self._receive)
 
     def gone(self) -> None:
-        """A peer was given up."""
+        """A peer was removed."""
         self._gone.unpark_all()
 
     async def say(self, reason: str, timeout: float) -> None:
-        """Tell every peer that this node leaves; see ``Mesh.say_goodbye``."""
+        """Send every peer a goodbye; see ``Mesh.say_goodbye``."""
         with trio.move_on_after(timeout):
             # Peers beyond another node get it first: the connection to them ends with the link to that node.
             with trio.move_on_after(timeout / 2):
@@ -88,7 +88,7 @@ class Goodbyes:
         self.part(peer, f"it said goodbye: {reason[:200]}")
 
     def part(self, peer: Peer, reason: str) -> None:
-        """Take nothing from a peer any more; give it up outside of the loop that reads its batch, and tell it so."""
+        """Take nothing from a peer any more; say goodbye, and remove it outside of the loop that reads its batch."""
         peer.leaving = True
         self._leaving[peer] = reason
         if len(self._leaving) == 1:
@@ -147,23 +147,23 @@ class PingBarrier:
             del self._waiting[token]
 
     def ask(self, peer: Peer) -> None:
-        """Have a peer say something, whatever."""
+        """Ping a peer, so that it sends something."""
         with contextlib.suppress(NotSent):  # a full link has a peer that has things to say
             peer.link.post((kinds.PING, 0), 0, CONTROL_RESERVE)
 
     def release(self, node: NodeId) -> None:
-        """Let go whoever waits for a node: it is given up."""
+        """Release whoever waits for a node that was removed."""
         for waited_for, done in self._waiting.values():
             if waited_for == node:
                 done.set()
 
     def receive_ping(self, peer: Peer, message: Message) -> None:
-        """Answer a question of a peer."""
+        """Answer the ping of a peer."""
         token = number_untrusted(message[1], "the token of a ping")
         peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
 
     def receive_pong(self, peer: Peer, message: Message) -> None:
-        """Take an answer."""
+        """Take the answer to a ping."""
         waited_for, done = self._waiting.get(message[1], (None, None))
         if done is not None and waited_for == peer.node:
             done.set()

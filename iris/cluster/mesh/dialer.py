@@ -43,8 +43,8 @@ _FEWER: Final = ((0.02, 2), (0.1, 1))
 it, four of each node would take 4 s each, which is what a handshake may take; one of each takes a second."""
 
 PATIENCE: Final = 1.0
-"""Seconds after which one that is not even connected no longer keeps others waiting: the other end may be cut off, or
-its process stopped.  Whoever answers a connection is alive, and at most slow."""
+"""Seconds after which a handshake that is not even connected no longer keeps others waiting: the other end may be cut
+off, or its process stopped.  Whoever answers a connection is alive, and at most slow."""
 
 _LATER: Final = 10.0
 """That one has so many times the lateness of this node in addition."""

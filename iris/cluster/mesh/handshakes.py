@@ -68,7 +68,7 @@ class HandshakeHost(Protocol):
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node is."""
+        """The identity of this node."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class HandshakeHost(Protocol):
 
     @property
     def tag(self) -> SiteTag:
-        """Where this node is."""
+        """The site tag of this node."""
         ...
 
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class HandshakeHost(Protocol):
         ...
 
     def note_unexpected(self, what: str, error: Exception) -> None:
-        """Count and log an error that nobody expects, in what others have brought about."""
+        """Count and log an unexpected error in what others have brought about."""
         ...
 
     def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
@@ -127,7 +127,7 @@ class _Initiating:
     done: trio.Event
     began: float
     own: tuple[str, ...]
-    """Where the other end was told that it can connect back."""
+    """The addresses for connecting back that were sent to the other end."""
     site: str = ""
     established: Established | None = None
     error: IrisError | None = None
@@ -148,7 +148,7 @@ class _Responding:
     tag: str
     host: str | None
     told: Told
-    """How its addresses are known."""
+    """The source of its addresses."""
     done: trio.Event
     scope: trio.CancelScope
     ephemeral: bytes
@@ -202,7 +202,7 @@ class Handshakes:
         expected: NodeId | None,
         realm_id: str = "",
     ) -> Peer:
-        """Shake hands over a connection.  It has no limit in time; cancelling it leaves nothing behind.
+        """Handshake over a connection, as initiator.  It has no limit in time; cancelling it leaves nothing behind.
 
         Raises:
             NotSent: the connection broke, it leads to this node itself, or the answer makes no sense.
@@ -281,7 +281,7 @@ class Handshakes:
         return no_answer(waiting.addresses, took, waiting.own)
 
     def _new_index(self) -> int:
-        """Return the next free one: which of two sessions is the later one is told by them (``SessionEntry``)."""
+        """Return the next free index; of two sessions the later one is known by them (``SessionEntry``)."""
         while True:
             index = self._index = (self._index + 1) % 2**32
             taken = index in self._initiating or index in self._responding or self._host.is_session(index)
@@ -300,7 +300,7 @@ class Handshakes:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_init_untrusted(self, frame: bytes, sender_index: int) -> None:
-        """Take the first frame of a handshake that somebody else begins.
+        """Take the first frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
@@ -346,7 +346,7 @@ class Handshakes:
         self._nursery.start_soon(self._respond, index, waiting)
 
     def _answer_again(self, waiting: _Responding) -> bool:
-        """Take the same first frame once more; tell whether that is all there is to do.
+        """Take the same first frame once more; tell whether nothing more is to be done for it.
 
         Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
         make a connection for each copy would make them shorter.
@@ -367,7 +367,7 @@ class Handshakes:
         return True
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
-        """Answer a first frame and wait, bounded, for the last one."""
+        """Send the response to a first frame, and wait, bounded, for the last frame."""
         refusals = self._host.refusals
         dialled: OutgoingConnection | None = None
         with waiting.scope:
@@ -398,7 +398,7 @@ class Handshakes:
             self._ways.close(dialled)
 
     async def _dial_back(self, index: int, waiting: _Responding) -> OutgoingConnection:
-        """Connect to where somebody says that he is, of whom nothing is known but that he has a first frame."""
+        """Connect to the addresses in a hello; of their sender only the first frame is known."""
         if self._responding.get(index) is waiting:  # else it had to go before it could begin
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
                 self._responding[other].scope.cancel()
@@ -408,13 +408,13 @@ class Handshakes:
             self._admission.dialled(index)
 
     def _forget(self, index: int, waiting: _Responding) -> None:
-        """Take a handshake off the books, unless that has been done and the index is another one's by now."""
+        """Remove a handshake, unless that was done and the index is another one's by now."""
         if self._responding.get(index) is waiting:
             del self._responding[index]
             self._admission.close(index)
 
     def receive_response_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the answer to a first frame.
+        """Take the response to a first frame of this node.
 
         Raises:
             AuthenticationError: it is forged; the genuine one may still come.
@@ -446,7 +446,7 @@ class Handshakes:
             waiting.done.set()
 
     def receive_finish_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the last frame of a handshake that somebody else began.
+        """Take the last frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError: it is forged, or from somebody else than the first one claimed.
@@ -480,7 +480,7 @@ class Handshakes:
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
     def _part(self, outgoing: OutgoingConnection, session: Session, words: Sequence[Message]) -> None:
-        """Tell somebody who is not let in what there is to say, in the only frame of his session."""
+        """Send a node that is not admitted its last words, in the only frame of its session."""
         try:
             if words:
                 frame = wire.encode_batch([*words], session.seal)
@@ -506,7 +506,7 @@ class NoWayBack(NotSent):
 
 
 def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] | None) -> NotSent:
-    """Return what to raise when a handshake has taken too long.
+    """Return the error for a handshake that has taken too long.
 
     Args:
         addresses: that were dialled.
@@ -537,7 +537,7 @@ def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
 
 
 def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> None:
-    """See that nodes of different sites or realms meet through gateways only.
+    """Check that nodes of different sites or realms meet through gateways only.
 
     Raises:
         AuthenticationError: they do not.
@@ -552,7 +552,7 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
 
 
 def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
-    """Write what an end says of itself: its id, where it listens as far as there is room, and its site."""
+    """Write a hello: the node's id, its addresses as far as there is room, and its site."""
     told: list[str] = []
     room = _MAX_HELLO
     for url in urls:
@@ -564,7 +564,7 @@ def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
 
 
 def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
-    """Read what an end says of itself.
+    """Read a hello.
 
     Raises:
         RemoteProtocolError: not a node id, at most 16 addresses of at most 512 printable ASCII characters without

@@ -142,9 +142,9 @@ class Mesh:
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
-        """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
+        """Called with each node that has proved who it is; raises AuthenticationError to refuse it."""
         self.last_words: Callable[[PeerIdentity], Sequence[Message]] = lambda _: ()
-        """Returns what a node is told that is of this realm and is not let in."""
+        """Returns what to send to a node of this realm that is not admitted."""
         self.expelled: Callable[[], str | None] = lambda: None
         """Returns why nobody of the realm talks to this node any more; None if they do."""
         self.cut_off = ""
@@ -167,7 +167,7 @@ class Mesh:
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node is.  It may be renewed; where that matters, sessions follow at once."""
+        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
         return self._identity
 
     @identity.setter
@@ -187,11 +187,11 @@ class Mesh:
         return MappingProxyType(self._peers)
 
     def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Have messages of ``kind`` with ``fields`` fields handed to ``receiver``; any other length is refused."""
+        """Hand messages of ``kind`` with ``fields`` fields to ``receiver``; any other length is refused."""
         self._receivers.add(kind, fields, receiver)
 
     def observe(self, observer: PeerObserver) -> None:
-        """Tell ``observer`` of peers from now on."""
+        """Notify ``observer`` of what becomes of peers from now on."""
         self._observers.append(observer)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
@@ -206,7 +206,7 @@ class Mesh:
         peer.link.post(message, size, reserve, flush=flush)
 
     def ready(self, node: NodeId, source: BulkSource) -> None:
-        """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
+        """Let the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
         peer = self.peer(node)
         if peer is not None:
             peer.link.ready(source)
@@ -411,7 +411,7 @@ class Mesh:
             self._inbound.refused()
 
     def note_unexpected(self, what: str, error: Exception) -> None:
-        """Count and log an error that nobody expects, in what others have brought about.
+        """Count and log an unexpected error in what others have brought about.
 
         It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
         then: ``what`` is one of few texts.
@@ -425,7 +425,7 @@ class Mesh:
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
-        """Do something of which the data came from several peers: an error that nobody expects ends it, and no node."""
+        """Run a block whose data came from several peers: an unexpected error ends the block, and no node."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- see above
@@ -435,7 +435,7 @@ class Mesh:
         self.suffer(peer, f"message of kind {kind:#x}", error)
 
     def suffer(self, peer: Peer, what: str, error: Exception) -> None:
-        """An error that nobody expects, in what a peer has brought about, costs that peer its link and nothing else."""
+        """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
             _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
@@ -546,7 +546,7 @@ class Mesh:
             observer.peer_removed(peer, reason)
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
-        """Tell every peer that this node leaves, after all that was posted before.
+        """Send every peer a goodbye, after all that was posted before.
 
         Returns when all have heard it and ended their links, at the latest after ``timeout``.
         """
@@ -554,7 +554,7 @@ class Mesh:
         await self._farewells.say(reason, timeout)
 
     def stop_receiving(self) -> None:
-        """Hand nothing that arrives to anybody any more: who would take it is about to end."""
+        """Dispatch nothing any more: the handlers are about to end."""
         self.closing = True
         self.shortcut = None
         self._receivers.clear()

@@ -41,7 +41,7 @@ _ANSWERED: Final = 2
 def worst(
     failures: Sequence[NotSent | AuthenticationError | ConfigError],
 ) -> NotSent | AuthenticationError | ConfigError:
-    """Return what speaks for all the addresses of a node that cannot be reached.
+    """Return the one error that stands for all addresses of a node that cannot be reached.
 
     Somebody else who answers comes first.  That nobody listens is evidence against the node, so it has to be so at each
     address.  One alone may well be another host's: two machines with containers have the same one for the bridge
@@ -132,13 +132,13 @@ class OutboundConnections:
         return outgoing
 
     def found(self, outgoing: OutgoingConnection) -> None:
-        """Note that a node has proved at the other end of a connection who it is."""
+        """Note that a node at the other end of a connection has proved who it is."""
         counted = self._counted.pop(outgoing, None)
         if counted is not None:
             self._limits.give_back(*counted)
 
     async def answer(self, urls: Sequence[str], told: Told | None = None) -> OutgoingConnection:
-        """Connect to a node that has begun a handshake, by the addresses that it has told.
+        """Connect to a node that has begun a handshake, by the addresses in its hello.
 
         Raises:
             NotSent, Refused, ConfigError: see ``dial``; or that node is to be dialled by this one, which
@@ -232,11 +232,11 @@ class OutboundConnections:
         return self._urls.get(outgoing, "")
 
     def give(self, outgoing: OutgoingConnection, peer: Peer) -> None:
-        """Note whose connection it is."""
+        """Note which peer owns a connection."""
         self._owners[outgoing] = peer
 
     def owner(self, outgoing: OutgoingConnection) -> Peer | None:
-        """Return whose connection it is, if it was given to somebody."""
+        """Return the peer that owns a connection, if there is one."""
         return self._owners.get(outgoing)
 
     def own_address(self, outgoing: OutgoingConnection | None) -> str | None:
@@ -248,7 +248,7 @@ class OutboundConnections:
         return self._returning.get(outgoing)
 
     def close(self, outgoing: OutgoingConnection) -> None:
-        """Close a connection; nobody is told."""
+        """Close a connection; nobody is notified."""
         self._forget(outgoing)
         outgoing.close()
 

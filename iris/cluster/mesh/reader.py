@@ -32,7 +32,7 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.transport import Transport
 
 _TURN: Final = 0.0003
-"""Seconds for which frames are read before other tasks get their turn."""
+"""Seconds for which frames are read before other tasks run."""
 
 
 @final
@@ -91,7 +91,7 @@ class InboxReader:
             self._over = True
 
     def _read(self, follower: InboxWaiter | None) -> None:
-        """Hand out what has come, until ``follower`` has what it waits for, if that is enough for it."""
+        """Dispatch what has come, until ``follower`` has what it waits for, if that is enough for it."""
         receive_nowait, receive = self._transport.receive_nowait, self._receive
         self._all = False
         # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
@@ -195,7 +195,7 @@ class InboxWaiter:
 
     @property
     def is_served(self) -> bool:
-        """Whether it need not read on."""
+        """Whether the task need not read on."""
         return self.is_woken and self._hasty
 
     def wake(self) -> None:

@@ -86,7 +86,7 @@ class CopyRoute:
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
         self.suppress_stall_until: Callable[[float], None] = lambda _: None
-        """Called with the end of each pause: whoever waits for this way is not to give it up before."""
+        """Called with the end of each pause: whoever waits for this connection is not to give it up before."""
 
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"

@@ -19,7 +19,7 @@ from iris.kernel.wire import carried_by, kinds
 
 
 class RelayedObserver:
-    """Ends a relayed connection when what it leads through is gone.
+    """The lifetime of a connection that has no socket: frames leave over the link to another node.
 
     Args:
         link: returns the link that frames leave over, if there still is one.

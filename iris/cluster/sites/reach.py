@@ -14,7 +14,7 @@ T = TypeVar("T", covariant=True)
 
 
 class SiteReach(Protocol[T]):
-    """Links a remote member within a time, then makes the call."""
+    """Opens a call within a time, once the member is linked."""
 
     def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
         """Open it."""

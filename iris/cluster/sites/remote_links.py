@@ -48,7 +48,7 @@ class RemoteLinks:
         self._under_way: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
         self._heard: set[NodeId] = set()
-        """Linked nodes that have told what they subscribe to."""
+        """Linked nodes whose subscriptions have come."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Of events that are to be confirmed, which wait also where others have just waited in vain."""

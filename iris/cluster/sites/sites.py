@@ -142,7 +142,7 @@ class Sites:
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
-        """Linked nodes whose way is gone, as long as there may be another one."""
+        """Linked nodes whose route is gone, as long as there may be another one."""
         self._dropping: set[NodeId] = set()
         """Nodes that are about to be given up: by one task each, however often a gateway says so."""
         self._reached: dict[str, int] = {}

@@ -46,7 +46,7 @@ class Timer:
         self.action: Action | None = action
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Do not call the callback."""
         self.action = None
 
 
@@ -65,7 +65,7 @@ class Timers:
 
     @property
     def deadline(self) -> float:
-        """When the next callback is due; infinite if none."""
+        """When the next callback is due; infinity if there is none."""
         heap = self._heap
         while heap:
             first = heap[0]
@@ -247,7 +247,7 @@ class SwimContext:
         self.send(node, *message, tuple(map(encode_update, updates)), size=size)
 
     def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
-        """Send a message whose last field is what waits to be told to everybody, after ``first``."""
+        """Send a message whose last field is gossip from the queue, after ``first``."""
         if first is None and not len(self.dissemination):
             self.send(node, *message, ())
             return
@@ -266,7 +266,7 @@ class SwimContext:
         return self.dissemination.take(max_bytes, max_updates, sends(self.view.size, self.config))
 
     def spread(self, update: Update) -> None:
-        """Have everybody told of ``update``."""
+        """Queue ``update`` for everybody."""
         match update:
             case NodeRecord() | Renewal():
                 self.dissemination.add(("record", update.node), update)
@@ -280,12 +280,12 @@ class SwimContext:
         self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
 
     def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
-        """Have everybody told of a record; as a renewal if that says it and the whole one is not on its way still."""
+        """Queue a record for everybody; as a renewal if there is one, and the whole record is not queued still."""
         waiting = self.dissemination.get(("record", record.node))
         self.spread(record if renewal is None or isinstance(waiting, NodeRecord) else renewal)
 
     def withdraw_claims(self, member: NodeState) -> None:
-        """Stop telling others what is refuted or settled."""
+        """Stop spreading claims that are refuted or settled."""
         if member.suspicion is not None:
             for witness in member.suspicion.claims:
                 self.dissemination.discard(("claim", member.record.node, witness))
@@ -321,7 +321,7 @@ class SwimContext:
         self.outbox.append(Routable(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
 
     def reject(self, sender: NodeId, reason: str) -> None:
-        """Count what a peer did wrong; report it the first time."""
+        """Count the misbehaviour of a peer; report it the first time."""
         self.rejections[reason] += 1
         if (sender, reason) not in self._rejected and len(self._rejected) < _REJECTED_PAIRS:
             self._rejected[sender, reason] = None

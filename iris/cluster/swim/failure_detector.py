@@ -54,7 +54,7 @@ class Probe:
         self.sent = now
         self.timeout = timeout
         self.alone = alone
-        """Only to learn whether the direct way works: nobody is asked to help, and failing means nothing new."""
+        """Only to learn whether the direct route works: nobody is asked to help, and failing means nothing new."""
         self.timer: Timer | None = None
         self.widened = False
         self.helpers: list[NodeId] = []
@@ -412,7 +412,7 @@ class FailureDetector:
             member.unreachable = ""
             self._broken.pop(sender, None)
             ground.route(member)
-            # What mended this way may have mended others.
+            # What mended this route may have mended others.
             self._try_again(self._broken, _MENDED_TOO)
 
     def reported(self, sequence: int, verdict: ProbeVerdict, sender: NodeId) -> None:

@@ -278,7 +278,7 @@ class GossipQueue:
 
     @property
     def pressing(self) -> bool:
-        """Whether something waits that is worth messages of its own."""
+        """Whether an update waits that needs messages of its own."""
         return len(self._level_of) > self._riding
 
     def get(self, key: Key) -> Update | None:
@@ -287,7 +287,7 @@ class GossipQueue:
         return None if level is None else self._levels[level][key][0]
 
     def add(self, key: Key, update: Update) -> None:
-        """Let ``update`` be sent, in place of what waits under ``key``."""
+        """Queue ``update``, in place of what waits under ``key``."""
         self.discard(key)
         if len(self._level_of) >= MAX_WAITING:
             for level in reversed(self._levels):
@@ -299,14 +299,14 @@ class GossipQueue:
         self._level_of[key] = 0
 
     def discard(self, key: Key) -> None:
-        """Stop sending what waits under ``key``."""
+        """Send what waits under ``key`` no more."""
         level = self._level_of.pop(key, None)
         if level is not None:
             del self._levels[level][key]
             self._riding -= level >= self._told.pop(key, level + 1)
 
     def told(self, key: Key, limit: int, *, new: bool = False) -> None:
-        """What waits under ``key``, if anything, its subject itself tells everybody: of ``limit`` sends few stay.
+        """Cut what waits under ``key`` to few of its ``limit`` sends, since its subject sends it to everybody itself.
 
         Args:
             key: of the update.
@@ -329,7 +329,7 @@ class GossipQueue:
         self._level_of[key] = level
 
     def take(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
-        """Return what goes into one message; an update taken ``limit`` times is forgotten.
+        """Return the updates for one message; an update taken ``limit`` times is forgotten.
 
         An update that does not fit is passed over for smaller ones and waits for a message with more room; one
         that is larger than ``max_bytes`` goes alone.

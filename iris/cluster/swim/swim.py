@@ -137,7 +137,7 @@ class Swim:
 
     @property
     def queue_delay(self) -> float:
-        """Seconds that work waits for a handler here; told to whoever probes.  The shell keeps it up to date."""
+        """Seconds that work waits for a handler here; sent to whoever probes.  The shell keeps it up to date."""
         return self._prober.queue_delay
 
     @queue_delay.setter
@@ -151,7 +151,7 @@ class Swim:
 
     @property
     def settled(self) -> bool:
-        """Whether all that is worth messages of its own has been sent often enough; worth a short wait when closing."""
+        """Whether updates that need messages of their own were sent often enough; worth a short wait when closing."""
         return not self._ground.dissemination.pressing
 
     def record(self, node: NodeId) -> NodeRecord | None:
@@ -174,7 +174,7 @@ class Swim:
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """How much of what peers told was refused, by reason."""
+        """How much of what peers sent was refused, by reason."""
         return self._ground.rejections
 
     def statistics(self) -> SwimStatistics:
@@ -202,7 +202,7 @@ class Swim:
     # -- what the shell tells -------------------------------------------------------------------------------
 
     def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
-        """Ask from now on whether there is a link to a node, and whether it is being linked for the first time.
+        """Install the two questions of the machine: is a node linked, and is it being linked for the first time.
 
         Who is not linked is passed over by gossip; who is being linked for the first time cannot be found silent.
         """
@@ -230,7 +230,7 @@ class Swim:
         interest_version: int | None = None,
         proof: bytes | None = None,
     ) -> list[Effect]:
-        """Tell everybody what has changed about this node; None leaves a field as it is.
+        """Publish what has changed about this node; None leaves a field as it is.
 
         Raises:
             ConfigError: the record would exceed its limits; nothing has changed.
@@ -242,7 +242,7 @@ class Swim:
         return self._flush()
 
     def leave(self, now: float) -> list[Effect]:
-        """Tell everybody that this node leaves.  A dozen are told at once; wait for ``settled`` to tell the rest."""
+        """Publish that this node leaves.  A dozen members get it at once; wait for ``settled`` for the others."""
         self._advance(now)
         if not self._ground.own.leaving:
             self._own.leave()
@@ -288,7 +288,7 @@ class Swim:
         return self._flush()
 
     def expire(self, now: float) -> list[Effect]:
-        """Do what is due."""
+        """Run the timers that are due."""
         self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
         self._advance(now)
         while (action := self._ground.timers.pop(self._ground.now)) is not None:

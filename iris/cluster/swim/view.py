@@ -46,7 +46,7 @@ class NodeState:
         self.routed = True
         """What the last ``Routable`` effect said."""
         self.nudged = -math.inf
-        """When the member was last told that it is held dead."""
+        """When a probe last told the member that it is held suspect or dead."""
         self.accused = 0
         """The incarnation about which an accusation was passed on."""
         self.wanted = -math.inf
@@ -134,7 +134,7 @@ class View:
         self.gone[node] = None
 
     def forget(self, node: NodeId) -> None:
-        """Drop a gone member altogether."""
+        """Delete a gone member altogether."""
         del self.gone[node], self._members[node]
 
     def find(self, node: NodeId) -> NodeState | None:

@@ -248,7 +248,7 @@ class Link:
         self._wakeup.wake()
 
     def post_carrying(self, message: Message, size: int, carried: int, reserve: int = 0) -> None:
-        """Append a message in which there are others; a batch has no more of them than its receiver takes for a frame.
+        """Append a message that carries others; a batch has no more of those than its receiver takes for a frame.
 
         Args:
             message: as for ``post``.
@@ -266,7 +266,7 @@ class Link:
             self._carried += carried
 
     def _send_first(self, message: Message, now: float) -> bool:
-        """Do what ``_push`` would with a message before which there is nothing, by five calls less; tell whether."""
+        """Do what ``_push`` would for the first message of an idle link, in five calls less; tell whether it did."""
         outgoing, session = self._outgoing, self._session
         if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
             return False
@@ -282,7 +282,7 @@ class Link:
         return True
 
     def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
-        """Send one message that is encoded already, now and in a frame of its own; tell whether that is done.
+        """Send one message that is encoded already, now and in a frame of its own; tell whether it was sent.
 
         It is not, and the message is still the caller's, while others wait here or nothing can leave: then it is for
         ``post_encoded``; or if the link is not quiet and the message small: then for ``post``, which gathers.
@@ -303,7 +303,7 @@ class Link:
         return True
 
     def post_encoded(self, batch: bytes, size: int) -> None:
-        """Append one message that is encoded already; it leaves in a frame of its own, in its turn.
+        """Append one message that is encoded already; it leaves in a frame of its own, in order.
 
         Args:
             batch: the message as ``encode_batch`` would give it.
@@ -325,7 +325,7 @@ class Link:
         self._wakeup.wake()
 
     def ready(self, source: BulkSource) -> None:
-        """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
+        """Ask ``source`` for its data whenever no message waits, until it has none.  Several are asked round robin."""
         if self._bulk.add(source):
             self._wakeup.wake()
 
@@ -344,7 +344,7 @@ class Link:
         return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
 
     def suppress_stall_until(self, until: float) -> None:
-        """Its way takes nothing until then because somebody asked for that: it is not stalled."""
+        """Do not call the link stalled until then: its connection pauses because the other end asked for it."""
         self.moved = max(self.moved, until)
 
     async def wait_room(self) -> None:
@@ -468,7 +468,7 @@ class Link:
         self._push()
 
     def _send_now(self, frame: bytes, outgoing: OutgoingConnection, now: float) -> None:
-        """Offer the frame of one message before which there is nothing; what is not taken is left to the flusher."""
+        """Offer the frame of the first message of an idle link; what is not taken is left to the flusher."""
         self._frame, self._frame_messages, self._gathered = frame, 1, False
         try:
             if self._offer(outgoing, now):
@@ -489,7 +489,7 @@ class Link:
         return False
 
     def _next_frame(self, session: FrameSession) -> bool:
-        """Have the next frame in ``_frame``; False if nothing waits."""
+        """Put the next frame into ``_frame``; False if nothing waits."""
         if self._frame is not None:
             return True
         if self._urgent:
@@ -525,7 +525,7 @@ class Link:
         self.failed(error)
 
     def _is_shared(self) -> bool:
-        """Tell whether somebody waits, or has a moment ago, for answers to messages on this link."""
+        """Tell whether somebody waits, or did a moment ago, for answers to messages on this link."""
         now = trio.current_time()
         if self._asked != self._asked_before:
             self._asked_before = self._asked
@@ -533,7 +533,7 @@ class Link:
         return now < self._shared_until
 
     def _offer(self, outgoing: OutgoingConnection, now: float | None = None) -> bool:
-        """Offer the next frame to the transport, at ``now`` if that was looked at; tell whether it took it.
+        """Offer the next frame to the transport, at ``now`` if the clock was read; tell whether it took it.
 
         The loopback of a node to itself delivers within this call.  What is posted there meanwhile waits for the
         flusher: offered from within, the same frame would go out twice.
@@ -561,5 +561,5 @@ class Link:
 
 
 def _raise(error: Exception) -> NoReturn:
-    """Let whoever posted a message, or runs the link, have what comes of it."""
+    """Raise what comes of a message, to whoever posted it or runs the link."""
     raise error

@@ -24,7 +24,7 @@ AT_ONCE: Final = 4
 must not take sixteen of the places that there are for connections."""
 
 LONGEST: Final = AT_ONCE * STAGGER
-"""Seconds after which an attempt is given up if another one waits for its place; with so many at once none waits."""
+"""Seconds after which an attempt is given up if another one waits for its slot; with so many at once none waits."""
 
 
 async def first_of(

@@ -65,7 +65,7 @@ class DialSlots:
 
 
 async def open_connection(url: str, dials: DialSlots, permit: Permit | None = None) -> socket.socket:
-    """Connect to ``tcp://HOST:PORT``, and greet.
+    """Connect to ``tcp://HOST:PORT``, and exchange SP headers.
 
     A host with several addresses is tried at one after the other; one that does not answer holds the next one up for a
     quarter of a second.  How long that takes is for the caller to limit: the system waits for minutes, and a greeting
@@ -212,7 +212,7 @@ def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
 
 
 async def open_ipc_connection(url: str) -> socket.socket:
-    """Connect to ``ipc:///PATH``, and greet.
+    """Connect to ``ipc:///PATH``, and exchange SP headers.
 
     How long that takes is for the caller to limit.  Cancelling leaves nothing behind.
 

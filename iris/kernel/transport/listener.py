@@ -39,7 +39,7 @@ _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
 
 _AT_ONCE: Final = 64
-"""Connections that are accepted before those that have greeted get their turn."""
+"""Connections that are accepted in one go, before those that have sent their header are handed on."""
 
 _PAUSE: Final = 0.05
 """Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
@@ -101,7 +101,7 @@ class Listener:
         )
         self._admitted: dict[int, _Visitor] = {}
         self._lock = threading.Lock()
-        """Guards the places and who is admitted.  It is held for a tenth of a millisecond at most."""
+        """Guards the slots and the admitted connections.  It is held for a tenth of a millisecond at most."""
         self._refused = 0
         self._selector = selectors.DefaultSelector()
         self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -142,16 +142,16 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """Connections that were closed here: without a greeting in time, with a wrong one, or for a newer one."""
+        """Connections that were closed here: without a header in time, with a wrong one, or for a newer one."""
         return self._refused
 
     @property
     def waiting(self) -> int:
-        """Connections that have a place here."""
+        """Connections that hold a slot here."""
         return len(self._places)
 
     def seen(self, number: int) -> None:
-        """The connection of this number is counted elsewhere from now on.  One that is gone is passed over."""
+        """The trio task counts the connection of this number from now on.  One that is gone is ignored."""
         with self._lock:
             visitor = self._admitted.pop(number, None)
             if visitor is not None:
@@ -214,7 +214,7 @@ class Listener:
             self._look(visitor)  # mostly it has greeted by then
 
     def _look(self, visitor: _Visitor) -> None:
-        """See whether a connection has greeted."""
+        """Read from a connection, and admit it if its header is complete."""
         if visitor.socket.fileno() < 0:
             return  # it was closed, for a newer one, since it became readable
         try:
@@ -298,7 +298,7 @@ class Acceptor:
 
     @property
     def refused(self) -> int:
-        """Connections that never got here."""
+        """Connections that were refused before the trio task saw them."""
         return self._unwatched + (0 if self._reception is None else self._reception.refused)
 
     def listen(self, url: str) -> str:
@@ -343,7 +343,7 @@ class Acceptor:
             raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
 
     async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
-        """Wait for whoever comes with ``token`` first; return the connection, which is to send by.
+        """Wait for the first connection that shows ``token``; return it, to send by.
 
         Cancelling leaves nothing behind.
 
@@ -359,7 +359,7 @@ class Acceptor:
         return next(self._numbers)
 
     def begin(self) -> list[tuple[int, str]]:
-        """Have those that have come read, and return their numbers and hosts.  Called in the trio thread."""
+        """Have new connections read, and return their numbers and hosts.  Called in the trio thread."""
         begun: list[tuple[int, str]] = []
         while self.order:
             number = self.order.popleft()
@@ -383,7 +383,7 @@ class Acceptor:
         return begun
 
     def evict(self) -> None:
-        """Hang up on those that ``begin`` has returned, perhaps just now, and that have lost their place meanwhile."""
+        """Hang up on connections that ``begin`` has returned, perhaps just now, and that have lost their slot since."""
         while self._evicted:
             self._streams.hang_up(self._evicted.popleft())
 

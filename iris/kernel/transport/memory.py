@@ -118,7 +118,7 @@ class MemoryNetwork:
             del self._listening[url]
 
     def find(self, url: str) -> MemoryTransport | None:
-        """Return who listens at ``url``."""
+        """Return the transport that listens at ``url``."""
         return self._listening.get(url)
 
     def join(self, token: str) -> None:
@@ -272,7 +272,7 @@ class MemoryTransport:
         self._news.set()
 
     def pause(self) -> None:
-        """Stop reading, as SIGSTOP stops a process: nobody is told, writers come to feel it."""
+        """Stop reading, as SIGSTOP stops a process: nobody is notified, and writers run out of room."""
         self.paused = True
 
     def resume(self) -> None:
@@ -331,7 +331,7 @@ class MemoryOutgoing:
 
     @property
     def host(self) -> str:
-        """Who opened it."""
+        """The host that opened the connection."""
         return self._source.host
 
     def send_nowait(self, frame: bytes) -> bool:
@@ -375,7 +375,7 @@ class MemoryOutgoing:
         return self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes
 
     def taken(self, frame: bytes) -> None:
-        """Note that the target has read a frame of this way."""
+        """Note that the target has read a frame of this connection."""
         self._in_transit -= 1
         self._bytes_in_transit -= len(frame)
         self._room.unpark_all()

@@ -122,7 +122,7 @@ class NetworkTransport:
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
         self._open: dict[int, Callable[[], object]] = {}
-        """The connections that were told of, and what hangs each up."""
+        """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_told = 0
         self._dials = DialSlots(_DIALS)
@@ -371,7 +371,7 @@ class ReverseIncoming:
         """What it has become; None until it is there."""
 
     def broken(self) -> None:
-        """It was there, and is gone."""
+        """The connection was there, and is lost."""
         if not self._closed:
             self._closed = True
             self._on_broken()

@@ -24,7 +24,7 @@ class GreetingProgress(enum.Enum):
     WHOLE = enum.auto()
     WRONG = enum.auto()
     LATER = enum.auto()
-    """It is to come again; that it came is no offence."""
+    """Close it; the other end is to dial again, and has done nothing wrong."""
 
 
 class Greeting(Protocol):

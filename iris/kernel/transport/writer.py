@@ -26,7 +26,7 @@ _HEARD: Final = 4096
 """Bytes read at once of what comes back."""
 
 _PATIENCE: Final = 16
-"""So often at one time.  Who has more to say to somebody who only sends to him is up to no good."""
+"""Reads of an outbound connection in one go.  Whoever sends more on a connection that is to receive is hostile."""
 
 
 @final
@@ -116,7 +116,7 @@ class StreamOutgoing:
             self._streams.watch_room(self._socket, wanted=True)
 
     def _flush(self) -> bool:
-        """Send what is left of the last frame; tell whether all of it is gone."""
+        """Send the rest of the last frame; tell whether all of it is gone."""
         try:
             sent = self._socket.sendmsg(self._rest)
         except BlockingIOError:
@@ -133,7 +133,7 @@ class StreamOutgoing:
         return not self._rest
 
     def _answer(self) -> None:
-        """Send what is to be said to what has come back."""
+        """Send what the framing answers to what has been received."""
         if self._heard is None or not self._heard.answer:
             return
         answer, self._heard.answer = memoryview(self._heard.answer), b""
@@ -148,7 +148,7 @@ class StreamOutgoing:
             self._keep(answer)
 
     def _changed(self, events: int) -> None:
-        """It takes more, or has something to say, its end included."""
+        """The connection has room, or something to read, its end included."""
         if self._rest:
             self._flush()
         elif events & select.EPOLLOUT and self._room_told:

@@ -49,7 +49,7 @@ class NodeIdentity:
     beginnings: dict[tuple[Suite, int, str, bool], HandshakeState] = dataclasses.field(
         default_factory=dict[tuple[Suite, int, str, bool], HandshakeState], init=False, repr=False, compare=False
     )
-    """What all handshakes of this node begin with, by suite, gate secret, realm and side; filled in as they come."""
+    """The first state of all handshakes of this node, by suite, gate secret, realm and side; filled in as they come."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
