@@ -267,7 +267,7 @@ class Config:
 
     bridge_polls_per_owner: int = 64
     """Questions of one cluster that wait at a member for news, of which each idle query has one and takes one of the
-    places for handlers (``service_concurrency``).  One more is answered at once."""
+    slots for handlers (``service_concurrency``).  One more is answered at once."""
 
     # -- requests ----------------------------------------------------------------------------------------
     absence_patience: float = 10.0

@@ -33,7 +33,7 @@ class SlotTable(Generic[K]):
     """A bounded number of slots, each for a bounded time; the newest evicts the oldest.
 
     Args:
-        limit: places in all.
+        limit: slots in all.
         per_address: of them, how many one address may have.
         timeout: seconds for which one may be kept.
     """

@@ -65,7 +65,7 @@ class SiteDirectory:
     Args:
         own: this node, and the site it is in.
         max_origins: gateways of all sites together that one neighbour may tell of.
-        max_weight: bytes of memory that the exports which one neighbour tells of may take.
+        max_weight: bytes of memory that the exports which one neighbour advertises may take.
     """
 
     def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT) -> None:
@@ -147,8 +147,8 @@ class SiteDirectory:
         """Take a ROUTE.
 
         Raises:
-            RemoteProtocolError: malformed, or the neighbour tells what it cannot know; nothing has changed.
-            Flooded: too many messages.
+            RemoteProtocolError: malformed, or the neighbour advertises what it cannot know; nothing has changed.
+            TooManyChanges: too many messages.
         """
         known = self._known(neighbour, now)
         origin, path = route_untrusted(message)
@@ -173,7 +173,7 @@ class SiteDirectory:
 
         Raises:
             RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.
-            Flooded: too many messages.
+            TooManyChanges: too many messages.
         """
         known = self._known(neighbour, now)
         told = exports_untrusted(message)
@@ -219,9 +219,9 @@ class SiteDirectory:
         self._settle(origin)
 
     def _believe(self, origin: Hop) -> None:
-        """Choose whom to believe about an origin: of those who have told its exports, who tells the best route.
+        """Choose whom to believe about an origin: of those who have sent its exports, the one with the best route.
 
-        While none has told them, what was known stays: routes come before exports.
+        While none has sent them, what was known stays: routes come before exports.
         """
         ways = [way for way in self.ways_to(origin) if self._neighbours[way.neighbour].told[origin].version]
         best = min(ways, key=_cost, default=None)

@@ -22,7 +22,7 @@ MAX_EXPORTS: Final = 65_536
 """Entries of one origin."""
 
 MAX_WEIGHT: Final = 128 * MIB
-"""Bytes of memory that the exports which one neighbour tells of may take, by ``Export.weight``."""
+"""Bytes of memory that the exports which one neighbour advertises may take, by ``Export.weight``."""
 
 SHARES: Final = 8
 ORIGIN_SHARES: Final = 64
@@ -89,7 +89,7 @@ class NeighbourTable:
         local: it is a gateway of this very site.
         owner: who vouches for it; by default nobody else has the same one.
         max_origins: gateways of all sites together that it may tell of.
-        max_weight: what the exports that it tells of may weigh.
+        max_weight: what the exports that it advertises may weigh.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class Browser(zeroconf.ServiceBrowser):
 
     Args:
         network: of the package.
-        sieve: keeps it.
+        sieve: the filter.
         notice: see ``ServiceBrowser``; called on the package's browsing thread.
     """
 

@@ -33,7 +33,7 @@ class Forwarder:
 
     def __init__(self, mesh: Mesh) -> None:
         self.forwarded = 0
-        """Frames handed on for others."""
+        """Frames forwarded for others."""
         self._mesh = mesh
         self._ways: list[RelayedConnection] = []
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
@@ -64,7 +64,7 @@ class Forwarder:
         return way
 
     def _helper(self, target: NodeId) -> NodeId | None:
-        """Choose who is to hand on: of those that could, another one for each pair, and the same at either end."""
+        """Choose the relay: of those that could, another one for each pair, and the same at either end."""
         now = trio.current_time()
         fit = [
             node
@@ -88,9 +88,9 @@ class Forwarder:
         target = node_untrusted(target_id)
         if type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
-        self._mesh.check_not_nested(kinds.FORWARD)  # one node hands on, and never two
+        self._mesh.check_not_nested(kinds.FORWARD)  # one relay on a path, and never two
         if target == self._mesh.node:
-            # Under limits of its own: any member can be one that hands on.
+            # Under limits of its own: any member can be a relay.
             self._mesh.receive_carried(frame, kinds.FORWARD, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)

@@ -48,7 +48,7 @@ _FIRST_ATTEMPTS: Final = 2
 """Attempts to link to a new member that have to fail before its silence counts against it."""
 
 _COURTESY_TO_DIALLERS: Final = 5.0
-"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
+"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to relay."""
 
 _HELD_BACK: Final = 64
 """Messages of the machine kept for a node that is being linked."""
@@ -169,6 +169,8 @@ class Linking:
         """End the link to a dead node, if there is one: at once, or when it had time to refute."""
         before = self._suspected.pop(node, None)
         if node in self._mesh.peers:
+            # A member that sent frames while it was suspected is slow rather than dead, and about to refute: to drop
+            # its link now would cost both ends a handshake.
             heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
             self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
 

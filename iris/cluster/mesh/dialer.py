@@ -138,7 +138,7 @@ class DialLimiter:
                     break
 
     def _let_in(self) -> None:
-        """Let in as many as there are places, of each source one in turn."""
+        """Let in as many as there are free slots, one of each source in rotation."""
         now = trio.current_time()
         while self._waiting and sum(until > now for until in self._until.values()) < self._at_a_time():
             source, queue = next(iter(self._waiting.items()))
@@ -150,7 +150,7 @@ class DialLimiter:
             turn.woken.set()
 
     def _next_look(self) -> float:
-        """Return when there may be a place although nobody has said so."""
+        """Return when a slot may become free although nobody gives one back."""
         now = trio.current_time()
         return min((until for until in self._until.values() if now < until < math.inf), default=now + PATIENCE)
 

@@ -319,7 +319,7 @@ class Mesh:
         """Check that a node which has proved who it is may be linked.
 
         Raises:
-            AuthenticationError: it is turned away, or is not the node of this id that is linked already.
+            AuthenticationError: it is refused, or is not the node of this id that is linked already.
         """
         check_identity(peer, self._peers.get(peer.node_id), self._identity)
         self.check_peer(peer)
@@ -498,7 +498,7 @@ class Mesh:
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
-        # A way through another node says nothing about the peer when that node is gone.
+        # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
             for observer in self._observers:
                 observer.peer_unreachable(peer.node)

@@ -167,12 +167,16 @@ class SessionEntry:
         if any(other.follows(self) for other in former):
             self.left = True
             return False
+        # From here on late frames of the former sessions are refused, though they are genuine: they would be out of
+        # order.
         for other in former:
             other.left = True
         self.begun = True
         if self.peer.link.is_up:  # else it was sent before the connection broke: perhaps the peer has hung up
             self.peer.fruitless = 0
         if self.awaited:
+            # From here on frames leave under it: that a frame came shows that the peer has the session, and can open
+            # what is sealed for it.
             self.awaited = False
             self.use(entries)
         return True

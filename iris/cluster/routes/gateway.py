@@ -136,7 +136,7 @@ class GatewayRoute(RelayedObserver):
         elif link.waiting_bytes <= AHEAD:
             await trio.lowlevel.checkpoint()
         else:
-            with trio.move_on_after(_LOOK):  # this way may be closed meanwhile
+            with trio.move_on_after(_LOOK):  # this connection may be closed meanwhile
                 await link.wait_drained(AHEAD // 2)
         self.open_link()
 

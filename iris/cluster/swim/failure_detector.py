@@ -171,7 +171,7 @@ class FailureDetector:
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
         self._trying_lost = False
 
-    # -- what the shell tells -------------------------------------------------------------------------------
+    # -- events from the shell ------------------------------------------------------------------------------
 
     def joined(self, node: NodeId) -> None:
         """A member is new or back."""

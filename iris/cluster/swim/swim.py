@@ -199,7 +199,7 @@ class Swim:
             rejected=dict(ground.rejections),
         )
 
-    # -- what the shell tells -------------------------------------------------------------------------------
+    # -- events from the shell ------------------------------------------------------------------------------
 
     def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
         """Install the two questions of the machine: is a node linked, and is it being linked for the first time.
@@ -209,7 +209,7 @@ class Swim:
         self._ground.is_linked, self._ground.is_new = is_linked, is_new
 
     def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
-        """Ask these nodes for everybody's records; ``Synchronized`` tells when they are here.
+        """Ask these nodes for everybody's records; the effect ``Synchronized`` says when they are here.
 
         Node ids are enough, as a handshake yields them.  Of several contacts the first to answer ends the asking;
         until then they are asked again in turn, one each second.

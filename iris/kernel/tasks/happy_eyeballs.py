@@ -21,7 +21,7 @@ round trip of nearly every line, so that a connection more than is needed is rar
 
 AT_ONCE: Final = 4
 """Attempts that are under way at one time: who makes up a node with sixteen addresses from which nothing comes back
-must not take sixteen of the places that there are for connections."""
+must not take sixteen of the slots that there are for connections."""
 
 LONGEST: Final = AT_ONCE * STAGGER
 """Seconds after which an attempt is given up if another one waits for its slot; with so many at once none waits."""

@@ -100,7 +100,7 @@ async def open_greeted(
     greet: Callable[[socket.socket], Awaitable[T]],
     permit: Permit | None = None,
 ) -> tuple[socket.socket, T]:
-    """Connect to a port, greet as ``greet`` does, and return what that returns besides; see ``open_connection``.
+    """Connect to a port, exchange headers by ``greet``, and return its result, too; see ``open_connection``.
 
     ``greet`` raises ``OSError`` if whoever listens there is not meant.
     """
@@ -111,7 +111,7 @@ async def open_greeted(
 
     failures: list[Exception] = []
     attempts = [partial(_open_at, family, address, greet, permit) for family, address in addresses]
-    async with dials.connections:  # one place, however many addresses a stranger's name has
+    async with dials.connections:  # one slot, however many addresses a stranger's name has
         connection = await first_of(
             attempts, failures, expected=(OSError, NotSent), discard=lambda made: made[0].close(), at_once=_OF_A_NAME
         )
@@ -168,7 +168,7 @@ def prepare_to_send(connection: socket.socket) -> None:
 
 
 async def exchange_greetings(connection: socket.socket) -> None:
-    """Greet who has accepted a connection, and wait until it has greeted as nng's PULL does.
+    """Send the SP header to whoever has accepted a connection, and wait for that of nng's PULL.
 
     Raises:
         OSError: it has not.

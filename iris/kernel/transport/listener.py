@@ -1,7 +1,7 @@
 """Listener: accepts TCP and WebSocket in a thread of its own, until each connection has sent the header that is due.
 
-A connection passes two hands: the ``Listener`` accepts and greets it in the thread, the ``Acceptor`` takes it over in
-the trio task that uses it.  The thread is there so that a node that is busy turns nobody away.
+A connection passes two hands: the ``Listener`` accepts it in the thread and reads its header, the ``Acceptor`` takes it
+over in the trio task that uses it.  The thread is there so that a node that is busy turns nobody away.
 
 nng would take any number of connections, wait ten seconds for the header of each, and report none of them.  Its queue
 for those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt.
@@ -58,7 +58,7 @@ class _Visitor:
         self.host = host
         self.greeting = greeting
         self.number: int | None = None
-        """What it has become; None until it has greeted."""
+        """The number it was admitted under; None until its header was complete."""
 
 
 @final
@@ -78,9 +78,9 @@ class Listener:
 
     Args:
         config: for the limits on strangers.
-        admit: called on this thread with a connection that has greeted, which is the callee's from then on, the host
-            that it comes from, and its greeting; returns a number for it, or None if it is not taken.
-        turn_away: called on this thread with the number of one that has lost its place.
+        admit: called on this thread with a connection that has sent its header, which is the callee's from then on, the
+            host that it comes from, and its greeting; returns a number for it, or None if it is not taken.
+        turn_away: called on this thread with the number of one that has lost its slot.
         news: called on this thread when ``refused`` has grown.
     """
 
@@ -113,7 +113,7 @@ class Listener:
     def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
         """Take connections from now on; return the port, which is another one if it was 0.
 
-        ``greet`` is called on this thread for what a connection has to say, each one for itself.
+        ``greet`` is called on this thread for each connection, and returns what it has to send first.
 
         Raises:
             OSError: the address is taken, not ours, or not known.
@@ -211,7 +211,7 @@ class Listener:
             with self._lock:
                 losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
             self._send_away(losers)
-            self._look(visitor)  # mostly it has greeted by then
+            self._look(visitor)  # mostly its header has come by then
 
     def _look(self, visitor: _Visitor) -> None:
         """Read from a connection, and admit it if its header is complete."""
@@ -273,7 +273,7 @@ class Acceptor:
         config: for the limits on strangers.
         limit: bytes of the largest frame.
         streams: what reads from the connections.
-        news: called, on the thread of the reception, when ``begin`` has something to do or ``refused`` has grown.
+        news: called, on the thread of the listener, when ``begin`` has something to do or ``refused`` has grown.
     """
 
     def __init__(self, config: Config, limit: int, streams: FrameReader, news: Callable[[], None]) -> None:
@@ -288,11 +288,11 @@ class Acceptor:
         self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
         self.order: Final[deque[int]] = deque()
-        """Their numbers, in the order in which they came; also of those that have lost their place again.
+        """Their numbers, in the order in which they came; also of those that have lost their slot again.
 
         Empty when ``begin`` has nothing to do: that is looked at for every frame."""
         self._evicted: deque[int] = deque()
-        """Those that lost their place just when the trio thread saw them."""
+        """Those that lost their slot just when the trio thread saw them."""
         self._unwatched = 0
         """Connections that the system had no room to watch."""
 
@@ -364,7 +364,7 @@ class Acceptor:
         while self.order:
             number = self.order.popleft()
             arrived = self._arrived.pop(number, None)
-            if arrived is not None and self._reception is not None:  # else it has lost its place
+            if arrived is not None and self._reception is not None:  # else it has lost its slot
                 connection, host, greeting = arrived
                 # From here on the connection is the trio task's, and counts there (``StrangerConnections``): its slot
                 # here is free again.
@@ -394,7 +394,7 @@ class Acceptor:
         while self._arrived:
             self._arrived.popitem()[1][0].close()
 
-    # -- on the thread of the reception ---------------------------------------------------------------------
+    # -- on the thread of the listener ----------------------------------------------------------------------
 
     def _take(self, connection: socket.socket, host: str, greeting: Greeting) -> int | None:
         if len(self._arrived) > _UNTOLD:

@@ -75,7 +75,7 @@ class ConnectionObserver(Protocol):
         ...
 
     def connections_refused(self, count: int) -> None:
-        """So many more were turned away unseen: they did not greet in time, or came faster than anybody could look."""
+        """``count`` more were refused unseen: their header did not come in time, or they came faster than were read."""
         ...
 
 

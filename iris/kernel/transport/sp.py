@@ -42,7 +42,7 @@ class Greeting(Protocol):
     def awaited(self) -> PendingReverse | None: ...
 
     def hear(self, connection: socket.socket) -> GreetingProgress:
-        """Look at what it says, and answer.  Called on the thread of the reception when something can be read."""
+        """Look at what it says, and answer.  Called on the thread of the listener when something can be read."""
         ...
 
 

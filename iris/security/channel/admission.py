@@ -197,8 +197,8 @@ class StrangerConnections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
     One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
-    earlier if its place is needed; one that sends junk is closed for it.  One address has three quarters of the
-    places that it has for handshakes, because the network may hold a whole frame for each.
+    earlier if its slot is needed; one that sends junk is closed for it.  One address has three quarters of the
+    slots that it has for handshakes, because the network may hold a whole frame for each.
 
     Args:
         refusals: where connections that are to be closed are counted, by reason.
