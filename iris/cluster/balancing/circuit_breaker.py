@@ -72,5 +72,4 @@ class CircuitBreaker:
 
     def begin_trial(self) -> None:
         """One request goes to the member of an open circuit whose time is over."""
-        # From here on one request decides.  With more of them a member that is still dead would cost each a timeout.
         self.state = CircuitState.HALF_OPEN

@@ -169,8 +169,6 @@ class Linking:
         """End the link to a dead node, if there is one: at once, or when it had time to refute."""
         before = self._suspected.pop(node, None)
         if node in self._mesh.peers:
-            # A member that sent frames while it was suspected is slow rather than dead, and about to refute: to drop
-            # its link now would cost both ends a handshake.
             heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
             self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
 

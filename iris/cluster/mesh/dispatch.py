@@ -65,7 +65,6 @@ class Dispatcher:
         messages = self._decoder.decode_untrusted(batch)
         if work is not None:
             work.take(len(messages))
-        # From here on messages have their effects one by one: an error in one takes nothing back of those before it.
         for message in messages:
             if peer.leaving:
                 self._refusals["message of a peer that is gone"] += 1

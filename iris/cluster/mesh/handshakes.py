@@ -251,7 +251,6 @@ class Handshakes:
                     established.session.close()
                     self._ways.close(outgoing)
                     return known
-            # Over the connection that data will take: the peer then has the session before the first frame under it.
             way = self._host.outgoing_to(established.peer.node_id) or outgoing
             await self._send(way, established.frame)
             try:
@@ -438,7 +437,6 @@ class Handshakes:
         except RemoteProtocolError as error:
             waiting.fail(NotSent(f"{waiting.addresses[0]} answered with a malformed hello: {error}"))
         else:
-            # From here on the connection that the answer came by is the peer's: no limit of strangers holds for it.
             self._inbound.genuine(established.peer.node_id)
             waiting.established = established
             waiting.site = qualified(realm_id, site_of(tag))

@@ -370,7 +370,6 @@ class Mesh:
             else:
                 self._ways.close(outgoing)
         if known is None:
-            # From here on the patterns send to it: the session is in the table and the link has its connection.
             for observer in self._observers:
                 observer.peer_connected(peer)
         elif reconnected or restricted:

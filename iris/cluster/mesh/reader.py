@@ -156,7 +156,6 @@ class InboxReader:
         except trio.ClosedResourceError:
             raise
         except Exception as error:
-            # The transport's failure is the mesh's, not that of the request whose task happened to read.
             self._failure = error
             raise trio.ClosedResourceError("reading has failed") from error
         finally:

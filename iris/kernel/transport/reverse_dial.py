@@ -33,9 +33,8 @@ class ReverseDialling(Generic[K]):
     Args:
         streams: watches those that are being made.
         limit: bytes of the largest frame.
-        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled
-        for, the
-            connection, which is the callee's from then on, the host at its other end, and its messages.
+        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled for,
+            the connection, which is the callee's from then on, the host at its other end, and its messages.
     """
 
     def __init__(

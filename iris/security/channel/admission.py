@@ -143,7 +143,6 @@ class Admission:
         bucket = self._buckets.get(address)
         if bucket is None:
             if len(self._buckets) >= MAX_ADDRESSES:
-                # The one not heard of for longest, whose bucket is full again most likely: forgetting it changes least.
                 self._buckets.popitem(last=False)
             bucket = self._buckets[address] = _Bucket(self._burst, now)
         else:
@@ -227,7 +226,6 @@ class StrangerConnections(Generic[K]):
 
     def authenticate(self, connection: K) -> None:
         """A genuine frame came through ``connection``: it is under no limit any more."""
-        # From here on the limits of strangers no longer protect this node from it: the peer's own limits have to.
         self._strangers.leave(connection)
 
     def refuse(self, connection: K) -> bool:
