@@ -45,24 +45,24 @@ class SimulatedTrust:
         self._keys = keys
 
     def sign(self, statement: bytes) -> bytes:
-        """See ``Trust.sign``."""
+        """See ``SignatureVerifier.sign``."""
         return hashlib.blake2b(statement, key=self._key, digest_size=64).digest()
 
     def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
-        """See ``Trust.verify``."""
+        """See ``SignatureVerifier.verify``."""
         key = self._keys.get(record.node)
         return key is not None and hashlib.blake2b(statement, key=key, digest_size=64).digest() == signature
 
     def holds(self, record: NodeRecord) -> bool:
-        """See ``Trust.holds``."""
+        """See ``SignatureVerifier.holds``."""
         return record.node in self._keys
 
     def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
-        """See ``Trust.continues``."""
+        """See ``SignatureVerifier.continues``."""
         return (held.node, held.name) == (record.node, record.name)
 
     def issuer(self, record: NodeRecord) -> bytes:
-        """See ``Trust.issuer``.  Each node is of a cluster of its own here."""
+        """See ``SignatureVerifier.issuer``.  Each node is of a cluster of its own here."""
         return record.node.encode()
 
 

@@ -1,4 +1,4 @@
-"""Which addresses are dialled: of those that others tell of, only such as a node gives itself.
+"""Address rules, a filter for dials: of the addresses that others send, only such as a node gives itself are dialled.
 
 What comes from others - records, first frames of strangers, the local network, the address book - says where a node is
 to be reached, and this one then connects there.  It must not be made to connect to anything else, or to say there
@@ -45,7 +45,7 @@ class NotDialled(NotSent):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Somebody else's word for an address.
+    """The source of an address: somebody else's word for it.
 
     Args:
         by: who it is, for the limits on dials; see ``DialLimits``.
@@ -60,7 +60,7 @@ class Told:
 
 @final
 class AddressRules:
-    """What one node dials.
+    """Decides which addresses one node dials.
 
     Args:
         networks: in CIDR notation; only IP addresses in one of them are dialled.  None given: any.
@@ -97,6 +97,8 @@ class AddressRules:
         Raises:
             NotSent: it may not, with the reason.
         """
+        # The address and not the name: whoever owns a name can have it stand for any address, also for one of the
+        # user's own network, by the time it is dialled.
         if not self._networks and told is None:
             return
         try:

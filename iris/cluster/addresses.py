@@ -1,10 +1,11 @@
-"""Which URLs others can reach this node at: what a wildcard stands for, and the way back from a given peer.
+"""Advertised addresses: the URLs at which others can reach this node, and the resolver for names of hosts.
 
-Looking up the names of hosts, apart from all else that takes threads.
+A wildcard in a listening address is replaced by the addresses of this machine, and by the one from which a given peer
+is reached.
 
-The system's resolver cannot be interrupted: where no server answers, a look-up has its thread for half a minute, also
-when nobody waits for it any more.  Names that nobody answers for, some of which other nodes have told, must not take
-the threads by which this program reads its files.
+The resolver has threads of its own, because the system's cannot be interrupted: where no server answers, a look-up
+holds its thread for half a minute, also when nobody waits for it any more.  Names that nobody answers for, some of
+which other nodes have sent, must not take the threads by which this program reads its files.
 """
 
 from __future__ import annotations

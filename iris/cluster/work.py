@@ -1,4 +1,4 @@
-"""What one frame may have its receiver do, with all that is carried in it (sans-IO).
+"""Work limit of a frame: what one frame may have its receiver do, with all that is carried in it.  Sans-IO.
 
 A frame is dealt with in one go, and others wait meanwhile.  Its batch has at most ``wire.MAX_MESSAGES`` messages; but
 frames are carried in messages, and messages in relayed ones, with a signature for each.  So what is in them is counted
@@ -17,7 +17,7 @@ from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, Elements
 
 @final
 class Work:
-    """What is left of it for the present frame.
+    """The work that the present frame may still bring about.
 
     Attributes:
         frame: grows with each frame that came over a connection.

@@ -1,7 +1,7 @@
-"""Memory for the bodies of large frames, used again and again.
+"""Buffer pool: reused memory for the bodies of large frames.
 
-A frame of 256 KiB that is opened into new memory has that memory cleared first, and is copied again by whoever changes
-a byte of it or takes a part out: 20 us each where other processes have used the caches meanwhile.
+New memory for a frame of 256 KiB is cleared before it is filled, and copied again by whoever changes a byte of it or
+takes a part out.  A buffer of the pool saves both: 20 us each where other processes have used the caches meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _free: Final[list[bytearray]] = []
 
 
 def borrow(size: int) -> memoryview:
-    """Return room for ``size`` bytes, with whatever stood there before."""
+    """Return a buffer of ``size`` bytes, with whatever stood there before."""
     if size > _SIZE:
         return memoryview(bytearray(size))
     try:
@@ -35,7 +35,7 @@ def borrow(size: int) -> memoryview:
 
 
 def give_back(room: memoryview) -> None:
-    """Have it used again: nobody looks any more at what stands there.  Who does not call this only costs memory."""
+    """Return a buffer to the pool: nobody may look at it any more.  Not to call this only costs memory."""
     memory = room.obj
     if isinstance(memory, bytearray) and len(memory) == _SIZE and len(_free) < _KEPT:
         _free.append(memory)

@@ -1,4 +1,7 @@
-"""Every number that shapes Iris, with its unit and the reason for it.  One frozen value, given at ``open_node``."""
+"""Configuration: every number that shapes Iris, with its unit and its reason.
+
+It is one frozen value, given at ``open_node``.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Config:
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """Of each of these, how many may come from one address: one attacker cannot take all places."""
+    """Of each of these, how many may come from one address: one attacker cannot take all slots."""
 
     dial_backs: int = 64
     """Dials at one time to where strangers say that they are, to answer them; half of ``half_open_per_address`` for one
@@ -185,8 +188,8 @@ class Config:
     node of another realm has an eighth of it.  Enters the memory of every publisher, times the number of nodes."""
 
     published_topics: int = 65_536
-    """Topics of which this node, as a publisher, knows the numbering and the ways: about 400 bytes each.  Beyond it the
-    one that was not published on for longest is forgotten, and begins anew with its next event."""
+    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond it
+    the one that was not published on for longest is forgotten, and begins anew with its next event."""
 
     retained_events: int = 4096
     """Topics of which this node, as a publisher, retains the last value for subscribers who come later."""
@@ -228,7 +231,7 @@ class Config:
 
     # -- sites -------------------------------------------------------------------------------------------
     site_patience: float = 120.0
-    """A link to a node of another site waits this long for a way there.  Below the age at which sessions are refused,
+    """A link to a node of another site waits this long for a route there.  Below the age at which sessions are refused,
     so that what is lost to a longer cut is known to be lost."""
 
     site_settling: float = 10.0
@@ -264,7 +267,7 @@ class Config:
 
     bridge_polls_per_owner: int = 64
     """Questions of one cluster that wait at a member for news, of which each idle query has one and takes one of the
-    places for handlers (``service_concurrency``).  One more is answered at once."""
+    slots for handlers (``service_concurrency``).  One more is answered at once."""
 
     # -- requests ----------------------------------------------------------------------------------------
     absence_patience: float = 10.0

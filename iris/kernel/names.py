@@ -1,4 +1,4 @@
-"""Identities and names: what may be called what."""
+"""Names: node ids, and the syntax of clusters, sites, realms, operations, keys and addresses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Places that strangers take: bounded in number, in all and for one address, and in time.  Sans-IO.
+"""Slot table: slots for strangers, bounded in number (in all and for one address) and in time.  Sans-IO.
 
-Where there are too many, the oldest makes place for the newest, because what is honest lasts milliseconds: to keep a
-node from being reached, an attacker would have to come thousands of times a second, not once in five.
+When no slot is free, the newest evicts the oldest.  What is honest lasts milliseconds: to keep a node from being
+reached, an attacker would have to come thousands of times a second, not once in five.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def address_key(host: str) -> str:
 
 @final
 class SlotTable(Generic[K]):
-    """A bounded number of places, each for a bounded time.
+    """A bounded number of slots, each for a bounded time; the newest evicts the oldest.
 
     Args:
-        limit: places in all.
+        limit: slots in all.
         per_address: of them, how many one address may have.
         timeout: seconds for which one may be kept.
     """
@@ -52,11 +52,11 @@ class SlotTable(Generic[K]):
         return len(self._taken)
 
     def keys(self) -> Collection[K]:
-        """Return who has a place, as a view."""
+        """Return the keys that have a slot, as a view."""
         return self._taken.keys()
 
     def take(self, key: K, address: str | None, now: float) -> list[K]:
-        """Give a place to ``key``; return who loses his."""
+        """Give ``key`` a slot; return the keys that are evicted for it."""
         self.leave(key)
         losers: list[K] = []
         if address is not None:
@@ -67,12 +67,13 @@ class SlotTable(Generic[K]):
             self._by_address.setdefault(address, OrderedDict())[key] = None
         self._taken[key] = (address, now + self._timeout)
         if len(self._taken) > self._limit:
+            # After the limit of one address, so that an address which has too many loses its own first.
             losers.append(next(iter(self._taken)))
             self.leave(losers[-1])
         return losers
 
     def leave(self, key: K) -> bool:
-        """Take back the place of ``key``; tell whether it had one."""
+        """Free the slot of ``key``; tell whether it had one."""
         place = self._taken.pop(key, None)
         if place is None:
             return False
@@ -86,13 +87,13 @@ class SlotTable(Generic[K]):
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity if no place is taken."""
+        """When to call ``expire``; infinity if no slot is taken."""
         for _, deadline in self._taken.values():
             return deadline
         return math.inf
 
     def expire(self, now: float) -> list[K]:
-        """Take back the places that have been taken for too long; return whose they were."""
+        """Free the slots whose time is over; return their keys."""
         expired: list[K] = []
         while self.deadline <= now:
             key = next(iter(self._taken))

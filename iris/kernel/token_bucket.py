@@ -1,4 +1,4 @@
-"""So many at once and so many each second: a token bucket for what a neighbour may have this node do (sans-IO)."""
+"""Token bucket: limits what a neighbour may have this node do, at once and each second.  Sans-IO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class TokenBucket:
-    """What is left to one neighbour.
+    """The token bucket of one neighbour.
 
     Args:
         most: tokens at the beginning, and the most that are kept.
@@ -27,7 +27,7 @@ class TokenBucket:
         return f"<TokenBucket: {self._left:.1f} of {self._most:g}>"
 
     def spend(self, now: float, count: float = 1.0) -> bool:
-        """Take so many if they are there, and tell whether they were; else nothing is taken."""
+        """Take ``count`` tokens if they are there, and tell whether they were; else none is taken."""
         self._left = min(self._most, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left < count:
@@ -36,5 +36,5 @@ class TokenBucket:
         return True
 
     def owe(self, count: float) -> None:
-        """Take so many, be they there or not: for what is known only when it is done."""
+        """Take ``count`` tokens, be they there or not: for a cost that is known only afterwards."""
         self._left -= count

@@ -1,4 +1,4 @@
-"""How topics and patterns of topics are written: the one rule for what users give and for what peers send.
+"""Topic syntax: the one rule for topics and patterns, be they given by users or sent by peers.
 
 A topic is 1 to 256 bytes of at most 32 tokens joined by dots.  In a pattern the token ``*`` stands for exactly one
 token and a last token ``>`` for one or more.  Topics are shown on terminals and in logs: so there are no spaces, no

@@ -1,4 +1,4 @@
-"""Errors that Iris does not expect: their tracebacks end with what to report."""
+"""Unexpected errors: the traceback of an error that nobody foresaw ends with what to report."""
 
 from __future__ import annotations
 

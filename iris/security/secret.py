@@ -1,4 +1,4 @@
-"""Bytes that must not be seen: they show neither in a repr nor in formatted text, a log, or a traceback's locals.
+"""Secret bytes: they show neither in a repr nor in formatted text, a log, or a traceback's locals.
 
 Keys that a library holds are wrapped by ``KeyPair`` and ``SigningKey``; this is for those that are plain bytes: gate
 secrets, session keys, private keys on their way to or from a file.  ``hex()`` and slices give ordinary values: writing

@@ -32,7 +32,7 @@ class PlainSession:
 
 @final
 class Way:
-    """An ``Outgoing`` that takes as many frames as it has room for."""
+    """An ``OutgoingConnection`` that takes as many frames as it has room for."""
 
     def __init__(self, room: int = 1_000_000, taken: Callable[[bytes], None] = lambda _: None) -> None:
         self.room = room

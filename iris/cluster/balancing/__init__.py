@@ -1,7 +1,8 @@
-"""Which member to ask: power of two choices, subsetting, circuit breaker, retry budget, locality.
+"""Load balancing: which member to ask.  Power of two choices, subsetting, circuit breaker, retry budget, locality.
 
-Promises: state is bounded by the members known; a choice costs constant time.  Machines: time and randomness are
-arguments.
+It promises that its state is bounded by the members known, and that a choice costs constant time.  These are machines:
+time and randomness are arguments.  They send nothing (iris.patterns.request) and decide about nobody's life
+(iris.cluster.swim).
 """
 
 from iris.cluster.balancing.balancer import Balancer

@@ -1,4 +1,4 @@
-"""Choosing a member: power of two choices on latency times outstanding requests, own site first.
+"""Load balancer: power of two choices on latency times outstanding requests, own site first.
 
 Plain calls: this is on the way of every request, and ``pick`` costs about a microsecond.  Two members are drawn and
 the cheaper is taken: the moving average of its latency times the requests outstanding there plus one, plus the queue
@@ -158,7 +158,7 @@ class _Score:
 
 @final
 class Balancer:
-    """The members of one cluster that can be asked.
+    """Load balancer over the members of one cluster that can be asked.
 
     Args:
         random: draws the two candidates.
@@ -249,7 +249,7 @@ class Balancer:
                 self._arranged = False
 
     def _arrange(self) -> None:
-        """Work out who is asked at all: those at work, at the nearest sites of which one is neither empty nor full.
+        """Work out who is asked at all: usable members at the nearest sites of which one is neither empty nor full.
 
         It looks at every member, so it waits for the next request: 10,000 that join at once would cost 15 s.
         """

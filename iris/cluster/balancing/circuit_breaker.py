@@ -1,4 +1,4 @@
-"""Whether a member is asked at all: not after it left several requests in a row unanswered (sans-IO).
+"""Circuit breaker of one member: it is not asked after it left several requests in a row unanswered.  Sans-IO.
 
 States: *closed* (asked as others are), *open* (not asked for a while), *half open* (one request is under way that
 decides).  Only silence counts as a failure: a handler's error is an answer, and a member that refuses work because it
@@ -20,7 +20,7 @@ LONGEST_PAUSE: Final = 30.0
 
 @final
 class CircuitState(enum.Enum):
-    """How a member is treated."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -29,7 +29,7 @@ class CircuitState(enum.Enum):
 
 @final
 class CircuitBreaker:
-    """The circuit of one member.  Made with its first failure; a member without one is closed."""
+    """Circuit breaker of one member.  Made with its first failure; a member without one is closed."""
 
     __slots__ = ("_failures", "_pause", "state", "until")
 

@@ -1,4 +1,4 @@
-"""In which order sites are asked: the own one, then the nearest, unless somebody has said otherwise."""
+"""Locality: the order in which sites are asked.  Own site first, then the nearest, unless the user says otherwise."""
 
 from __future__ import annotations
 

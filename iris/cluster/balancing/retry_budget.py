@@ -1,8 +1,8 @@
-"""How much may be done besides what was asked for: repeats and second tries, as a share of the requests.
+"""Retry budget: how many retries and hedges may be sent, as a share of the requests.
 
-A token bucket (sans-IO): each request brings a part of a token, time brings some more, each extra one takes a whole
-one.  While few requests fail all can be repeated; when most fail, repeats stay a small share of the load instead of
-multiplying it, which is what keeps an overloaded cluster overloaded.  Source: Finagle's ``RetryBudget``.
+A token bucket (sans-IO): each request brings a part of a token, time brings some more, each retry or hedge takes a
+whole one.  While few requests fail all can be retried.  When most fail, retries stay a small share of the load instead
+of multiplying it, which is what keeps an overloaded cluster overloaded.  Source: Finagle's ``RetryBudget``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import final
 
 @final
 class RetryBudget:
-    """Extra requests that may still be made.
+    """The retries and hedges that may still be sent.
 
     Requests are counted by whoever makes them and brought here only when an extra one is wanted: nothing is spent on
     requests that need none.

@@ -1,4 +1,4 @@
-"""How many members of a large cluster the requests of one caller go to.
+"""Subsetting (Finagle's aperture): how many members of a large cluster one caller spreads its requests over.
 
 With ten members several requests share a frame and an encryption; spread over a thousand, each has its own, and each
 meets a session and a link that no cache holds.  So a caller asks a dozen often rather than a thousand now and then, as
@@ -50,7 +50,7 @@ _REQUESTS: Final = 64
 
 @final
 class Aperture:
-    """How many members are asked.
+    """The size of the subset that is asked.
 
     Args:
         processor_time: returns the seconds of processor time that the calling thread has had; None: it is not known,

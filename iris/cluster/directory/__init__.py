@@ -1,7 +1,8 @@
-"""Which site exports which clusters and topics: a path-vector table as in BGP, without input or output.
+"""Directory of sites: a path-vector table, as in BGP, of which site exports which clusters and topics.
 
-Promises: rings of sites do not loop; what one neighbour tells is bounded; a withdrawn route is forgotten everywhere.
-Not here: sessions with far nodes (iris.cluster.sites) and gateways (iris.federation).
+It promises that rings of sites do not loop, that what one neighbour advertises is bounded, and that a withdrawn route
+is forgotten everywhere.  It has no input or output: sessions with far nodes are in iris.cluster.sites, gateways in
+iris.federation.
 """
 
 from iris.cluster.directory.border import Allowed, Border

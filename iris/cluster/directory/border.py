@@ -1,8 +1,8 @@
-"""What may cross the border of this node's site, as its gateways have said; enforced by the node itself.
+"""Export and import filter of this node's site: what may cross its border, enforced by every node itself.
 
-Gateways decide who may begin a session with whom, and cannot see what goes through it.  So each node holds them to
-their lists: it answers nodes of other sites for exported clusters only, and lets only those events in and out that a
-gateway would.
+Gateways decide who may begin a session with whom, and cannot see what goes through it.  So each node holds the lists
+that its gateways have sent: it answers nodes of other sites for exported clusters only, and lets only those events in
+and out that a gateway would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_ASKED: Final = 256
 
 
 class Allowed(NamedTuple):
-    """The lists of one gateway."""
+    """The export and import lists of one gateway."""
 
     clusters: tuple[str, ...]
     """Clusters of this site that nodes of others may use."""
@@ -36,7 +36,7 @@ class Allowed(NamedTuple):
 
 @final
 class Border:
-    """The lists of every gateway of this site together.  What none of them allows is refused."""
+    """The union of the lists of every gateway of this site.  What none of them allows is refused."""
 
     def __init__(self) -> None:
         self._lists: Final[dict[NodeId, Allowed]] = {}

@@ -1,4 +1,4 @@
-"""Which sites there are, which gateway leads to them, and what they export: what neighbours tell, as a machine.
+"""Path-vector directory: which sites there are, which gateway leads to them, and what they export.  Sans-IO.
 
 Every node of a site has one.  Its neighbours are the gateways of its own site; those of a gateway are also the
 gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): whoever would be on a
@@ -6,12 +6,12 @@ path twice does not take it, so rings and meshes of sites need no tree.
 
 Rules of this file:
 
-- What neighbours tell is kept for each of them (``site_teller``).  Of what an origin exports, whoever tells the best
-  route to it is believed: whoever lies about it can hide it from those who are no nearer to it otherwise, for as long
-  as he is there, and no longer.
+- What neighbours advertise is kept for each of them (``iris.cluster.directory.neighbour_table``).  Of what an origin
+  exports, the neighbour with the best route to that origin is believed.  One that lies about an origin can hide it from
+  those who are no nearer to it otherwise, for as long as the liar is there, and no longer.
 - Several gateways of one site name each other as companions.  An origin that calls itself by the name of a known site
   and is no companion of it is not believed as long as that one can be reached.
-- What a neighbour tells beyond its share of places or of messages is an error of that neighbour alone.
+- What a neighbour advertises beyond its share of entries or of messages is an error of that neighbour alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from iris.kernel.wire import Message
 
 
 class SitePath(NamedTuple):
-    """A route to a site: whom to hand frames to, and the gateways that they pass."""
+    """A route to a site: the next hop for frames, and the gateways that they pass."""
 
     neighbour: NodeId
     path: tuple[Hop, ...]
@@ -43,7 +43,7 @@ class RemoteMember(NamedTuple):
     node: NodeId
     proof: bytes
     distance: int
-    """Gateways on the way."""
+    """Gateways on the path."""
 
 
 class RemoteSubscriber(NamedTuple):
@@ -55,17 +55,17 @@ class RemoteSubscriber(NamedTuple):
 
 
 class TooManyChanges(RemoteProtocolError):
-    """A neighbour sends more of the directory than anybody honest would."""
+    """A neighbour sends more changes of the directory than anybody honest would."""
 
 
 @final
 class SiteDirectory:
-    """The sites as one node sees them.
+    """The path-vector directory of one node.
 
     Args:
         own: this node, and the site it is in.
         max_origins: gateways of all sites together that one neighbour may tell of.
-        max_weight: bytes of memory that the exports which one neighbour tells of may take.
+        max_weight: bytes of memory that the exports which one neighbour advertises may take.
     """
 
     def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT) -> None:
@@ -147,8 +147,8 @@ class SiteDirectory:
         """Take a ROUTE.
 
         Raises:
-            RemoteProtocolError: malformed, or the neighbour tells what it cannot know; nothing has changed.
-            Flooded: too many messages.
+            RemoteProtocolError: malformed, or the neighbour advertises what it cannot know; nothing has changed.
+            TooManyChanges: too many messages.
         """
         known = self._known(neighbour, now)
         origin, path = route_untrusted(message)
@@ -173,7 +173,7 @@ class SiteDirectory:
 
         Raises:
             RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.
-            Flooded: too many messages.
+            TooManyChanges: too many messages.
         """
         known = self._known(neighbour, now)
         told = exports_untrusted(message)
@@ -219,9 +219,9 @@ class SiteDirectory:
         self._settle(origin)
 
     def _believe(self, origin: Hop) -> None:
-        """Choose whom to believe about an origin: of those who have told its exports, who tells the best route.
+        """Choose whom to believe about an origin: of those who have sent its exports, the one with the best route.
 
-        While none has told them, what was known stays: routes come before exports.
+        While none has sent them, what was known stays: routes come before exports.
         """
         ways = [way for way in self.ways_to(origin) if self._neighbours[way.neighbour].told[origin].version]
         best = min(ways, key=_cost, default=None)

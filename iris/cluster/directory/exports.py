@@ -1,4 +1,4 @@
-"""What one origin exports, with the last changes, so that others are told the difference and not everything."""
+"""Export table: what one origin exports, with the last changes, so that neighbours get differences only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gateways say of sites: the routes that lead to them and what each exports, as messages.
+"""Route advertisements and exports: what gateways send of sites, as messages.
 
 An *origin* is one gateway of one site.  It numbers the versions of what it exports; whoever passes that on changes
 nothing of it.  A *path* names every gateway on the way, so that nobody takes a route that leads through itself.

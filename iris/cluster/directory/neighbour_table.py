@@ -1,8 +1,8 @@
-"""What one neighbour tells of other sites, within its share of messages, places and memory: a part of the directory.
+"""Neighbour table (BGP's Adj-RIB-In): what one neighbour advertises, within its share of messages, entries and memory.
 
-Each neighbour's word is kept beside those of the others, as BGP keeps what each peer has said (Adj-RIB-In, RFC 4271):
-what one says of an origin changes nothing of what another one says of it, and goes when that one goes.  What does not
-fit into a neighbour's share is an error of that neighbour, and takes no room of others.
+It is a part of the directory.  Each neighbour's advertisements are kept beside those of the others, as BGP keeps them
+for each peer (RFC 4271): what one says of an origin changes nothing of what another one says of it, and goes when that
+one goes.  What does not fit into a neighbour's share is an error of that neighbour, and takes no room of others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_EXPORTS: Final = 65_536
 """Entries of one origin."""
 
 MAX_WEIGHT: Final = 128 * MIB
-"""Bytes of memory that the exports which one neighbour tells of may take, by ``Export.weight``."""
+"""Bytes of memory that the exports which one neighbour advertises may take, by ``Export.weight``."""
 
 SHARES: Final = 8
 ORIGIN_SHARES: Final = 64
@@ -36,7 +36,7 @@ UPDATE_RATE: Final = 200.0
 
 
 class ExportsChange(NamedTuple):
-    """What a neighbour now says of an origin, and did not before; and what it no longer says."""
+    """The difference between what a neighbour advertised of an origin before and now."""
 
     added: tuple[Export, ...]
     removed: tuple[Export, ...]
@@ -44,7 +44,7 @@ class ExportsChange(NamedTuple):
 
 @final
 class _Parts:
-    """A change of which further parts follow."""
+    """An exports update of which further parts follow."""
 
     __slots__ = ("added", "base", "removed", "version", "weight")
 
@@ -58,14 +58,14 @@ class _Parts:
 
 @final
 class Advertised:
-    """What one neighbour says of one origin."""
+    """What one neighbour advertises of one origin."""
 
     __slots__ = ("entries", "parts", "path", "version", "weight")
 
     def __init__(self, path: tuple[Hop, ...]) -> None:
         self.path = path
         self.version = 0
-        """As the neighbour counts; 0: it has told no exports yet."""
+        """As the neighbour counts; 0: it has advertised no exports yet."""
         self.entries: set[Export] = set()
         self.parts: _Parts | None = None
         self.weight = 0
@@ -73,7 +73,7 @@ class Advertised:
 
 @final
 class Owner:
-    """Who vouches for some neighbours with one key, and what they tell together."""
+    """The owner of one key who vouches for some neighbours, and what they advertise together."""
 
     __slots__ = ("neighbours", "origins", "weight")
 
@@ -83,13 +83,13 @@ class Owner:
 
 @final
 class NeighbourTable:
-    """One neighbour.
+    """The advertisements of one neighbour, within its share.
 
     Args:
         local: it is a gateway of this very site.
         owner: who vouches for it; by default nobody else has the same one.
         max_origins: gateways of all sites together that it may tell of.
-        max_weight: what the exports that it tells of may weigh.
+        max_weight: what the exports that it advertises may weigh.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class NeighbourTable:
             same: returns the object that is held for an equal export already, so that there are not several.
 
         Raises:
-            Unfitting: the change is one of something that was not told.
+            StaleUpdate: the change is one of something that was not advertised.
             RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
                 had been withdrawn, and what else is told of it passed over until there is a route again.
         """
@@ -217,4 +217,4 @@ class NeighbourTable:
 
 @final
 class StaleUpdate(Exception):
-    """A change of something else than what was told before: messages have crossed, and nobody is to blame."""
+    """An update of another version than was advertised before: messages have crossed, and nobody is to blame."""

@@ -1,7 +1,7 @@
-"""What a node says of its site in handshakes, and whom it may be linked to directly.
+"""Site tag: the site that a node names in handshakes, and the rule by it for who may be linked directly.
 
-Nodes link to nodes of their own site.  Gateways also link to gateways of other sites, at addresses of their own; what
-they say there begins with ``>``.  Nodes reached through gateways may be anywhere: there the ends do not choose.
+Nodes link to nodes of their own site.  Gateways also link to gateways of other sites, at addresses of their own; their
+tag then begins with ``>``.  Nodes reached through gateways may be anywhere: there the ends do not choose.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BETWEEN: Final = ">"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteTag:
-    """Where this node is, as it says it on one network.
+    """The site of this node, as it is named on one network.
 
     Args:
         site: empty if it has no name.

@@ -1,8 +1,8 @@
-"""How nodes find each other: registry of one machine, mDNS, seeds and DNS names, address book.
+"""Service discovery: how nodes find each other.  Registry of one machine, mDNS, seeds and DNS names, address book.
 
-Promises: what is found is only an address to dial, never trusted; floods cost bounded memory and dials.  mDNS is
-imported
-only where it is used.
+It promises that what is found is only an address to dial, never trusted, and that floods cost bounded memory and
+dials.  It does not dial or authenticate (iris.cluster.mesh), and knows no members: gossip does (iris.cluster.swim).
+mDNS is imported only where it is used.
 """
 
 from iris.cluster.discovery.address_book import AddressBook, AddressFile

@@ -1,15 +1,12 @@
-"""The addresses at which nodes of a realm were reached, remembered beyond the life of this node.
+"""Address book: addresses at which nodes of a realm were reached, kept in a file beyond the life of this node.
 
-Only suggestions where to dial: whoever answers there has to pass the handshake.  Of more addresses than there is room
-for, those stay that were seen over the longest time: the many that commands leave behind, which live for a second,
+An entry only suggests where to dial: whoever answers there has to pass the handshake.  Of more addresses than there is
+room for, those stay that were seen over the longest time: the many that commands leave behind, which live for a second,
 must not push out the few of servers.
 
-The file in which a realm's address book outlives the node.
-
-Nodes of one user share it; the last one to write has read before what the others wrote.
-
-A file that is damaged, too large, open to others or locked by a process that is stopped costs what it says and one line
-in the log, never the node.
+The file is shared by the nodes of one user; each reads before it writes what the others wrote.  A file that is damaged,
+too large, open to others or locked by a process that is stopped costs its entries and one line in the log, never the
+node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Addresses that may lead to a node of the realm, and when each is to be dialled.  A machine: no clock, no network.
+"""Dial candidates with backoff: addresses that may lead to a node of the realm, and when each is dialled.  Sans-IO.
 
 Rules of this file:
 
-- An address that led to a node which is linked now is left alone; when that link is lost, its turn comes at once.
+- An address that led to a node which is linked now is left alone; when that link is lost, it is due at once.
 - Each failure doubles the pause or more, up to a limit that depends on how good the source is.  Nothing is given up:
   a partition may end after a month.
 - A linked node proves only the address at which it was dialled and found.  Others that it says it has are not left
@@ -75,7 +75,7 @@ class _Candidate:
 
 @final
 class Candidates:
-    """The addresses of all sources."""
+    """The candidates of all sources, each with its backoff."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Candidate] = {}
@@ -161,7 +161,7 @@ class Candidates:
             held.due = now + PAUSES[held.source][0]
 
     def failed(self, url: str, now: float) -> None:
-        """It does not."""
+        """Nobody of the realm answers there."""
         held = self._held.get(url)
         if held is not None:
             pauses = PAUSES[held.source]

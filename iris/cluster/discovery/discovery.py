@@ -1,7 +1,7 @@
-"""How a node finds others: seeds, the registry of this machine, the local network, and the address book.
+"""Discovery: the search for other nodes by seeds, the registry of this machine, the local network and the address book.
 
-What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.  It goes
-on looking as long as the node lives: a partition of any length ends without a restart, even if all nodes on the other
+What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.  The search
+goes on as long as the node lives: a partition of any length ends without a restart, even if all nodes on the other
 side have been replaced meanwhile.
 """
 
@@ -54,7 +54,7 @@ _LAN_PATIENCE: Final = 0.5
 
 @final
 class Discovery:
-    """Looks for other nodes of the realm.
+    """Searches for other nodes of the realm.
 
     Args:
         mesh: the links.

@@ -1,4 +1,4 @@
-"""Seeds that name a host: all the addresses that the name stands for now."""
+"""DNS seeds: all the addresses that the host name of a seed stands for now."""
 
 from __future__ import annotations
 

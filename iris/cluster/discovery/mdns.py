@@ -1,4 +1,4 @@
-"""Nodes of a realm find each other on a local network: multicast DNS, through the ``zeroconf`` package.
+"""Multicast DNS (RFC 6762): nodes of a realm find each other on a local network, through the ``zeroconf`` package.
 
 What is announced is opaque: a hash of the realm's fingerprint, a random name, and addresses.  No cluster is named.
 What is found is only an address to dial, and anybody on the network can say anything: whoever answers there has to
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("iris")
 
 _TOLD_AGAIN: Final = 600.0
-"""Seconds after which it is told once more that there are too many."""
+"""Seconds after which too many announcements are reported once more."""
 
 
 _GOODBYE: Final = 0.5
@@ -45,7 +45,7 @@ def realm_mark(fingerprint: str) -> str:
 
 @final
 class LocalNetwork:
-    """What is known of the local network.  Made by ``open_lan``."""
+    """The nodes that announce themselves on the local network.  Made by ``open_lan``."""
 
     def __init__(self, mark: str, own: str) -> None:
         self.mark: Final = mark

@@ -1,7 +1,7 @@
-"""Which announcements of a local network are followed: as many as a realm has nodes there, and no flood (a machine).
+"""mDNS record selection: as many announcements as a realm has nodes there are followed, and no flood.  Sans-IO.
 
 Anybody on the network can announce any number of nodes, and nothing in an announcement shows whether there is one.
-So many are followed, and others take the places of some of them, at random and slowly: who makes up thousands cannot
+So only so many are followed, and others replace some of them, at random and slowly: who makes up thousands cannot
 keep all others out, and makes this node dial no more often.
 """
 

@@ -1,9 +1,8 @@
-"""The ``zeroconf`` package at work, on threads of its own: what is announced on the local network, and by this node.
+"""mDNS service: the ``zeroconf`` package on threads of its own, announcing this node and browsing for others.
 
-The package keeps 10,000 records of what it hears.  What it would do for each of them without end, this file has it do
-for those that are followed only (``iris.cluster.discovery.mdns_records``): tell of it, ask for it again before it
-runs out, and
-ask for addresses that did not come along.
+The package keeps 10,000 records of what it receives.  By itself it would work for each of them without end: report it,
+ask for it again before it runs out, and ask for addresses that did not come along.  Here it does so only for those that
+are followed (``iris.cluster.discovery.mdns_records``).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _POINTER: Final = 12
 
 @final
 class RecordFilter:
-    """What of all that the package hears concerns the announcements that are followed.
+    """Passes those records of the package that concern the announcements followed.
 
     Args:
         followed: the announcements that are.
@@ -90,11 +89,11 @@ class RecordFilter:
 
 
 class Browser(zeroconf.ServiceBrowser):
-    """Passes on what a sieve keeps.
+    """Hands on the records that the filter passes.
 
     Args:
         network: of the package.
-        sieve: keeps it.
+        sieve: the filter.
         notice: see ``ServiceBrowser``; called on the package's browsing thread.
     """
 
@@ -120,7 +119,7 @@ def instance_of(name: str) -> str:
 
 @final
 class MdnsService:
-    """A notice board: what others announce goes to ``lan``.  Make and close it on a thread."""
+    """The running mDNS service: what others announce goes to ``lan``.  Make and close it on a thread."""
 
     def __init__(self, lan: LocalNetwork, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> None:
         self._lan = lan

@@ -1,4 +1,4 @@
-"""How nodes of one local realm find each other on a machine: a directory with one small file for each node.
+"""Local registry: a directory with one small file for each node, by which the nodes of one machine find each other.
 
 The directory belongs to the user and is closed to others, but nothing in it is believed: a file only suggests an
 address to dial, and whoever answers there has to pass the handshake.

@@ -1,6 +1,7 @@
-"""The trio shell around iris.cluster.swim: links to every node, roster, proofs, revocation.
+"""Membership shell: trio around iris.cluster.swim.  Links to every node, roster, proofs, revocation.
 
-Promises: a listed member has proved that it speaks for its cluster; watchers hear each change once, in order.
+It promises that a listed member has proved that it speaks for its cluster, and that watchers receive each change once,
+in order.  It does not decide who is alive (iris.cluster.swim) and does not handshake (iris.cluster.mesh).
 """
 
 from iris.cluster.membership.forwarder import Forwarder

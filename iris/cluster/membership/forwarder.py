@@ -1,9 +1,8 @@
-"""Frames handed on between two nodes of the site of which neither can dial the other.
+"""Frame forwarder (circuit relay): passes frames between two nodes of the site of which neither can dial the other.
 
-Any node that others can dial does it for the members of its realm, for nodes that it is linked to itself: there is one
-helper on a way and never two.  It cannot read what it hands on, and nothing is waited for: where the next link is full
-the frame is dropped and counted, and its session notices.  Plain calls: this is on the way of every frame between the
-two.
+Any node that others can dial forwards for the members of its realm, to nodes that it is linked to itself: there is one
+relay on a path and never two.  The forwarder cannot read a frame and waits for nothing: where the next link is full
+the frame is dropped and counted, and its session notices.  Plain calls: every frame between the two comes by here.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _REMEMBERED: Final = 4096
 
 @final
 class Forwarder:
-    """The ways of one node that lead through others, and what it hands on for others itself."""
+    """The relayed connections of one node, and the frames that it forwards for others."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.forwarded = 0
-        """Frames handed on for others."""
+        """Frames forwarded for others."""
         self._mesh = mesh
         self._ways: list[RelayedConnection] = []
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
@@ -46,7 +45,7 @@ class Forwarder:
     def __repr__(self) -> str:
         return f"<Forwarder: {len(self._ways)} ways, {self.forwarded} frames handed on>"
 
-    # -- ways of this node: Carrier -------------------------------------------------------------------------
+    # -- relayed connections of this node: Carrier ----------------------------------------------------------
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> RelayedConnection:
         """See ``Transport.dial``."""
@@ -65,7 +64,7 @@ class Forwarder:
         return way
 
     def _helper(self, target: NodeId) -> NodeId | None:
-        """Choose who is to hand on: of those that could, another one for each pair, and the same at either end."""
+        """Choose the relay: of those that could, another one for each pair, and the same at either end."""
         now = trio.current_time()
         fit = [
             node
@@ -89,9 +88,9 @@ class Forwarder:
         target = node_untrusted(target_id)
         if type(frame) is not bytes or peer.foreign:
             raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
-        self._mesh.check_not_nested(kinds.FORWARD)  # one node hands on, and never two
+        self._mesh.check_not_nested(kinds.FORWARD)  # one relay on a path, and never two
         if target == self._mesh.node:
-            # Under limits of its own: any member can be one that hands on.
+            # Under limits of its own: any member can be a relay.
             self._mesh.receive_carried(frame, kinds.FORWARD, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)
@@ -99,6 +98,8 @@ class Forwarder:
             self._mesh.refusals["not handed on: no link"] += 1
             peer.link.post((kinds.FORWARD_REFUSED, target_id), 0)
             return
+        # Dropped and not queued: the session of the two ends notices the gap, while a queue here would be memory of
+        # this node that two others fill.
         if not other.link.has_room():
             self._mesh.refusals["not handed on: link full"] += 1
             return
@@ -120,7 +121,7 @@ class Forwarder:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing: ways are looked for when they are needed."""
+        """Nothing: relays are looked for when they are needed."""
 
     def frames_lost(self, peer: Peer) -> None:
         """Nothing: frames that are lost between two ends are noticed by their session."""

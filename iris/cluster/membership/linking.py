@@ -1,7 +1,7 @@
-"""Links to everybody: who is dialled by whom, what waits for a link, and for how long a dead member keeps one.
+"""Full-mesh linking: who dials whom, what waits for a link, and for how long a dead member keeps one.
 
-Of two nodes that hear of each other one dials, as their ids say; the other one waits a moment for it, unless it has
-something to say.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
+Of two nodes that learn of each other one dials, as their ids say; the other one waits a moment for it, unless it has
+something to send.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
 
 A member that is declared dead but was heard since it fell under suspicion is most likely slow: it will refute, and a
 link costs both ends milliseconds of work.  Dropping the links of slow nodes would make them slower yet, and a loaded
@@ -48,7 +48,7 @@ _FIRST_ATTEMPTS: Final = 2
 """Attempts to link to a new member that have to fail before its silence counts against it."""
 
 _COURTESY_TO_DIALLERS: Final = 5.0
-"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to hand on."""
+"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to relay."""
 
 _HELD_BACK: Final = 64
 """Messages of the machine kept for a node that is being linked."""
@@ -60,7 +60,7 @@ less even where each process waits a second for its turn."""
 
 @final
 class _Wait:
-    """A node that is being linked.
+    """What waits for a node that is being linked.
 
     Attributes:
         messages: of the machine, for when it is linked.
@@ -173,7 +173,7 @@ class Linking:
             self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
 
     def expelled(self, node: NodeId) -> None:
-        """End the link to a node whose papers hold no more; there is nothing that it could refute."""
+        """End the link to a node whose certificates hold no more; there is nothing that it could refute."""
         self._suspected.pop(node, None)
         self._drop_soon(node, "its papers hold no more", 0.0)
 

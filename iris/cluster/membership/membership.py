@@ -1,8 +1,7 @@
-"""The trio shell of membership: feeds the machine, performs its effects, keeps links to everybody, tells users.
+"""Membership: the trio shell of SWIM.  It feeds the machine, performs its effects, links to every node, informs users.
 
-The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who
-serves what;
-a balancer for each cluster says whom to ask.  This file only joins them.
+The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who serves
+what; a balancer for each cluster chooses whom to ask.  This file only joins them.
 
 A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
 """
@@ -58,7 +57,7 @@ _HELD_BACK_SIZE: Final = 4096
 
 _SILENCE: Final = 0.4
 """Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
-wait for the others no more.  A handshake over a way of 300 ms takes 1.5 s, the courtesy to who may dial included."""
+wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to who may dial included."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -66,10 +65,10 @@ _LOOK: Final = 0.25
 
 @final
 class Membership:
-    """Who is here, as seen from one node.
+    """Membership of one node: the trio shell of ``Swim``.
 
     Args:
-        papers: say which clusters each member may serve now.
+        papers: verifier of the proofs that say which clusters each member may serve now.
         queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
         processor_time: see ``Aperture``.
     """
@@ -140,19 +139,19 @@ class Membership:
     # -- for the patterns: Directory ------------------------------------------------------------------------
 
     def picker(self, cluster: str) -> Balancer | None:
-        """See ``Directory.picker``.  A cluster may have ``@`` and the name of a site behind it."""
+        """See ``MemberDirectory.picker``.  A cluster may have ``@`` and the name of a site behind it."""
         balancer = self._balancers.get(cluster)
         if balancer is None and isinstance(cluster, str) and "@" in cluster:
             return self._at_site(cluster)
         return balancer
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
-        """See ``Directory.member_ids``."""
+        """See ``MemberDirectory.member_ids``."""
         balancer = self.picker(cluster)
         return () if balancer is None else tuple(balancer.nodes)
 
     def had_members(self, cluster: str) -> bool:
-        """See ``Directory.had_members``."""
+        """See ``MemberDirectory.had_members``."""
         emptied = self._emptied.get(cluster, -math.inf)
         return cluster in self._balancers or emptied + self._config.absence_patience > trio.current_time()
 
@@ -344,7 +343,7 @@ class Membership:
             with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
                 await self._wakeup.wait()
 
-    # -- papers ---------------------------------------------------------------------------------------------
+    # -- certificates ---------------------------------------------------------------------------------------
 
     def check_peer(self, peer: PeerIdentity) -> None:
         """Check that a node which has proved who it is may be linked: its id is not known as another node's.
@@ -357,7 +356,7 @@ class Membership:
             self._papers.check_known(record, peer)
 
     def recheck(self) -> None:
-        """Look at everybody's papers again, for somebody was revoked."""
+        """Verify everybody's certificates again, for somebody was revoked."""
         self._perform(self._swim.recheck(trio.current_time(), self._is_linked_rightly))
         self._wakeup.wake()
         self._recheck_proofs()

@@ -1,17 +1,16 @@
-"""Which of its clusters each member may serve now, and when that changes because a proof ends.
+"""Membership proofs: verification of what a record shows, and the time at which each proof ends.
 
-A record is kept for as long as its subject lives; a proof in it, by which the subject serves a further cluster, may end
-before that, or be revoked.
+A node shows its proof to those it has no session with.  A record is signed by the node it is about.  Its proof is the
+chain from the realm's root to the key of that signature: cluster certificate and node delegation.  For each further
+cluster that the node serves it shows another such chain, unless its own certificate names that cluster among those it
+may serve.
 
-The proofs in membership records: what a node shows to be believed by those it has no session with.
+Two failures differ.  A chain that was never right spoils the record that carries it.  One that was right and has ended,
+or has been revoked, spoils the record only if it is the node's own; if it is that of a further cluster, the node is no
+member of that cluster, and nothing else follows.
 
-A record is signed by the node it is about.  Its proof is the chain from the realm's root to the key of that
-signature: cluster certificate and node delegation.  For each further cluster that the node serves it shows another
-such chain, unless its own certificate names that cluster among those it may serve.
-
-Two things are told apart.  A chain that was never right spoils the record that carries it.  One that was right and has
-ended, or has been revoked, does so only if it is the node's own: of a further cluster's it follows that the node is no
-member of that cluster, and nothing else.
+A record is kept for as long as its subject lives, and may outlive a proof in it.  So there is a timer for the clusters
+that each member may serve, until the next of its proofs ends.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class ProofVerifier:
     """Signs this node's statements and verifies those of others.
 
     Args:
-        check_peer: raises AuthenticationError for a node that is revoked, though its papers are in order.
+        check_peer: raises AuthenticationError for a node that is revoked, though its certificates are in order.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class ProofVerifier:
         return True
 
     def holds(self, record: NodeRecord) -> bool:
-        """Tell whether the subject of a record that was believed still is: neither revoked, nor its papers ended."""
+        """Tell whether the subject of a record that was believed still is: not revoked, its certificates not ended."""
         try:
             self._current_untrusted(record.node, record.proof)
         except (AuthenticationError, RemoteProtocolError):
@@ -155,7 +154,7 @@ class ProofVerifier:
         return dataclasses.replace(record, clusters=tuple(entries)), until
 
     def are_current(self, peer: PeerIdentity) -> bool:
-        """Tell whether the papers that a node has shown in a handshake still hold."""
+        """Tell whether the certificates that a node has shown in a handshake still hold."""
         try:
             peer.check_time(self._wall_clock())
             self._check_peer(peer)
@@ -201,6 +200,8 @@ class ProofVerifier:
                     known = read_peer_untrusted(root, node_id=node, certificate=certificate, delegation=delegation)
                 case _:
                     raise RemoteProtocolError("a proof is a certificate and a delegation")
+            # Only what has verified gets here, and only what never changes: its time, and whether it is revoked, are
+            # looked at anew for each use.
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[root, node, proof] = known
@@ -227,11 +228,11 @@ class Proofs:
         self._listeners: list[Callable[[NodeId, str], None]] = []
 
     def on_lost(self, listener: Callable[[NodeId, str], None]) -> None:
-        """Call ``listener`` with each node that may serve a cluster no more, although it would, and the cluster."""
+        """Call ``listener`` with a node, and a cluster that it says it serves and may serve no more."""
         self._listeners.append(listener)
 
     def compare(self, held: NodeRecord, permitted: NodeRecord) -> None:
-        """Tell of what was in a record and is not any more, because its proof has ended."""
+        """Notify the listeners of clusters whose proof in a record has ended."""
         for cluster in sorted({entry.name for entry in held.clusters} - {entry.name for entry in permitted.clusters}):
             for listener in self._listeners:
                 listener(held.node, cluster)
@@ -246,7 +247,7 @@ class Proofs:
         return permitted
 
     async def run(self) -> None:
-        """See that nobody is taken for a member for longer than its proof holds; run it in one task."""
+        """Look at each member again when a proof of it ends; run it in one task."""
         while True:
             with trio.move_on_at(self._end) as waiting:
                 await self._earlier.wait()

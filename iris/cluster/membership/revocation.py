@@ -1,4 +1,4 @@
-"""Revocation in a running realm: the newest list reaches every node, and whom it names is cut off everywhere.
+"""Revocation exchange: the newest list reaches every node of a running realm, and whom it names is cut off everywhere.
 
 A node gets a list from a file that the realm's owner puts in its place, or from any peer; it keeps the newest one in
 that file, so an older list is refused after a restart as well.  Each newer list goes to every peer at once: with a
@@ -6,14 +6,14 @@ link to each node that is one step, and nodes that were away get it when they ar
 
 Rules of this file:
 
-- A list may be large, and what has it sent is small.  ``RevocationPacing`` says how often one peer can bring that
-  about.
+- A list may be large, and the message that asks for it is small.  ``RevocationPacing`` says how often one peer can have
+  it sent.
 - A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
   its realm gets nothing through the gateways of that any more.
 - Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
   signature proves to that node that it is revoked.
-- Whatever rests on somebody's papers is looked at again when a list comes: links here, the rest by whoever asked for
-  it with ``on_newer``.
+- Whatever rests on somebody's certificates is verified again when a list comes: links here, the rest by whoever asked
+  for it with ``on_newer``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ machine: of what a node costs that idles, a tenth was for one look a second."""
 
 @final
 class RevocationExchange:
-    """Whom this node's realm has expelled.
+    """Exchanges revocation lists with peers, and cuts off whom the newest one names.
 
     Args:
         path: where the newest list is kept; None: in memory only.
@@ -118,6 +118,7 @@ class RevocationExchange:
                     self._nursery.start_soon(self._cut_off, mesh, peer)
         for listener in self._listeners:
             listener()
+        # The file last: a disk that is slow must not delay the cutting off.
         if self._path is not None:
             self._nursery.start_soon(self._save)
         return True

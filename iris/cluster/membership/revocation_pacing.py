@@ -1,7 +1,7 @@
-"""How often revocation lists go to and fro between this node and each peer.  Sans-IO.
+"""Revocation pacing: a rate limit for lists between this node and each peer.  Sans-IO.
 
 A list takes up to 256 KiB, and milliseconds to verify.  A peer that shows an old one, says that frames were lost, or
-comes back again and again, has the newest one sent to it: few bytes of it would cost many of this node.
+connects again and again, has the newest one sent to it: few bytes of it would cost many of this node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _PacingSlot:
 
 @final
 class RevocationPacing:
-    """What every peer was told and has shown."""
+    """The rate limit of every peer, with the list that it was sent and the one it has shown."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[NodeId, _PacingSlot] = OrderedDict()

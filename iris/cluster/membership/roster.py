@@ -1,6 +1,6 @@
-"""Who serves what, as users see it: made from the machine's changes, sans-IO.
+"""Roster: which member serves what, as users see it, with a queue of changes for each watcher.  Sans-IO.
 
-Users who follow a cluster: each has its own queue of changes.
+It is made from the changes that the membership machine reports.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Change:
 
 @final
 class Roster:
-    """The members of every cluster."""
+    """The members of every cluster, as users see them."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, dict[NodeId, Member]] = {}

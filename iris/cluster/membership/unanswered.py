@@ -1,9 +1,10 @@
-"""Members that owe an answer and say nothing: evidence of a death, or of a gray member, before its turn to be probed.
+"""Unanswered requests (a passive health check), and the misbehaviour of peers that the machine has counted.
 
-A long request to a member that is quiet otherwise looks the same.  Asking it costs one probe, and as long as it
-answers these the questions come more rarely, down to one in four times the patience.
+A member that owes an answer and says nothing may be dead, or gray (alive for probes, and nothing else).  Its silence is
+evidence before its next probe is due.  A long request to a member that is quiet otherwise looks the same.  Asking it
+costs one probe, and as long as it answers these the probes become rarer, down to one in four times the patience.
 
-What peers tell of members that cannot be: counted by the machine, and told to whoever runs this node.
+Misbehaviour is what peers say of members that cannot be: it is reported to whoever runs this node.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Silence:
 
 @final
 class Unanswered:
-    """What is owed to one node.  A machine: it is told what the shell counts.
+    """The requests that one node has left unanswered.  Sans-IO: the shell reports what it counts.
 
     Args:
         patience: seconds of silence of a member that owes an answer.
@@ -74,13 +75,13 @@ class Unanswered:
 _log: Final = logging.getLogger("iris")
 
 TOLD_AGAIN: Final = 600.0
-"""Seconds after which the same kind of offence is told once more, whoever commits it.  Where one node is revoked, many
-others tell of it for a moment still."""
+"""Seconds after which the same kind of misbehaviour is reported once more, whoever shows it.  Where one node is
+revoked, many others still send its record for a moment."""
 
 
 @final
 class Misbehaviour:
-    """Tells each kind of offence in one line, with the first who commits it."""
+    """Reports each kind of misbehaviour in one line, with the first node that shows it."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""Links and sessions of one node: dial, handshake, read, dispatch, rekey, reconnect.
+"""Mesh: links and sessions of one node.  Dial, handshake, read, dispatch, rekey, reconnect.
 
-Promises: a peer is a node whose certificate was verified; what a peer sends costs that peer its link at most; a
-session is
-renewed before it is too old.  Not here: who is a member (iris.cluster.membership).
+It promises that a peer is a node whose certificate was verified, that what a peer sends costs that peer its link at
+most, and that a session is renewed before it is too old.  It does not know who is a member (iris.cluster.membership) or
+what a message means: each kind has one registered handler.
 """
 
 from iris.cluster.mesh.control import let_flushers_run

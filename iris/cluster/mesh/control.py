@@ -1,9 +1,10 @@
-"""Goodbyes: a node that leaves tells its peers, after all else that it has to say, and waits a moment for theirs.
+"""Control messages between two nodes: goodbye (graceful leave) and ping barrier.
 
-Nothing is taken from a peer behind its goodbye.  It is given up outside of the loop that reads its messages, by one
-task however many peers leave at a time.
+A node that leaves sends its peers a goodbye, after all else that it has to send, and waits a moment for theirs.
+Nothing is taken from a peer behind its goodbye.  Such a peer is removed outside of the loop that reads its messages, by
+one task however many peers leave at a time.
 
-Waiting until a peer has dispatched everything that was posted to it before.
+A ping barrier waits until a peer has dispatched everything that was posted to it before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from iris.kernel.wire import Message, kinds, number_untrusted
 
 
 class GoodbyeHost(Protocol):
-    """What farewells need of their mesh."""
+    """What goodbyes need of their mesh."""
 
     closing: bool
 
@@ -47,7 +48,7 @@ class GoodbyeHost(Protocol):
 
 @final
 class Goodbyes:
-    """The goodbyes of one node, said and heard."""
+    """The goodbyes of one node, sent and received."""
 
     def __init__(self, mesh: GoodbyeHost, nursery: trio.Nursery) -> None:
         self._mesh: Final = mesh
@@ -58,13 +59,13 @@ class Goodbyes:
         mesh.register(kinds.GOODBYE, 1, self._receive)
 
     def gone(self) -> None:
-        """A peer was given up."""
+        """A peer was removed."""
         self._gone.unpark_all()
 
     async def say(self, reason: str, timeout: float) -> None:
-        """Tell every peer that this node leaves; see ``Mesh.say_goodbye``."""
+        """Send every peer a goodbye; see ``Mesh.say_goodbye``."""
         with trio.move_on_after(timeout):
-            # Those beyond another node hear it first: the way to them ends with the link to that node.
+            # Peers beyond another node get it first: the connection to them ends with the link to that node.
             with trio.move_on_after(timeout / 2):
                 await self._part([peer for peer in self._mesh.peers.values() if peer.indirect], reason)
             await self._part(list(self._mesh.peers.values()), reason)
@@ -87,7 +88,7 @@ class Goodbyes:
         self.part(peer, f"it said goodbye: {reason[:200]}")
 
     def part(self, peer: Peer, reason: str) -> None:
-        """Take nothing from a peer any more; give it up outside of the loop that reads its batch, and tell it so."""
+        """Take nothing from a peer any more; say goodbye, and remove it outside of the loop that reads its batch."""
         peer.leaving = True
         self._leaving[peer] = reason
         if len(self._leaving) == 1:
@@ -119,7 +120,7 @@ _PING_AGAIN: Final = 0.25
 
 @final
 class PingBarrier:
-    """The questions under way, and the answers to those of others."""
+    """The pings under way, and the answers to those of peers."""
 
     def __init__(self, peers: Mapping[NodeId, Peer], entropy: Entropy) -> None:
         self._peers = peers
@@ -146,23 +147,23 @@ class PingBarrier:
             del self._waiting[token]
 
     def ask(self, peer: Peer) -> None:
-        """Have a peer say something, whatever."""
+        """Ping a peer, so that it sends something."""
         with contextlib.suppress(NotSent):  # a full link has a peer that has things to say
             peer.link.post((kinds.PING, 0), 0, CONTROL_RESERVE)
 
     def release(self, node: NodeId) -> None:
-        """Let go whoever waits for a node: it is given up."""
+        """Release whoever waits for a node that was removed."""
         for waited_for, done in self._waiting.values():
             if waited_for == node:
                 done.set()
 
     def receive_ping(self, peer: Peer, message: Message) -> None:
-        """Answer a question of a peer."""
+        """Answer the ping of a peer."""
         token = number_untrusted(message[1], "the token of a ping")
         peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
 
     def receive_pong(self, peer: Peer, message: Message) -> None:
-        """Take an answer."""
+        """Take the answer to a ping."""
         waited_for, done = self._waiting.get(message[1], (None, None))
         if done is not None and waited_for == peer.node:
             done.set()

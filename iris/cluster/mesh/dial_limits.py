@@ -1,9 +1,9 @@
-"""How often a host is dialled in vain because others say that nodes are there (a machine: no clock).
+"""Dial limits: a token bucket for dials in vain that others bring about, for each pair of source and host.  Sans-IO.
 
 Whoever holds a cluster's key can make up any number of nodes, each at an address of his choice, and all nodes that hear
-of them would dial that one: it may be anybody's.  So each dial takes a token from a bucket, one for each pair of who
-says so and the host; a node that is found there puts it back.  Where nodes are, nothing is held up, however many
-they are; where none are, it ends with the bucket.
+of them would dial that one: it may be anybody's.  So each dial takes a token from the bucket of its source and host; a
+node that is found there puts it back.  Where nodes are, nothing is held up, however many they are; where none are, it
+ends with the bucket.
 
 Addresses that the user has given are dialled as often as ever, and so is the one at which a node was found.
 """
@@ -20,7 +20,7 @@ _REMEMBERED: Final = 4096
 
 @final
 class DialLimits:
-    """The dials to each host, by who says that a node is there.
+    """A token bucket for each pair of source and host.
 
     Args:
         burst: dials in a row.

@@ -1,19 +1,17 @@
-"""Linking to nodes by their addresses: whose turn it is, which address answers, and the handshake there.
+"""Dialer with a concurrency limit: links to nodes by their addresses, some handshakes at a time, fairly by source.
 
-Of several addresses of one node those that do not answer keep nobody from the others: they are dialled beside each
-other, the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Ways through
-other nodes come
-after those that lead to the node itself, each with a handshake's time of its own.
+Of several addresses of one node those that do not answer delay none of the others: they are dialled beside each other,
+the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Relayed connections come
+after the addresses of the node itself, each with a handshake's time of its own.
 
-How many handshakes a node begins at a time, and how long each of them may take.
+``DialLimiter`` bounds how many handshakes a node begins at a time, and how long each of them may take.  Where many
+nodes meet at once, on processors that they share, all the handshakes together may take longer than each of them waits
+for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on two cores
+never converged.  With few of them under way at each node, each is done in time, and the rest wait.
 
-Where many nodes meet at once, on processors that they share, all the handshakes together may take longer than each of
-them waits for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on
-two cores never came to rest.  With few of them under way at each node, each is done in time, and the rest wait.
-
-Those wait by who told of them: for each source in turn one is let in.  Whoever has a credential can make up thousands
-of nodes that nobody finds at their addresses, and each takes a second; nodes of other clusters, seeds and peers whose
-connection broke wait for one of those at the most, not for all.
+Those wait by their source, the node that sent the address: for each source in turn one is let in.  Whoever has a
+credential can make up thousands of nodes that nobody finds at their addresses, and each takes a second; nodes of other
+clusters, seeds and peers whose connection broke wait for one of those at the most, not for all.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ _FEWER: Final = ((0.02, 2), (0.1, 1))
 it, four of each node would take 4 s each, which is what a handshake may take; one of each takes a second."""
 
 PATIENCE: Final = 1.0
-"""Seconds after which one that is not even connected no longer keeps others waiting: the other end may be cut off, or
-its process stopped.  Whoever answers a connection is alive, and at most slow."""
+"""Seconds after which a handshake that is not even connected no longer keeps others waiting: the other end may be cut
+off, or its process stopped.  Whoever answers a connection is alive, and at most slow."""
 
 _LATER: Final = 10.0
 """That one has so many times the lateness of this node in addition."""
@@ -61,7 +59,7 @@ _LONGEST: Final = 25.0
 
 @final
 class _DialSlot:
-    """One that wants in.  ``woken``: it is in, or is to look who counts no more."""
+    """A handshake that waits for the limiter, or runs.  ``woken``: it may begin, or is to look for a free slot."""
 
     __slots__ = ("woken",)
 
@@ -71,7 +69,7 @@ class _DialSlot:
 
 @final
 class DialLimiter:
-    """Lets few of those in at a time that came together; who does not even connect soon counts no more.
+    """Limits concurrent handshakes; one that is not even connected after ``PATIENCE`` counts no more.
 
     Args:
         timeout: seconds that a handshake may take, if this node is run when it should be.
@@ -140,7 +138,7 @@ class DialLimiter:
                     break
 
     def _let_in(self) -> None:
-        """Let in as many as there are places, of each source one in turn."""
+        """Let in as many as there are free slots, one of each source in rotation."""
         now = trio.current_time()
         while self._waiting and sum(until > now for until in self._until.values()) < self._at_a_time():
             source, queue = next(iter(self._waiting.items()))
@@ -152,7 +150,7 @@ class DialLimiter:
             turn.woken.set()
 
     def _next_look(self) -> float:
-        """Return when there may be a place although nobody has said so."""
+        """Return when a slot may become free although nobody gives one back."""
         now = trio.current_time()
         return min((until for until in self._until.values() if now < until < math.inf), default=now + PATIENCE)
 
@@ -175,7 +173,7 @@ class OwnUrls(Protocol):
 
 @final
 class Dialer:
-    """The handshakes that this node begins.
+    """Links to nodes by their addresses.
 
     Args:
         peers: who is linked.
@@ -225,7 +223,7 @@ class Dialer:
         raise worst(failures)
 
     async def again(self, peer: Peer) -> None:
-        """Make a new connection to a peer, and shake hands over it: somebody else may have taken its address.
+        """Make a new connection to a peer, and handshake over it: somebody else may have taken its address.
 
         Raises:
             NotSent, AuthenticationError, ConfigError: see ``Mesh.connect``.
@@ -253,7 +251,7 @@ class Dialer:
         source: str,
         met: list[str],
     ) -> Peer:
-        """Dial a node and shake hands with it, when it is this one's turn; ``met`` gets the address that answered."""
+        """Dial a node and handshake with it, once the limiter lets it; ``met`` gets the address that answered."""
         async with self._turns.take(source) as connected:
             if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
                 return self._peers[expected]

@@ -1,7 +1,6 @@
-"""Who takes the messages of each kind: one table for nodes of the same realm, and a smaller one for those of others.
+"""Dispatch table: the handler of each message kind, with a smaller table for peers of other realms, and the loopback.
 
-The link of a node to itself: it serves its own requests and hears its own events, on the same way as others do.
-
+The loopback is the link of a node to itself: it serves its own requests and receives its own events as others do.
 Messages are encoded and decoded as for any peer, so that a handler never shares objects with its caller; nothing is
 sealed and nothing leaves the process.
 """
@@ -27,7 +26,7 @@ MessageReceiver = Callable[[Peer, Message], None]
 
 @final
 class Dispatcher:
-    """The receivers of one node, each with how long its messages are.
+    """The handlers of one node by message kind, each with the number of fields that it takes.
 
     Args:
         refusals: counts messages that nobody takes, by reason.
@@ -59,6 +58,7 @@ class Dispatcher:
         Raises:
             RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
         """
+        # Two tables rather than a check in each receiver: for a peer of another realm other kinds do not exist.
         receivers = self.own if peer.identity.foreign is None else self.foreign
         if not receivers:
             return
@@ -90,7 +90,7 @@ class Dispatcher:
 
 @final
 class _Unsealed:
-    """Makes a frame of a batch that stays here."""
+    """A session that does not seal: its frames stay in this process."""
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """See ``FrameSession.seal``."""
@@ -99,22 +99,22 @@ class _Unsealed:
 
 @final
 class _Back:
-    """An ``Outgoing`` that hands each batch to its own node."""
+    """The loopback: an ``OutgoingConnection`` that hands each batch to its own node."""
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         self._receive(frame)
         return True
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``; there is always room."""
+        """See ``OutgoingConnection.wait_writable``; there is always room."""
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
 
 
 def loopback(identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None]) -> Peer:

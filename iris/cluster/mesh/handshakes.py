@@ -1,8 +1,7 @@
-"""Handshakes under way at one node, as either side: frames come in, frames go out, and a session comes of it or not.
+"""Handshakes under way at one node, as initiator and as responder: each ends in a session or is given up.
 
 The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it:
-connections,
-a limit in time and in number, and the hello in which each end says where it listens.
+connections, a limit in time and in number, and the hello in which each end says where it listens.
 
 A first frame that is not answered is sent again: the other end may have had to drop it, with too many others there.
 
@@ -69,7 +68,7 @@ class HandshakeHost(Protocol):
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node is."""
+        """The identity of this node."""
         ...
 
     @property
@@ -79,7 +78,7 @@ class HandshakeHost(Protocol):
 
     @property
     def tag(self) -> SiteTag:
-        """Where this node is."""
+        """The site tag of this node."""
         ...
 
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
@@ -87,7 +86,7 @@ class HandshakeHost(Protocol):
         ...
 
     def check(self, peer: PeerIdentity) -> None:
-        """Raise AuthenticationError for a node that is not to be let in, though its papers are in order."""
+        """Raise AuthenticationError for a node that is not to be admitted, though its certificates are in order."""
         ...
 
     def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
@@ -99,11 +98,11 @@ class HandshakeHost(Protocol):
         ...
 
     def note_unexpected(self, what: str, error: Exception) -> None:
-        """Count and log an error that nobody expects, in what others have brought about."""
+        """Count and log an unexpected error in what others have brought about."""
         ...
 
     def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
-        """Return what somebody is told who is not let in, though his papers are in order."""
+        """Return what to send to a node that is not admitted, though its certificates are in order."""
         ...
 
     def admit(
@@ -128,7 +127,7 @@ class _Initiating:
     done: trio.Event
     began: float
     own: tuple[str, ...]
-    """Where the other end was told that it can connect back."""
+    """The addresses for connecting back that were sent to the other end."""
     site: str = ""
     established: Established | None = None
     error: IrisError | None = None
@@ -149,7 +148,7 @@ class _Responding:
     tag: str
     host: str | None
     told: Told
-    """How its addresses are known."""
+    """The source of its addresses."""
     done: trio.Event
     scope: trio.CancelScope
     ephemeral: bytes
@@ -160,7 +159,7 @@ class _Responding:
 
 @final
 class Handshakes:
-    """All handshakes of one node.
+    """The handshakes under way at one node.
 
     Args:
         patience: returns how many seconds a handshake may take now.
@@ -203,7 +202,7 @@ class Handshakes:
         expected: NodeId | None,
         realm_id: str = "",
     ) -> Peer:
-        """Shake hands over a connection.  It has no limit in time; cancelling it leaves nothing behind.
+        """Handshake over a connection, as initiator.  It has no limit in time; cancelling it leaves nothing behind.
 
         Raises:
             NotSent: the connection broke, it leads to this node itself, or the answer makes no sense.
@@ -246,7 +245,7 @@ class Handshakes:
             self._ways.found(outgoing)
             in_use = self._host.outgoing_to(established.peer.node_id)
             if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
-                # One of two attempts to the same node.  It would leave the way in use for this one.
+                # One of two attempts to the same node.  It would leave the connection in use for this one.
                 known = self._ways.owner(in_use)
                 if known is not None:
                     established.session.close()
@@ -281,7 +280,7 @@ class Handshakes:
         return no_answer(waiting.addresses, took, waiting.own)
 
     def _new_index(self) -> int:
-        """Return the next free one: which of two sessions is the later one is told by them (``SessionEntry``)."""
+        """Return the next free index; of two sessions the later one is known by them (``SessionEntry``)."""
         while True:
             index = self._index = (self._index + 1) % 2**32
             taken = index in self._initiating or index in self._responding or self._host.is_session(index)
@@ -300,7 +299,7 @@ class Handshakes:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_init_untrusted(self, frame: bytes, sender_index: int) -> None:
-        """Take the first frame of a handshake that somebody else begins.
+        """Take the first frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
@@ -308,6 +307,7 @@ class Handshakes:
         host = self._host
         now, address = trio.current_time(), self._inbound.address()
         admission, ephemeral = self._admission, frame[EPHEMERAL]
+        # Before any decryption: what is dropped here has cost this node microseconds, and its sender learns nothing.
         if not admission.may_begin(address, now) or not admission.is_fresh(ephemeral):
             return
         if ephemeral in self._answering and self._answer_again(self._answering[ephemeral]):
@@ -316,6 +316,8 @@ class Handshakes:
         index = self._new_index()
         responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
+        # From here on the frame is genuine, though it may be a replay.  Only genuine ones are remembered: junk could
+        # otherwise push them out of the table.
         admission.remember(ephemeral)
         if responder.realm_id and not (host.tag.between or self._inbound.carried):
             admission.charge(address, now)
@@ -329,6 +331,7 @@ class Handshakes:
             host.refusals["first frame of this node itself"] += 1
             self._inbound.refused()  # if this node has dialled itself, that ends it
             return
+        # From here on somebody unauthenticated has memory and a task of this node, for a handshake's time at most.
         for other in admission.open(index, address, now):
             admission.dialled(other)
             self._responding.pop(other).scope.cancel()
@@ -342,7 +345,7 @@ class Handshakes:
         self._nursery.start_soon(self._respond, index, waiting)
 
     def _answer_again(self, waiting: _Responding) -> bool:
-        """Take the same first frame once more; tell whether that is all there is to do.
+        """Take the same first frame once more; tell whether nothing more is to be done for it.
 
         Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
         make a connection for each copy would make them shorter.
@@ -363,7 +366,7 @@ class Handshakes:
         return True
 
     async def _respond(self, index: int, waiting: _Responding) -> None:
-        """Answer a first frame and wait, bounded, for the last one."""
+        """Send the response to a first frame, and wait, bounded, for the last frame."""
         refusals = self._host.refusals
         dialled: OutgoingConnection | None = None
         with waiting.scope:
@@ -394,7 +397,7 @@ class Handshakes:
             self._ways.close(dialled)
 
     async def _dial_back(self, index: int, waiting: _Responding) -> OutgoingConnection:
-        """Connect to where somebody says that he is, of whom nothing is known but that he has a first frame."""
+        """Connect to the addresses in a hello; of their sender only the first frame is known."""
         if self._responding.get(index) is waiting:  # else it had to go before it could begin
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
                 self._responding[other].scope.cancel()
@@ -404,13 +407,13 @@ class Handshakes:
             self._admission.dialled(index)
 
     def _forget(self, index: int, waiting: _Responding) -> None:
-        """Take a handshake off the books, unless that has been done and the index is another one's by now."""
+        """Remove a handshake, unless that was done and the index is another one's by now."""
         if self._responding.get(index) is waiting:
             del self._responding[index]
             self._admission.close(index)
 
     def receive_response_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the answer to a first frame.
+        """Take the response to a first frame of this node.
 
         Raises:
             AuthenticationError: it is forged; the genuine one may still come.
@@ -441,7 +444,7 @@ class Handshakes:
             waiting.done.set()
 
     def receive_finish_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the last frame of a handshake that somebody else began.
+        """Take the last frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError: it is forged, or from somebody else than the first one claimed.
@@ -466,6 +469,8 @@ class Handshakes:
         finally:
             if waiting.responder.over:
                 self._forget(index, waiting)
+        # From here on the peer is authenticated.  Until this line its first frame has had no effect but an answer to
+        # the addresses in it.
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
         self._ways.found(waiting.outgoing)
@@ -473,7 +478,7 @@ class Handshakes:
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
 
     def _part(self, outgoing: OutgoingConnection, session: Session, words: Sequence[Message]) -> None:
-        """Tell somebody who is not let in what there is to say, in the only frame of his session."""
+        """Send a node that is not admitted its last words, in the only frame of its session."""
         try:
             if words:
                 frame = wire.encode_batch([*words], session.seal)
@@ -499,7 +504,7 @@ class NoWayBack(NotSent):
 
 
 def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] | None) -> NotSent:
-    """Return what to raise when a handshake has taken too long.
+    """Return the error for a handshake that has taken too long.
 
     Args:
         addresses: that were dialled.
@@ -530,7 +535,7 @@ def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
 
 
 def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> None:
-    """See that nodes of different sites or realms meet through gateways only.
+    """Check that nodes of different sites or realms meet through gateways only.
 
     Raises:
         AuthenticationError: they do not.
@@ -545,7 +550,7 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
 
 
 def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
-    """Write what an end says of itself: its id, where it listens as far as there is room, and its site."""
+    """Write a hello: the node's id, its addresses as far as there is room, and its site."""
     told: list[str] = []
     room = _MAX_HELLO
     for url in urls:
@@ -557,7 +562,7 @@ def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
 
 
 def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
-    """Read what an end says of itself.
+    """Read a hello.
 
     Raises:
         RemoteProtocolError: not a node id, at most 16 addresses of at most 512 printable ASCII characters without

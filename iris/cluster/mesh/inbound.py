@@ -1,9 +1,8 @@
-"""The connections that others have opened to this node: whose each is, and how long a stranger may keep one.
+"""Inbound connections: whose each is, and how long a stranger may keep one.
 
 A connection is a stranger's until a genuine frame comes by it: data of a session, or a response or last frame of a
 handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says
-which
-strangers have to go; a connection by which a genuine frame has come goes with its peer.
+which strangers have to go; a connection by which a genuine frame has come goes with its peer.
 
 The network does not tell how far a frame has come.  A member could therefore keep one connection in use and stand still
 inside of a frame on others.  So of several connections of one peer only those stay by which whole frames come: after
@@ -36,7 +35,7 @@ one whom the operating system vouches for."""
 
 @final
 class InboundConnections:
-    """The connections to one node.
+    """The inbound connections of one node.
 
     Args:
         patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.
@@ -90,6 +89,7 @@ class InboundConnections:
                 del owned[connection]
                 owned[connection] = trio.current_time()
             return
+        # From here on no limit of strangers holds for the connection: it ends with its peer, or as a rival.
         self._connections.authenticate(connection)
         self._disown(connection)
         self._owners[connection] = node

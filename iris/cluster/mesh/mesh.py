@@ -1,7 +1,7 @@
-"""The links of one node: who is linked, under which sessions, and what arrives.
+"""Mesh: the peers of one node, their links and sessions, and the dispatch of what arrives.
 
 All frames arrive in one inbox; the session index in a frame's header says whose it is.  Data frames are opened,
-decoded and handed message by message to the pattern that registered the kind: plain calls, one lookup in a table.
+decoded and handed message by message to the handler that registered the kind: plain calls, one lookup in a table.
 
 When a connection breaks, the peer is routed out at once and dialled again.  A fresh handshake over the new
 connection makes sure that no other process has taken the address; messages wait for it, and both ends are told that
@@ -63,7 +63,7 @@ _MAX_SESSIONS: Final = 8
 
 @final
 class Mesh:
-    """The peers of one node.  Made by ``open_mesh``."""
+    """The peers of one node, with their links and sessions.  Made by ``open_mesh``."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Mesh:
         self.listening: Final = listening
         """The URLs bound here."""
         self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
-        """The URLs at which others may reach this node; for one that can only dial out, a way through third ones."""
+        """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
         self.config: Final = config
@@ -142,9 +142,9 @@ class Mesh:
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
         self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
-        """Called with each node that has proved who it is; raises AuthenticationError to turn it away."""
+        """Called with each node that has proved who it is; raises AuthenticationError to refuse it."""
         self.last_words: Callable[[PeerIdentity], Sequence[Message]] = lambda _: ()
-        """Returns what a node is told that is of this realm and is not let in."""
+        """Returns what to send to a node of this realm that is not admitted."""
         self.expelled: Callable[[], str | None] = lambda: None
         """Returns why nobody of the realm talks to this node any more; None if they do."""
         self.cut_off = ""
@@ -152,7 +152,7 @@ class Mesh:
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
-        """Whether this node is on its way out, so that connections that end are no news."""
+        """Whether this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
         """When each kind of unexpected error was last logged."""
         self._carried_by: int | None = None
@@ -167,7 +167,7 @@ class Mesh:
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node is.  It may be renewed; where that matters, sessions follow at once."""
+        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
         return self._identity
 
     @identity.setter
@@ -187,11 +187,11 @@ class Mesh:
         return MappingProxyType(self._peers)
 
     def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Have messages of ``kind`` with ``fields`` fields handed to ``receiver``; any other length is refused."""
+        """Hand messages of ``kind`` with ``fields`` fields to ``receiver``; any other length is refused."""
         self._receivers.add(kind, fields, receiver)
 
     def observe(self, observer: PeerObserver) -> None:
-        """Tell ``observer`` of peers from now on."""
+        """Notify ``observer`` of what becomes of peers from now on."""
         self._observers.append(observer)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
@@ -206,7 +206,7 @@ class Mesh:
         peer.link.post(message, size, reserve, flush=flush)
 
     def ready(self, node: NodeId, source: BulkSource) -> None:
-        """Have the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
+        """Let the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
         peer = self.peer(node)
         if peer is not None:
             peer.link.ready(source)
@@ -319,7 +319,7 @@ class Mesh:
         """Check that a node which has proved who it is may be linked.
 
         Raises:
-            AuthenticationError: it is turned away, or is not the node of this id that is linked already.
+            AuthenticationError: it is refused, or is not the node of this id that is linked already.
         """
         check_identity(peer, self._peers.get(peer.node_id), self._identity)
         self.check_peer(peer)
@@ -410,7 +410,7 @@ class Mesh:
             self._inbound.refused()
 
     def note_unexpected(self, what: str, error: Exception) -> None:
-        """Count and log an error that nobody expects, in what others have brought about.
+        """Count and log an unexpected error in what others have brought about.
 
         It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
         then: ``what`` is one of few texts.
@@ -424,7 +424,7 @@ class Mesh:
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
-        """Do something of which the data came from several peers: an error that nobody expects ends it, and no node."""
+        """Run a block whose data came from several peers: an unexpected error ends the block, and no node."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- see above
@@ -434,7 +434,7 @@ class Mesh:
         self.suffer(peer, f"message of kind {kind:#x}", error)
 
     def suffer(self, peer: Peer, what: str, error: Exception) -> None:
-        """An error that nobody expects, in what a peer has brought about, costs that peer its link and nothing else."""
+        """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
             _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
@@ -458,6 +458,8 @@ class Mesh:
             return
         session, peer = entry.session, entry.peer
         body = session.open_untrusted(frame)
+        # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
+        # been made by anybody, and must not count against the peer.
         if not entry.begun and not entry.begin(self._sessions.values()):
             self.refusals["late frame of a former session"] += 1
             return
@@ -495,7 +497,7 @@ class Mesh:
             self._begin_redial(peer)
 
     def _begin_redial(self, peer: Peer) -> None:
-        # A way through another node says nothing about the peer when that node is gone.
+        # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
             for observer in self._observers:
                 observer.peer_unreachable(peer.node)
@@ -527,6 +529,7 @@ class Mesh:
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
+        # Out of the table first: whoever is called below, and asks for the node, must find it gone.
         peer = self._peers.pop(node, None)
         if peer is None:
             return
@@ -542,7 +545,7 @@ class Mesh:
             observer.peer_removed(peer, reason)
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
-        """Tell every peer that this node leaves, after all that was posted before.
+        """Send every peer a goodbye, after all that was posted before.
 
         Returns when all have heard it and ended their links, at the latest after ``timeout``.
         """
@@ -550,7 +553,7 @@ class Mesh:
         await self._farewells.say(reason, timeout)
 
     def stop_receiving(self) -> None:
-        """Hand nothing that arrives to anybody any more: who would take it is about to end."""
+        """Dispatch nothing any more: the handlers are about to end."""
         self.closing = True
         self.shortcut = None
         self._receivers.clear()

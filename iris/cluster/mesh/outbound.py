@@ -1,8 +1,8 @@
-"""The connections that this node has dialled: whose each is, and whom to tell when it breaks.
+"""Outbound connections: which peer owns each, and whom to notify when one breaks.
 
-Where a dial rests on what others say, ``told`` says who they are: then ``AddressRules`` decide whether it is made, and
-``DialLimits`` how often it may lead to nobody.  What the user says, and an address at which a node was found, is told
-by nobody.
+Where a dial rests on what others say, ``told`` names the source: then ``AddressRules`` decide whether it is made, and
+``DialLimits`` how often it may lead to nobody.  An address that the user gives, and one at which a node was found, has
+no source.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ANSWERED: Final = 2
 def worst(
     failures: Sequence[NotSent | AuthenticationError | ConfigError],
 ) -> NotSent | AuthenticationError | ConfigError:
-    """Return what speaks for all the addresses of a node that cannot be reached.
+    """Return the one error that stands for all addresses of a node that cannot be reached.
 
     Somebody else who answers comes first.  That nobody listens is evidence against the node, so it has to be so at each
     address.  One alone may well be another host's: two machines with containers have the same one for the bridge
@@ -58,7 +58,7 @@ def worst(
 
 @final
 class OutboundConnections:
-    """Connections out, from the moment they are made until they break or are closed.
+    """The outbound connections of one node, from the moment they are made until they break or are closed.
 
     Args:
         broken: called with each connection that broke, and the peer that it was given to.
@@ -132,13 +132,13 @@ class OutboundConnections:
         return outgoing
 
     def found(self, outgoing: OutgoingConnection) -> None:
-        """Note that a node has proved at the other end of a connection who it is."""
+        """Note that a node at the other end of a connection has proved who it is."""
         counted = self._counted.pop(outgoing, None)
         if counted is not None:
             self._limits.give_back(*counted)
 
     async def answer(self, urls: Sequence[str], told: Told | None = None) -> OutgoingConnection:
-        """Connect to a node that has begun a handshake, by the addresses that it has told.
+        """Connect to a node that has begun a handshake, by the addresses in its hello.
 
         Raises:
             NotSent, Refused, ConfigError: see ``dial``; or that node is to be dialled by this one, which
@@ -232,11 +232,11 @@ class OutboundConnections:
         return self._urls.get(outgoing, "")
 
     def give(self, outgoing: OutgoingConnection, peer: Peer) -> None:
-        """Note whose connection it is."""
+        """Note which peer owns a connection."""
         self._owners[outgoing] = peer
 
     def owner(self, outgoing: OutgoingConnection) -> Peer | None:
-        """Return whose connection it is, if it was given to somebody."""
+        """Return the peer that owns a connection, if there is one."""
         return self._owners.get(outgoing)
 
     def own_address(self, outgoing: OutgoingConnection | None) -> str | None:
@@ -248,7 +248,7 @@ class OutboundConnections:
         return self._returning.get(outgoing)
 
     def close(self, outgoing: OutgoingConnection) -> None:
-        """Close a connection; nobody is told."""
+        """Close a connection; nobody is notified."""
         self._forget(outgoing)
         outgoing.close()
 

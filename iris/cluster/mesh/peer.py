@@ -1,6 +1,6 @@
-"""One node that this node is linked to, and what is told of it.
+"""Peer: a node whose certificate was verified, with its link, and the callbacks for what becomes of it.
 
-Peers of other realms, when what this node trusts changes: it got another credential.
+Peers of other realms are checked again when what this node trusts changes: it got another credential.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Peer:
         self.border: Border | None = None
         """What may be asked and heard by the peer, if it is at another site."""
         self.returning = False
-        """Whether its way is gone and there is another one: what it was asked is asked again there, not elsewhere."""
+        """Whether its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
         self.site = ""
         """The site that the peer says it is in."""
 
@@ -167,12 +167,16 @@ class SessionEntry:
         if any(other.follows(self) for other in former):
             self.left = True
             return False
+        # From here on late frames of the former sessions are refused, though they are genuine: they would be out of
+        # order.
         for other in former:
             other.left = True
         self.begun = True
         if self.peer.link.is_up:  # else it was sent before the connection broke: perhaps the peer has hung up
             self.peer.fruitless = 0
         if self.awaited:
+            # From here on frames leave under it: that a frame came shows that the peer has the session, and can open
+            # what is sealed for it.
             self.awaited = False
             self.use(entries)
         return True

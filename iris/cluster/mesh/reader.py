@@ -1,12 +1,15 @@
-"""Who reads the frames that arrive: one task at a time, and best the very one that waits for what they bring.
+"""Inbox reader: one task at a time reads the frames that arrive, best the very one that waits for what they bring.
 
 The mesh has a task of its own for that.  It wakes whoever waits for a reply or a request, who runs in the scheduler's
 next round.  A task that waits for one frame after the other (who asks one thing at a time, or answers) is there a round
 sooner if it reads by itself.  So such a *follower* takes the reading over from the task of the mesh, and gives it back
-(leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).  In turns beside nodes
-whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of the time (314 us instead of 341
-for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the other one, together with five
-calls less in ``Link.post``; of seven system calls for one, six are left at the member.  Rules of this file:
+(leader/followers: Schmidt et al., "Pattern-Oriented Software Architecture", volume 2, 2000).
+
+Measured in turns beside nodes whose mesh reads alone, on a machine that is busy, requests one at a time took 0.91 of
+the time (314 us instead of 341 for the fastest 5 %), with 0.95 of the processor time at the asking end and 0.91 at the
+other one, together with five calls less in ``Link.post``; of seven system calls for one, six are left at the member.
+
+Rules of this file:
 
 - One task has the reading.  It waits for frames, runs, or is about to run: frames never wait for anybody else.
 - A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any
@@ -29,12 +32,12 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.transport import Transport
 
 _TURN: Final = 0.0003
-"""Seconds for which frames are read before other tasks get their turn."""
+"""Seconds for which frames are read before other tasks run."""
 
 
 @final
 class InboxReader:
-    """The reading of one node's frames.
+    """Reads the inbox of one node, one task at a time.
 
     Args:
         transport: what they come by.
@@ -88,7 +91,7 @@ class InboxReader:
             self._over = True
 
     def _read(self, follower: InboxWaiter | None) -> None:
-        """Hand out what has come, until ``follower`` has what it waits for, if that is enough for it."""
+        """Dispatch what has come, until ``follower`` has what it waits for, if that is enough for it."""
         receive_nowait, receive = self._transport.receive_nowait, self._receive
         self._all = False
         # Waiting for the next frame is a checkpoint anyway; one for each frame would add 20 us to every reply.
@@ -165,7 +168,7 @@ class InboxReader:
 
 @final
 class InboxWaiter:
-    """One sleeping task and whoever wakes it, like ``Wakeup``, who may read frames meanwhile.
+    """A wake-up for one task, like ``Wakeup``; the task may read the inbox while it waits.
 
     Args:
         reading: what it takes part in.
@@ -192,7 +195,7 @@ class InboxWaiter:
 
     @property
     def is_served(self) -> bool:
-        """Whether it need not read on."""
+        """Whether the task need not read on."""
         return self.is_woken and self._hasty
 
     def wake(self) -> None:

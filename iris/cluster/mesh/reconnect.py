@@ -1,11 +1,9 @@
-"""Reaching a peer again whose connection broke, for as long as that is worth it.
+"""Reconnect with flap damping: a peer whose connection broke is dialled again, the less often the more it flaps.
 
-Nodes whose links do not live: whoever breaks them all the time is dialled less often (a machine: no clock).
-
-The term is that of routers: RFC 2439, "BGP Route Flap Damping".  The first breaks cost nothing, for a listener that
-restarts or a line that comes and goes breaks a link several times, and is to be back at once.  But each handshake takes
-both ends milliseconds, closes the route and has others asked; a node that drops its links ten times a second
-would have all others shake hands with it as often, for ever.
+Flap damping is the term of routers: RFC 2439, "BGP Route Flap Damping"; it is a machine without a clock.  The first
+breaks cost nothing, for a listener that restarts or a line that comes and goes breaks a link several times, and is to
+be back at once.  But each handshake takes both ends milliseconds, closes the route and has others asked; a node that
+drops its links ten times a second would have all others handshake with it as often, for ever.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _REMEMBERED: Final = 1024
 
 @final
 class FlapDamping:
-    """How often the links to each node broke lately: a bucket of tokens for each."""
+    """How often the links to each node broke lately: a token bucket for each."""
 
     def __init__(self) -> None:
         self._left: dict[NodeId, tuple[float, float]] = {}
@@ -106,7 +104,7 @@ def has_used_up(peer: Peer, patience: float) -> bool:
 
 @final
 class Reconnector:
-    """The peers that are being reached again.
+    """The peers that are being dialled again.
 
     Args:
         connect: one attempt.

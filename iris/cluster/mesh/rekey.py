@@ -1,12 +1,12 @@
-"""How long sessions last: each is replaced by a fresh handshake in time, and ends with the papers it rests on.
+"""Rekey schedule: each session is replaced by a fresh handshake in time, and ends with the certificates it rests on.
 
 Rules of this file:
 
 - A session of ``Config.session_lifetime`` is replaced, over the same connection; one of ``session_rejected`` is closed.
 - A peer whose certificate or delegation ends is given up within a second of that.  Before, it is asked for fresh ones:
   its session is replaced when it is older than what is left of them, that is ever more often towards the end.
-- When this node gets another certificate, or fresh papers at the last moment, all sessions are replaced so that peers
-  know them: a few dozen each second, for one costs both ends half a millisecond.
+- When this node gets another certificate, or a fresh delegation at the last moment, all sessions are replaced so that
+  peers know it: a few dozen each second, for one costs both ends half a millisecond.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATIENCE: Final = 1.15
 
 
 class RekeyHost(Protocol):
-    """What renewing needs of its mesh."""
+    """What the rekey schedule needs of its mesh."""
 
     refusals: Counter[str]
 
@@ -61,7 +61,7 @@ class RekeyHost(Protocol):
 
 @final
 class RekeySchedule:
-    """The ages of the sessions of one mesh.
+    """Replaces the sessions of one mesh before they are too old.
 
     Args:
         mesh: whose peers they are with; renewals that failed are counted there.
@@ -89,7 +89,7 @@ class RekeySchedule:
         self._under_way: set[NodeId] = set()
 
     def follow(self, former: NodeIdentity, renewed: NodeIdentity) -> None:
-        """This node has other papers: have every session replaced within seconds, if peers have to know them soon."""
+        """This node has other certificates: replace every session within seconds, if peers have to know them soon."""
         late = former.expires - self._wall_clock() < self._config.session_rejected
         if late or renewed.certificate.signed != former.certificate.signed:
             self._stale = trio.current_time()
@@ -107,6 +107,8 @@ class RekeySchedule:
         for index, entry in list(self._sessions.items()):
             session, peer = entry.session, entry.peer
             if now - session.established > self._config.session_rejected:
+                # From here on no frame under these keys is accepted, also of a peer that could not renew them: a key
+                # that never ends would be worth stealing.
                 del self._sessions[index]
                 session.close()
                 if peer.session is session:

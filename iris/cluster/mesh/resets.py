@@ -1,4 +1,7 @@
-"""How often a peer may have this node say everything again: each RESET, and each gap in its frames, is work for all."""
+"""Reset limit: how often a peer may have this node send its state again.
+
+Each RESET, and each gap in a peer's frames, is work for all patterns.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _LATER: Final = 0.1
 
 @final
 class Resets:
-    """The resets of one node's peers.
+    """Limits the resets of one node's peers.
 
     Args:
         peers: those that are linked.

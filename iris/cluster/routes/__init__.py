@@ -1,6 +1,7 @@
-"""Connections that are no sockets: relayed by a member, reversed, or through gateways.
+"""Routes: connections that are no sockets.  Relayed by a member, reversed, or through gateways.
 
-Promises: each behaves like an outbound connection of the mesh; a relay carries ciphertext only.
+They promise that each behaves like an outbound connection of the mesh, and that a relay carries ciphertext only.  They
+choose no path: the directory of sites and the membership do.
 """
 
 from iris.cluster.routes.copies import (

@@ -1,9 +1,8 @@
-"""The way of events to other sites: one copy for all nodes behind the same gateway, who divide it among them.
+"""Copy route: one sealed copy of an event for all nodes behind the same gateway, who divide it among them.
 
-A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands
-it on sends
-one message over each link that leads to some of them, so it crosses a link between sites once.  To the publisher's
-queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
+A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands it on
+sends one message over each link that leads to some of them, so it crosses a link between sites once.  To the
+publisher's queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, f
 
 @final
 class CopyRoute:
-    """Where the copies of one node leave.
+    """The connection by which the copies of one node leave.
 
     Args:
         own: this node and its site.
@@ -87,13 +86,13 @@ class CopyRoute:
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
         self.suppress_stall_until: Callable[[float], None] = lambda _: None
-        """Called with the end of each pause: whoever waits for this way is not to give it up before."""
+        """Called with the end of each pause: whoever waits for this connection is not to give it up before."""
 
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``.  What no route leads to is counted in ``lost``."""
+        """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
         if self._paused_until > trio.current_time():
             return False
         hops: dict[Link, dict[str, bytes]] = {}
@@ -120,7 +119,7 @@ class CopyRoute:
         return True
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         full, self._full = self._full, None
         if self._paused_until > trio.current_time():
             with trio.move_on_at(self._paused_until):
@@ -132,7 +131,7 @@ class CopyRoute:
             await trio.lowlevel.checkpoint()
 
     def pause(self) -> None:
-        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        """A gateway on the path has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
         self._paused_until = trio.current_time() + PAUSE
         self.suppress_stall_until(self._paused_until)
 
@@ -142,4 +141,4 @@ class CopyRoute:
         self._resumed.unpark_all()
 
     def close(self) -> None:
-        """See ``Outgoing.close``: the routes are not its own, and stay."""
+        """See ``OutgoingConnection.close``: the routes are not its own, and stay."""

@@ -1,4 +1,4 @@
-"""Carried frames as they stand in a batch: whoever hands one on, or takes it out, need not decode it.
+"""Envelope of a forwarded frame, as it stands in a batch: whoever passes one on, or takes it out, need not decode it.
 
 A batch that is a single CARRY begins with ``0x97``, the kind and the hops.  Then come, each in its msgpack form, the
 site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to the end of
@@ -35,7 +35,7 @@ _MAX_KNOWN: Final = 4096
 
 
 class Envelope(NamedTuple):
-    """Between whom a frame travels, as decoded."""
+    """Source and target of a forwarded frame, as decoded."""
 
     site: str
     target: bytes
@@ -92,7 +92,7 @@ def end_batch(beginning: bytes, frame: bytes) -> bytes:
 
 @final
 class Flows(Generic[T]):
-    """What was found out of frames that travel in the same envelope."""
+    """A cache of what was found out of frames with the same envelope."""
 
     __slots__ = ("_end", "_known")
 

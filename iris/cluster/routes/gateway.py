@@ -1,8 +1,8 @@
-"""The way to a node of another site: frames leave as messages to a gateway, which hands them on.
+"""Gateway route: the connection to a node of another site, whose frames leave as messages to a gateway.
 
 To the mesh it is a connection like any other.  Its address is ``site://SITE/NODE``; no transport knows such addresses.
-
-What a gateway says of a frame that it does not carry, or carries more slowly: codes on the wire, and their words.
+A gateway reports a frame that it does not carry, or carries more slowly, by a code on the wire; the words for the codes
+are here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ one: a turn of the scheduler less.  Those between gather into batches."""
 _LOOK: Final = 0.25
 
 PAUSE: Final = 1.0
-"""Seconds for which a way stands still when a gateway says that it is busy, unless it says sooner that it is ready.
+"""Seconds for which a connection pauses when a gateway says that it is busy, unless it says sooner that it is ready.
 What says so may be lost."""
 
 
@@ -48,7 +48,7 @@ class Carrier(Protocol):
     """Carries frames to other sites."""
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> OutgoingConnection:
-        """Return a way to the node at ``url``; see ``Transport.dial``."""
+        """Return a connection to the node at ``url``; see ``Transport.dial``."""
         ...
 
 
@@ -81,7 +81,7 @@ def realm_of_url(url: str) -> str:
 
 @final
 class GatewayRoute(RelayedObserver):
-    """A way to one node of another site, over the route that was the best when it was made.
+    """A connection to one node of another site, over the route that was the best when it was made.
 
     Args:
         link: returns the link to the first gateway of the route, if there still is one.
@@ -136,12 +136,12 @@ class GatewayRoute(RelayedObserver):
         elif link.waiting_bytes <= AHEAD:
             await trio.lowlevel.checkpoint()
         else:
-            with trio.move_on_after(_LOOK):  # this way may be closed meanwhile
+            with trio.move_on_after(_LOOK):  # this connection may be closed meanwhile
                 await link.wait_drained(AHEAD // 2)
         self.open_link()
 
     def pause(self) -> None:
-        """A gateway on the way has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
+        """A gateway on the path has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
         self._paused_until = trio.current_time() + PAUSE
 
     def resume(self) -> None:

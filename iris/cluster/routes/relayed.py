@@ -1,12 +1,8 @@
-"""Ways through one other node of the site, for two nodes of which neither can dial the other.
+"""Relayed connection (circuit relay): frames travel through one other node of the site, because neither end can dial.
 
-A frame travels as a message to a node that both are linked to, which hands it on as it is: the session is between the
-two ends, and who stands between cannot read it.  To the mesh such a way is a connection like any other; its address is
-``via://NODE``, and it is what a node that can only dial out announces in its record.
-
-Ways that are no connections of their own: frames leave as messages over the link to another node.
-
-To the mesh they are connections like any other (``Outgoing``).
+A frame leaves as a message over the link to a node that both ends are linked to, which hands it on as it is.  The
+session is between the two ends, and the relay cannot read it.  To the mesh it is a connection like any other
+(``OutgoingConnection``).  Its address is ``via://NODE``, which a node that can only dial out announces in its record.
 """
 
 from __future__ import annotations
@@ -23,11 +19,11 @@ from iris.kernel.wire import carried_by, kinds
 
 
 class RelayedObserver:
-    """What ends such a way.
+    """The lifetime of a connection that has no socket: frames leave over the link to another node.
 
     Args:
         link: returns the link that frames leave over, if there still is one.
-        on_broken: called when the way breaks, for whoever uses it.
+        on_broken: called when the connection breaks, for whoever uses it.
         on_closed: called when it ends, for whoever made it.
     """
 
@@ -43,7 +39,7 @@ class RelayedObserver:
         """Return the link that frames leave over.
 
         Raises:
-            trio.ClosedResourceError: the way has ended, or that link.
+            trio.ClosedResourceError: the connection has ended, or that link.
         """
         link = None if self.closed else self._link()
         if link is None:
@@ -51,13 +47,13 @@ class RelayedObserver:
         return link
 
     def break_off(self) -> None:
-        """What lies between is gone, or does not reach the node: whoever uses the way is told."""
+        """What lies between is gone, or does not reach the node: whoever uses the connection is notified."""
         if not self.closed:
             self.close()
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if not self.closed:
             self.closed = True
             self._on_closed()
@@ -90,7 +86,7 @@ def parse_via_url(url: str) -> NodeId:
 
 @final
 class RelayedConnection(RelayedObserver):
-    """A way to one node through another one, the helper.
+    """A connection to one node through another one, the helper.
 
     Args:
         link: returns the link to the helper, if there still is one.
@@ -113,7 +109,7 @@ class RelayedConnection(RelayedObserver):
         return f"<RelayedConnection to {self.target[:8]} through {self.helper[:8]}>"
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         link = self.open_link()
         if not link.has_room():
             return False
@@ -124,7 +120,7 @@ class RelayedConnection(RelayedObserver):
         return True
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         link = self.open_link()
         if link.has_room():
             await trio.lowlevel.checkpoint()

@@ -1,8 +1,9 @@
-"""The way of a node that can only dial out: it dials both directions of the link.
+"""Connection reversal: a node that can only dial out dials both directions of the link.
 
-Its own way out is an ordinary one.  In the hello of its handshake it does not say where it listens, but the token of a
-reverse connection, ``reverse://TOKEN``; the other node sends its answer there, and everything after it.  Each way has a
-token of its own, sealed in the first frame of the handshake: a node of another realm cannot make anybody listen.
+Its own outgoing connection is an ordinary one.  In the hello of its handshake it does not say where it listens, but the
+token of a reverse connection, ``reverse://TOKEN``; the other node sends its answer there, and everything after it.
+Each connection has a token of its own, sealed in the first frame of the handshake: a node of another realm cannot make
+anybody listen.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def is_two_way(url: str) -> bool:
 
 @final
 class ReverseConnection:
-    """A way out, with the reverse connection that belongs to it.  If one of them breaks, both end.
+    """An outgoing connection, with the reverse connection that belongs to it.  If one of them breaks, both end.
 
     Attributes:
         address: what the other node is told.
@@ -67,7 +68,7 @@ class ReverseConnection:
         return f"<ReverseConnection to {self._url}{' (closed)' if self.closed else ''}>"
 
     async def dial(self, permit: Permit | None = None) -> None:
-        """Make the way out; see ``Transport.dial``."""
+        """Dial the outgoing connection; see ``Transport.dial``."""
         self._outgoing = await self._transport.dial(self._url, self._broken, permit)
 
     def send_nowait(self, frame: bytes) -> bool:

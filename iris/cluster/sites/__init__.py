@@ -1,6 +1,7 @@
-"""The trio shell around iris.cluster.directory: links to nodes of other sites, their members, reports of losses.
+"""Sites shell: trio around iris.cluster.directory.  Links to nodes of other sites, their members, reports of losses.
 
-Promises: a far member is asked like a near one; the wait for a link to it counts against the caller's timeout.
+It promises that a far member is asked like a near one, and that the wait for a link to it counts against the caller's
+timeout.  It chooses no routes (iris.cluster.directory) and is no gateway (iris.federation).
 """
 
 from iris.cluster.sites.reach import open_with_all, open_with_one, reach_one

@@ -1,4 +1,4 @@
-"""What is opened with members that may first have to be linked, because they are at other sites."""
+"""Reach of remote members: a call that first links the member, because it is at another site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T", covariant=True)
 
 
 class SiteReach(Protocol[T]):
-    """Opens something within a time."""
+    """Opens a call within a time, once the member is linked."""
 
     def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
         """Open it."""

@@ -1,4 +1,4 @@
-"""Handshakes with nodes of other sites: which are under way, which failed lately, and how long they are waited for."""
+"""Remote links: handshakes with nodes of other sites that are under way or failed lately, and the wait for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Subscribing = tuple[str, NodeId]
 
 @final
 class RemoteLinks:
-    """How this node comes to have links to nodes of other sites.
+    """The links of this node to nodes of other sites.
 
     Args:
         nursery: where handshakes go on that nobody waits for any more.
@@ -48,7 +48,7 @@ class RemoteLinks:
         self._under_way: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
         self._heard: set[NodeId] = set()
-        """Linked nodes that have told what they subscribe to."""
+        """Linked nodes whose subscriptions have come."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Of events that are to be confirmed, which wait also where others have just waited in vain."""

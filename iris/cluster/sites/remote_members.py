@@ -1,4 +1,4 @@
-"""Members of clusters at other sites, as programs address them: ``CLUSTER``, ``CLUSTER@SITE`` and ``REALM/CLUSTER``.
+"""Remote members: clusters at other sites by address, ``CLUSTER``, ``CLUSTER@SITE`` and ``REALM/CLUSTER``.
 
 The directory of sites knows realms of other owners by their fingerprints.  Here they get the names that this node's
 credential gives them; what it does not trust does not appear.
@@ -20,7 +20,7 @@ from iris.security.identity import TrustedRealm
 
 @final
 class RemoteMembers:
-    """Who is at other sites.
+    """The members of clusters at other sites.
 
     Args:
         order: returns the order of sites.

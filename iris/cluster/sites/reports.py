@@ -1,10 +1,10 @@
-"""Frames of sessions with nodes of other sites that do not come as they were sent, and when that is worth a word.
+"""Reports about other sites: frames that are lost on the way again and again, and exports that nothing proves.
 
 Sessions notice what is lost, repeated or changed on the way, and all of it is counted.  Some is lost wherever a
 gateway ends or a cable is cut, at one time.  Who drops frames on purpose does it again and again: that is reported,
 once for each site that frames come from.  Which gateway it is cannot be seen from here.
 
-Nodes of other sites that are exported as members of clusters which they have no right to be members of.
+The other report names nodes of other sites that are exported as members of clusters which they have no right to serve.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_SITES: Final = 1024
 
 
 class _Window(NamedTuple):
-    """Frames of one site: those that came, those that never did, and those refused as repeated or changed."""
+    """Counters of one site: frames received, frames lost, and frames refused as repeated or changed."""
 
     came: int = 0
     missing: int = 0
@@ -55,7 +55,7 @@ class _Window(NamedTuple):
 
 @final
 class LossReport:
-    """What sessions have counted, window by window.
+    """Reports sites whose frames are lost window after window.
 
     Args:
         name_of: returns what a site is called here.
@@ -116,7 +116,7 @@ _MAX_REPORTED: Final = 100
 
 @final
 class ExportDoubts:
-    """What is exported of linked nodes and is not believed."""
+    """Exports of linked nodes that nothing proves."""
 
     def __init__(self) -> None:
         self._clusters: dict[NodeId, set[str]] = {}

@@ -1,13 +1,12 @@
-"""Nodes of other sites, as a node of this site reaches them: the trio shell of the directory of sites.
+"""Remote sites: the trio shell of the directory.  It links nodes of other sites through gateways.
 
 The gateways of a site tell its nodes which sites there are and what they export.  A session with a node over there is
 an ordinary one, begun when it is first needed; its frames travel inside of messages to a gateway, which cannot open
-them.  Only the way is new to the mesh: everything above it works as with a node next door.
+them.  A node takes them out of these messages without decoding that each time.  Only the connection is new to the mesh:
+everything above it works as with a node next door.
 
-What ends with a route: every way over it breaks, and is dialled again over the next best one.  If there is none, the
+When a route ends, every connection over it breaks, and is dialled again over the next best one.  If there is none, the
 link waits ``Config.site_patience`` for one; nobody is given work over it meanwhile.
-
-Frames that gateways bring to a node: taken out of what they travel in, without decoding that each time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from iris.security.identity import PeerIdentity
 
 @final
 class CarriedFrames:
-    """What a node is brought from nodes of other sites."""
+    """Takes frames from nodes of other sites out of the messages that carry them."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -89,7 +88,7 @@ _RETRY: Final = 0.25
 
 @final
 class Sites:
-    """Other sites.  Made for every node that is at a named site.
+    """Other sites, as this node reaches them.  Made for every node that is at a named site.
 
     Args:
         may_serve: whether a linked peer may serve a cluster, with the proof that its site has shown.
@@ -143,7 +142,7 @@ class Sites:
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
         self._broken: set[NodeId] = set()
-        """Linked nodes whose way is gone, as long as there may be another one."""
+        """Linked nodes whose route is gone, as long as there may be another one."""
         self._dropping: set[NodeId] = set()
         """Nodes that are about to be given up: by one task each, however often a gateway says so."""
         self._reached: dict[str, int] = {}
@@ -221,7 +220,7 @@ class Sites:
         """See ``RemoteLinks.begin_subscribers``."""
         self._links.begin_subscribers(nodes)
 
-    # -- ways: Carrier --------------------------------------------------------------------------------------
+    # -- connections through gateways: Carrier --------------------------------------------------------------
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> GatewayRoute:
         """See ``Transport.dial``."""
@@ -279,7 +278,7 @@ class Sites:
         self._wakeup.wake()
 
     def _follow(self) -> None:
-        """Break ways whose route is gone, and give up members that their site no longer has."""
+        """Break connections whose route is gone, and give up members that their site no longer has."""
         directory = self.directory
         for way in list(self._ways):
             site = way.target[0]

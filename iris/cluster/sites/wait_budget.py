@@ -1,4 +1,4 @@
-"""How long publishers wait for subscribers at other sites to be linked: a machine.
+"""Wait budget: how long publishers wait in all for subscribers at other sites to be linked.  Sans-IO.
 
 Gateways say which nodes elsewhere want events, and could name ever new ones that do not answer, or answer late.  So one
 site is waited for no longer than ``WaitBudget.limit`` seconds in ``WINDOW``, and all of the own realm no longer than
@@ -29,7 +29,7 @@ class _Spent(NamedTuple):
 
 @final
 class WaitBudget:
-    """Whom this node's publishers have waited for.
+    """The seconds that this node's publishers have waited, by site.
 
     Args:
         limit: seconds in a window for one site, or another realm.

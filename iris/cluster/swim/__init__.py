@@ -1,8 +1,8 @@
-"""Membership as a state machine: SWIM with Lifeguard, anti-entropy, signed records.
+"""SWIM membership with Lifeguard as a state machine: failure detector, gossip, anti-entropy, signed records.
 
-Promises: records merge in any order and any number of times to the same view; one member's word never kills another;
-a message and an expired deadline yield effects, in bounded time and memory.  Not here: sockets, clocks and tasks
-(iris.cluster.membership).
+It promises that records merge in any order and any number of times to the same view, that one member's word never kills
+another, and that a message or an expired deadline yields its effects in bounded time and memory.  It has no sockets,
+clocks or tasks: those are in iris.cluster.membership.
 """
 
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized

@@ -1,4 +1,4 @@
-"""Comparing two whole views with few bytes (anti-entropy).
+"""Anti-entropy: two nodes compare their whole views with few bytes, and repair what differs.
 
 Rules of this file:
 
@@ -67,7 +67,7 @@ def digests(view: View, buckets: Iterable[int]) -> Iterator[tuple[bytes, bytes]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What follows from a peer's digest."""
+    """The result of comparing a peer's digest with the own view."""
 
     wanted: list[NodeId]
     """The peer knows them better."""

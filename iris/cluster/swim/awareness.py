@@ -1,4 +1,6 @@
-"""How much this node should doubt itself before it doubts others (Lifeguard, section "Local Health").
+"""Awareness, the local health multiplier: how much this node doubts itself before it doubts others.
+
+Source: Lifeguard, section "Local Health".
 
 A node that is starved of CPU or network sees everybody else fail.  The score counts the signs of that; probes
 are sent less often and waited for longer, and gossip is sent less often, by the factor ``1 + score``.
@@ -23,7 +25,7 @@ _FADING: Final = 0.9
 
 @final
 class Awareness:
-    """A score from 0 (well) to ``MAX_SCORE``.
+    """The local health score, from 0 (well) to ``MAX_SCORE``.
 
     Attributes:
         lateness: seconds by which this node did lately what was due too late; the worst counts, and fades.

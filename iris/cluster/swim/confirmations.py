@@ -1,9 +1,9 @@
-"""From a witness's word to a death, or to a refutation.
+"""Confirmations of a suspicion: from a first witness to a death or to a refutation (Lifeguard).
 
 Rules of this file:
 
 - A claim counts if its witness is a live member, signed it, and speaks of the incarnation known here.
-- Each node passes on the first claims it hears, as many as are needed, and no more.
+- Each node passes on the first claims it receives, as many as are needed, and no more.
 - Death is each node's own conclusion, from claims and its own clock; nobody is told "dead" and believes it.
 - Nobody concludes it without having asked.  Gossip misses a given member once in 10^5 times; over months that happens.
   So whoever has not heard a contradiction when it should be here asks the suspect itself, and again until the end:
@@ -38,7 +38,7 @@ _SPREAD: Final = 0.1
 
 @final
 class Confirmations:
-    """The suspicions that run.
+    """The running suspicions, and the witnesses that confirm each.
 
     Attributes:
         ask: sends a suspect the question whether it is there, with the incarnation that it is suspected at.
@@ -72,6 +72,8 @@ class Confirmations:
         """Somebody passes on a witness's word."""
         ground = self._ground
         if claim.node == ground.own.node:
+            # No signature is looked at: the answer to a false claim is the same as to a true one, a higher incarnation,
+            # and refutations are spaced.
             self._own.accused(claim.incarnation)
             return
         member = ground.view.find(claim.node)
@@ -82,6 +84,7 @@ class Confirmations:
             return
         if not self._would_help(member, claim.witness, claim.evidence):
             return
+        # The signature last, which costs 130 us: a claim that adds nothing costs none, however often it is repeated.
         if not ground.trust.verify(witness.record, claim.statement(), claim.signature):
             ground.reject(sender, "a claim that its witness did not sign")
             return
@@ -129,6 +132,8 @@ class Confirmations:
         suspicion = member.suspicion
         before = (MemberState.ALIVE, 0) if suspicion is None else (member.state, int(suspicion.evidence()))
         if suspicion is None:
+            # From here on the member is suspect, which is not dead: it stays listed, and has until the deadline to
+            # refute.  A first witness is therefore believed without asking who else saw it.
             suspicion = member.suspicion = Suspicion(member.record.incarnation, ground.now)
             member.state = MemberState.SUSPECT
             self._running[node] = None
@@ -170,6 +175,8 @@ class Confirmations:
             if not math.isinf(deadline):
                 ground.timers.at(deadline, lambda: self._due(node, suspicion))
             return
+        # From here on the member counts as dead, for this node: it was asked itself and did not refute in time.  Nobody
+        # is told so; others conclude it from the same claims.  A higher incarnation still brings it back.
         evidence = suspicion.evidence().name.lower()
         self._running.pop(node, None)
         ground.view.bury(member, MemberState.DEAD, ground.now)

@@ -1,8 +1,8 @@
-"""What the mechanisms of membership share: the view, the clock, the random numbers, and the way out.
+"""Context of the SWIM machine: the state its mechanisms share, its timers, its effects, and the trust it asks for.
 
-What is due when: a heap of callbacks that can be moved as a whole.
-
-What the membership machine asks of the shell around it.  A closed union; match it with ``assert_never``.
+- ``SwimContext`` holds the view, the clock, the random numbers, the gossip queue and the effects to be performed.
+- Timers are a heap of callbacks that can be moved as a whole.
+- Effects are a closed union: match them with ``assert_never``.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Timer:
         self.action: Action | None = action
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Do not call the callback."""
         self.action = None
 
 
 @final
 class Timers:
-    """Callbacks by time."""
+    """A heap of callbacks by time."""
 
     __slots__ = ("_count", "_heap")
 
@@ -65,7 +65,7 @@ class Timers:
 
     @property
     def deadline(self) -> float:
-        """When the next callback is due; infinite if none."""
+        """When the next callback is due; infinity if there is none."""
         heap = self._heap
         while heap:
             first = heap[0]
@@ -108,8 +108,8 @@ class Send:
 class Changed:
     """A node is seen in this state now, or its record is new.
 
-    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its papers do not hold any
-    more), or empty.
+    ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its certificates do not
+    hold any more), or empty.
     """
 
     node: NodeId
@@ -179,7 +179,7 @@ _WITNESSES_TO_ROUTE: Final = 2
 
 
 class SignatureVerifier(Protocol):
-    """Signatures, injected: membership knows no cryptography."""
+    """Signs and verifies, injected: membership knows no cryptography."""
 
     def sign(self, statement: bytes) -> bytes:
         """Sign a statement in this node's name."""
@@ -198,13 +198,13 @@ class SignatureVerifier(Protocol):
         ...
 
     def issuer(self, record: NodeRecord) -> bytes:
-        """Return what names the cluster's key that a record says its papers are by; nothing of it is verified."""
+        """Return what names the cluster's key that a record says its chain is by; nothing of it is verified."""
         ...
 
 
 @final
 class SwimContext:
-    """Shared by the mechanisms of one node.  ``now`` is set by each entry into the machine."""
+    """State shared by the SWIM mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
     def __init__(self, view: View, trust: SignatureVerifier, config: Config, random: Random, now: float) -> None:
         self.trust: Final = trust
@@ -247,7 +247,7 @@ class SwimContext:
         self.send(node, *message, tuple(map(encode_update, updates)), size=size)
 
     def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
-        """Send a message whose last field is what waits to be told to everybody, after ``first``."""
+        """Send a message whose last field is gossip from the queue, after ``first``."""
         if first is None and not len(self.dissemination):
             self.send(node, *message, ())
             return
@@ -266,7 +266,7 @@ class SwimContext:
         return self.dissemination.take(max_bytes, max_updates, sends(self.view.size, self.config))
 
     def spread(self, update: Update) -> None:
-        """Have everybody told of ``update``."""
+        """Queue ``update`` for everybody."""
         match update:
             case NodeRecord() | Renewal():
                 self.dissemination.add(("record", update.node), update)
@@ -276,16 +276,16 @@ class SwimContext:
                 self.dissemination.add(("accusation", update.node), update)
 
     def told(self, node: NodeId, *, new: bool = False) -> None:
-        """The record of ``node`` that waits, if any, is told to everybody linked by its subject; see Dissemination."""
+        """The queued record of ``node``, if any, is sent to everybody linked by its subject: ``GossipQueue.told``."""
         self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
 
     def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
-        """Have everybody told of a record; as a renewal if that says it and the whole one is not on its way still."""
+        """Queue a record for everybody; as a renewal if there is one, and the whole record is not queued still."""
         waiting = self.dissemination.get(("record", record.node))
         self.spread(record if renewal is None or isinstance(waiting, NodeRecord) else renewal)
 
     def withdraw_claims(self, member: NodeState) -> None:
-        """Stop telling others what is refuted or settled."""
+        """Stop spreading claims that are refuted or settled."""
         if member.suspicion is not None:
             for witness in member.suspicion.claims:
                 self.dissemination.discard(("claim", member.record.node, witness))
@@ -321,7 +321,7 @@ class SwimContext:
         self.outbox.append(Routable(node=member.record.node, open=is_open, evidence="" if is_open else evidence))
 
     def reject(self, sender: NodeId, reason: str) -> None:
-        """Count what a peer did wrong; report it the first time."""
+        """Count the misbehaviour of a peer; report it the first time."""
         self.rejections[reason] += 1
         if (sender, reason) not in self._rejected and len(self._rejected) < _REJECTED_PAIRS:
             self._rejected[sender, reason] = None

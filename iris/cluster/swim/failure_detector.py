@@ -1,22 +1,20 @@
-"""Who answers: the running probes, those made for others, broken links, and the dead that may be back.
+"""Failure detector: direct and indirect probes (SWIM, sections 3.1 and 4.3), broken links, and retries of the dead.
 
-Rules of this file:
+A probe:
 
-- Each interval one member is probed.  One whose direct way is broken is also pinged each interval, so that its route
+- A member is asked directly; unanswered after ``timeout`` it is asked once more, and helpers are asked to ask.
+- After twice the timeout the probe is over: answered directly, answered to a helper, or failed.
+- Members are probed in a shuffled round, so that each is probed within one round; a new member enters the
+  running round at a random place.
+
+The detector:
+
+- Each interval one member is probed.  One whose direct route is broken is also pinged each interval, so that its route
   opens again, and one that reported a long queue; a dead one is tried now and then, so that a partition ends by
   itself.
 - A failed probe makes this node a witness.  So does a refused connection, if there is no answer for a moment either.
   A broken link closes the route and accuses nobody: it is dialled again, and a node that has too much to do drops some.
-- Answers prove the way there and back; only they open a route that own evidence has closed.
-
-One probe of one member, and the order in which members are probed (SWIM, sections 3.1 and 4.3).
-
-Rules of this file:
-
-- A probe is asked directly; unanswered after ``timeout`` it is asked once more, and helpers are asked to ask.
-- After twice the timeout it is over: answered directly, answered to a helper, or failed.
-- Members are probed in a shuffled round, so that each is probed within one round; a new member enters the
-  running round at a random place.
+- Answers prove the path there and back; only they open a route that own evidence has closed.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class ProbeVerdict(enum.IntEnum):
 
 @final
 class Probe:
-    """A probe under way."""
+    """A probe of one member."""
 
     __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
 
@@ -56,7 +54,7 @@ class Probe:
         self.sent = now
         self.timeout = timeout
         self.alone = alone
-        """Only to learn whether the direct way works: nobody is asked to help, and failing means nothing new."""
+        """Only to learn whether the direct route works: nobody is asked to help, and failing means nothing new."""
         self.timer: Timer | None = None
         self.widened = False
         self.helpers: list[NodeId] = []
@@ -88,7 +86,7 @@ class Probe:
 
 @final
 class ProbeOrder:
-    """The shuffled round."""
+    """The shuffled round in which members are probed."""
 
     __slots__ = ("_random", "_round")
 
@@ -131,7 +129,7 @@ _HEARD: Final = 32
 """The last senders that are remembered."""
 
 _MENDED_TOO: Final = 4
-"""Other broken ways that are tried when one has mended: so a partition's end spreads like gossip."""
+"""Other broken routes that are probed when one has mended: so a partition's end spreads like gossip."""
 
 _LATER: Final = 2.0
 """An answer is waited for so many times the lateness of this node longer: it may be read late, or given late by another
@@ -153,7 +151,7 @@ _LOST_TRIES: Final = 16
 
 @final
 class FailureDetector:
-    """The probes of one node."""
+    """The failure detector of one node."""
 
     def __init__(self, ground: SwimContext, own: LocalMember, suspects: Confirmations) -> None:
         self._ground = ground
@@ -173,14 +171,14 @@ class FailureDetector:
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
         self._trying_lost = False
 
-    # -- what the shell tells -------------------------------------------------------------------------------
+    # -- events from the shell ------------------------------------------------------------------------------
 
     def joined(self, node: NodeId) -> None:
         """A member is new or back."""
         self._order.insert(node)
 
     def renewed(self, member: NodeState) -> None:
-        """A member raised its incarnation; if the way there was broken, see whether it still is."""
+        """A member raised its incarnation; if the route there was broken, probe whether it still is."""
         if member.unreachable:
             self._broken.setdefault(member.record.node)
             self._start(member, alone=True)
@@ -206,6 +204,7 @@ class FailureDetector:
         """The link to this node broke."""
         member = self._ground.view.find(node)
         if member is not None and member.live and member.unreachable != "refused":
+            # From here on no new work goes there.  Nobody is accused: a node that has too much to do drops connections.
             self._mark(member, "broken")
             self._start(member, alone=True)
             sequence = self._sequence
@@ -243,6 +242,8 @@ class FailureDetector:
         member = ground.view.find(node)
         if member is None or not member.live or member.unreachable != "refused":
             return
+        # From here on this node is a witness, and signs it.  One refused connection was not enough: a listener that
+        # restarts refuses for a moment, while its process answers over the links that it has.
         self._suspects.testify(member, Evidence.REFUSED)
         ground.timers.at(ground.now + _CORROBORATION, lambda: self._corroborate(node))
 
@@ -374,6 +375,8 @@ class FailureDetector:
             return
         self._mark(member, member.unreachable or "silent")
         if not probe.reached and ground.now >= member.met + _SETTLING * (1 + 4 * ground.health.lateness):
+            # From here on this node is a witness.  A member that a helper has reached lives, and only the route to it
+            # is closed; helpers that did not report either are held against this node, not against the member.
             ground.health.missed(len(probe.helpers), len(probe.reports))
             self._suspects.testify(member, Evidence.SILENT)
 
@@ -404,10 +407,12 @@ class FailureDetector:
             self._busy.pop(sender, None)
         member = ground.view.find(sender)
         if member is not None and member.live and member.unreachable:
+            # From here on it gets work again.  Only an answer to this node opens the route: what others say of the
+            # member shows that it lives, and not that frames of this node arrive there.
             member.unreachable = ""
             self._broken.pop(sender, None)
             ground.route(member)
-            # What mended this way may have mended others.
+            # What mended this route may have mended others.
             self._try_again(self._broken, _MENDED_TOO)
 
     def reported(self, sequence: int, verdict: ProbeVerdict, sender: NodeId) -> None:
@@ -445,7 +450,7 @@ class FailureDetector:
         own_sequence = self._sequence
         self._relays[own_sequence] = (sender, sequence, target)
         self._ping(member, own_sequence)
-        # Early enough for the report to arrive before the asker gives up, if the way takes a tenth of the timeout.
+        # Early enough for the report to arrive before the asker gives up, if the path takes a tenth of the timeout.
         ground.timers.at(ground.now + 0.8 * ground.config.probe_timeout, lambda: self._relay_due(own_sequence))
 
     def _relay_due(self, sequence: int) -> None:

@@ -1,17 +1,15 @@
-"""The four things that members tell each other about members, and their form on the wire.
+"""Gossip: the updates that members send about members, and the transmit-limited queue that spreads them.
 
-Rules of this file:
+The four updates and their form on the wire:
 
 - A record and a renewal are statements of their subject, a claim is a statement of its witness; all are signed.
 - An accusation is an unsigned hint.  Its only effect is that its subject, if it lives, raises its incarnation.
 - A list of updates has at most ``MAX_UPDATES`` elements; each element names its own form with its first field.
 
-Updates on their way to everybody: each is sent a number of times, the least sent first.
-
-Rules of this file:
+The queue sends each update a number of times, the least sent first:
 
 - One update per key; a newer one takes the place of the older and starts again.
-- What its subject tells everybody itself needs few messages of others: after a round or none it only rides along with
+- What its subject sends everybody itself needs few messages of others: after a round or none it only rides along with
   messages that are sent anyway.  While a hundred nodes start, the news of each other's coming was most of their work.
 - Taking is proportional to what is taken, not to what waits: updates stand in levels by how often they were sent.
 - The number of waiting updates is bounded; what has been sent most gives way, and is counted.
@@ -46,7 +44,7 @@ MAX_SIGNATURES: Final = 240
 
 _RECORD_FIELDS: Final = 11
 _RECORD_SIGNATURES: Final = 3
-"""Its subject's, and the two in the papers with which that shows its key."""
+"""Its subject's, and the two in the certificate chain with which the subject shows its key."""
 
 _WITH_UPDATES: Final = frozenset(
     {kinds.PROBE, kinds.PROBE_ANSWER, kinds.PROBE_REQUEST, kinds.PROBE_REPORT, kinds.GOSSIP, kinds.STATE}
@@ -259,7 +257,7 @@ def sends(members: int, config: Config) -> int:
 
 @final
 class GossipQueue:
-    """The updates that wait."""
+    """The transmit-limited queue of updates."""
 
     __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
 
@@ -280,7 +278,7 @@ class GossipQueue:
 
     @property
     def pressing(self) -> bool:
-        """Whether something waits that is worth messages of its own."""
+        """Whether an update waits that needs messages of its own."""
         return len(self._level_of) > self._riding
 
     def get(self, key: Key) -> Update | None:
@@ -289,7 +287,7 @@ class GossipQueue:
         return None if level is None else self._levels[level][key][0]
 
     def add(self, key: Key, update: Update) -> None:
-        """Let ``update`` be sent, in place of what waits under ``key``."""
+        """Queue ``update``, in place of what waits under ``key``."""
         self.discard(key)
         if len(self._level_of) >= MAX_WAITING:
             for level in reversed(self._levels):
@@ -301,14 +299,14 @@ class GossipQueue:
         self._level_of[key] = 0
 
     def discard(self, key: Key) -> None:
-        """Stop sending what waits under ``key``."""
+        """Send what waits under ``key`` no more."""
         level = self._level_of.pop(key, None)
         if level is not None:
             del self._levels[level][key]
             self._riding -= level >= self._told.pop(key, level + 1)
 
     def told(self, key: Key, limit: int, *, new: bool = False) -> None:
-        """What waits under ``key``, if anything, its subject itself tells everybody: of ``limit`` sends few stay.
+        """Cut what waits under ``key`` to few of its ``limit`` sends, since its subject sends it to everybody itself.
 
         Args:
             key: of the update.
@@ -331,7 +329,7 @@ class GossipQueue:
         self._level_of[key] = level
 
     def take(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
-        """Return what goes into one message; an update taken ``limit`` times is forgotten.
+        """Return the updates for one message; an update taken ``limit`` times is forgotten.
 
         An update that does not fit is passed over for smaller ones and waits for a message with more room; one
         that is larger than ``max_bytes`` goes alone.

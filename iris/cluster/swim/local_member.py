@@ -1,4 +1,4 @@
-"""What this node says about itself: changes, refutations, the farewell.
+"""Local member: what this node says about itself.  Changes, refutations, graceful leave.
 
 Rules of this file:
 
@@ -46,7 +46,7 @@ def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
 
 @final
 class LocalMember:
-    """This node's own record."""
+    """This node's own record, and its refutations."""
 
     def __init__(self, ground: SwimContext) -> None:
         self._ground = ground
@@ -116,6 +116,8 @@ class LocalMember:
         ground = self._ground
         own = ground.own
         if own.leaving or incarnation > own.incarnation:
+            # Nobody honest knows an incarnation that this node has not had.  To go above it would let a liar drive the
+            # number to its limit, after which nothing could be refuted.
             return False
         if incarnation < own.incarnation:
             if ground.now >= self._repeatable_from:
@@ -143,5 +145,6 @@ class LocalMember:
         ground.health.refuted()
         own = ground.own
         record = signed(dataclasses.replace(own, incarnation=own.incarnation + 1), ground.trust)
+        # From here on every claim against the former incarnation is void, wherever and whenever it arrives.
         ground.view.set_own(record)
         ground.spread_record(record, self.renewal)

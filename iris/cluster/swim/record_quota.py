@@ -1,9 +1,9 @@
-"""How many records are held of each cluster's key: whoever holds one can make up any number of nodes (a machine).
+"""Record quota of each cluster's key: whoever holds one can make up any number of nodes.  Sans-IO.
 
 A record is counted from when its node is met until it is forgotten, alive or gone.  Where a key has all that it may
-have, those go first that are gone already, the one met longest ago before the others.  For a node that tells of itself
+have, those go first that are gone already, the one met longest ago before the others.  For a node that sends its record
 over a link of its own, one goes that nobody is linked to: a node that was made up has no link, for that takes a
-process that shakes hands.
+process that completes handshakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iris.kernel.names import NodeId
 
 @final
 class RecordQuota:
-    """The nodes of each cluster's key.
+    """The number of records held of each cluster's key.
 
     Args:
         limit: records of one key.

@@ -1,4 +1,4 @@
-"""What a node says about itself, signed by itself, and the rule by which two such statements merge.
+"""Member records: what a node says about itself, signed by itself, and the rule by which two records merge.
 
 Rules of this file:
 
@@ -55,7 +55,7 @@ class ClusterEntry:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """Everything others know about a node.
+    """A member record: everything that others know about a node, signed by it.
 
     ``name`` is the cluster that the node speaks for and ``proof`` the chain that says so, with the key that
     ``signature`` was made by.  ``interest_version`` grows with each change of the node's subscriptions.

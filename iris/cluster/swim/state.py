@@ -1,4 +1,4 @@
-"""Whose records are held: taking them in, passing them on, joining, and comparing views.
+"""Push/pull state exchange: verifies incoming records, merges them into the view, answers joins, runs anti-entropy.
 
 Rules of this file:
 
@@ -6,7 +6,7 @@ Rules of this file:
 - A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
   other keys or of another cluster is refused.
 - Of one cluster's key only so many records are held, alive and gone together: whoever holds it can make up any number.
-- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and told to nobody.
+- Who is not believed any more (revoked) is forgotten: neither asked nor probed, and named to nobody.
 - What a joining node learns it does not pass on: everybody else knows it already.
 """
 
@@ -35,7 +35,7 @@ _COMPARISONS: Final = 256
 nobody must not fetch all records again and again."""
 
 _PATIENCE: Final = 3
-"""Seconds for which a member has time to show newer papers than those that hold no more."""
+"""Seconds for which a member has time to show newer certificates than those that hold no more."""
 
 _STRANGERS: Final = 1024
 """Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
@@ -46,7 +46,7 @@ _SPARE: Final = 64
 
 @final
 class StateExchange:
-    """The records of a realm, as one node holds them."""
+    """The records of a realm as one node holds them, and their exchange with peers."""
 
     def __init__(self, ground: SwimContext, prober: FailureDetector, suspects: Confirmations) -> None:
         self._ground = ground
@@ -134,6 +134,8 @@ class StateExchange:
         trust = self._ground.trust
         if not trust.verify(record, record.statement(), record.signature):
             return False
+        # A valid chain is not enough for an id that is held: another node of the same cluster, which has such a chain,
+        # could otherwise take this one's place.
         return member is None or record.proof == member.record.proof or trust.continues(member.record, record)
 
     def _disbelieve(self, record: NodeRecord, sender: NodeId) -> None:
@@ -167,6 +169,8 @@ class StateExchange:
             return
         if in_place_of is not None:
             self._forget(in_place_of)
+        # From here on the node is a member: it is probed, gets gossip, and counts against the quota of its key until it
+        # is forgotten, also when it is dead by then.
         member = ground.view.add(record, ground.now)
         self._quota.add(record.node, key)
         if pass_on:
@@ -216,6 +220,7 @@ class StateExchange:
                 # The same incarnation with other words does not raise the dead.
                 return
             if newer:
+                # Only its subject can sign a higher incarnation: it has spoken since, which voids every claim.
                 self._suspects.clear(member)
             ground.view.renew(member, record)
             if newer:
@@ -233,10 +238,10 @@ class StateExchange:
         self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
 
     def recheck(self, vouched: Callable[[NodeId], bool], patience: int = _PATIENCE) -> None:
-        """Forget whose papers do not hold any more.
+        """Forget whose certificates do not hold any more.
 
-        Who is linked by papers that do hold (``vouched``) has newer ones than its record here: it is asked for that
-        first, once a second and ``patience`` times.
+        Who is linked by certificates that do hold (``vouched``) has newer ones than its record here: it is asked for
+        that first, once a second and ``patience`` times.
         """
         ground = self._ground
         view = ground.view

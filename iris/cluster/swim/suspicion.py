@@ -1,4 +1,4 @@
-"""How long a suspect has to show that it lives (Lifeguard, section "Suspicion").
+"""Suspicion timeout: how long a suspect has to refute (Lifeguard, section "Suspicion").
 
 Rules of this file:
 
@@ -41,7 +41,7 @@ def witnesses_needed(others: int, config: Config) -> int:
 
 @final
 class Suspicion:
-    """What is known against one suspect at one incarnation."""
+    """The claims against one suspect at one incarnation."""
 
     __slots__ = ("claims", "incarnation", "refused_since", "since")
 
@@ -79,5 +79,7 @@ class Suspicion:
         """Return when the suspect is dead unless it refutes."""
         deadline = self.since + suspicion_timeout(len(self.claims), needed, members, config)
         if self.refused() >= needed:
+            # Its operating system said to each of them that no process listens.  Silence has to be waited for, since it
+            # may be slowness; this is not slowness.
             deadline = min(deadline, self.refused_since + config.refused_grace)
         return deadline

@@ -1,4 +1,4 @@
-"""Membership of one site: SWIM with Lifeguard's suspicion, as a machine without clock, network or threads.
+"""SWIM: membership of one site with Lifeguard's suspicion, as a machine without clock, network or threads.
 
 Sources: Das, Gupta, Motivala, "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership Protocol"
 (2002); Dadgar, Phillips, Currey, "Lifeguard: Local Health Awareness for More Accurate Failure Detection" (2017).
@@ -64,7 +64,7 @@ _PUNCTUAL: Final = 0.005
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwimStatistics:
-    """A moment of the membership machine."""
+    """Counters of the membership machine at one moment."""
 
     alive: int
     suspect: int
@@ -90,7 +90,7 @@ class SwimStatistics:
 
 @final
 class Swim:
-    """The members of a site, as one node sees them.
+    """The SWIM machine of one node.
 
     Args:
         record: what this node says of itself; it is signed here.
@@ -137,7 +137,7 @@ class Swim:
 
     @property
     def queue_delay(self) -> float:
-        """Seconds that work waits for a handler here; told to whoever probes.  The shell keeps it up to date."""
+        """Seconds that work waits for a handler here; sent to whoever probes.  The shell keeps it up to date."""
         return self._prober.queue_delay
 
     @queue_delay.setter
@@ -151,7 +151,7 @@ class Swim:
 
     @property
     def settled(self) -> bool:
-        """Whether all that is worth messages of its own has been sent often enough; worth a short wait when closing."""
+        """Whether updates that need messages of their own were sent often enough; worth a short wait when closing."""
         return not self._ground.dissemination.pressing
 
     def record(self, node: NodeId) -> NodeRecord | None:
@@ -174,7 +174,7 @@ class Swim:
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """How much of what peers told was refused, by reason."""
+        """How much of what peers sent was refused, by reason."""
         return self._ground.rejections
 
     def statistics(self) -> SwimStatistics:
@@ -199,17 +199,17 @@ class Swim:
             rejected=dict(ground.rejections),
         )
 
-    # -- what the shell tells -------------------------------------------------------------------------------
+    # -- events from the shell ------------------------------------------------------------------------------
 
     def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
-        """Ask from now on whether there is a link to a node, and whether it is being linked for the first time.
+        """Install the two questions of the machine: is a node linked, and is it being linked for the first time.
 
         Who is not linked is passed over by gossip; who is being linked for the first time cannot be found silent.
         """
         self._ground.is_linked, self._ground.is_new = is_linked, is_new
 
     def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
-        """Ask these nodes for everybody's records; ``Synchronized`` tells when they are here.
+        """Ask these nodes for everybody's records; the effect ``Synchronized`` says when they are here.
 
         Node ids are enough, as a handshake yields them.  Of several contacts the first to answer ends the asking;
         until then they are asked again in turn, one each second.
@@ -230,7 +230,7 @@ class Swim:
         interest_version: int | None = None,
         proof: bytes | None = None,
     ) -> list[Effect]:
-        """Tell everybody what has changed about this node; None leaves a field as it is.
+        """Publish what has changed about this node; None leaves a field as it is.
 
         Raises:
             ConfigError: the record would exceed its limits; nothing has changed.
@@ -242,7 +242,7 @@ class Swim:
         return self._flush()
 
     def leave(self, now: float) -> list[Effect]:
-        """Tell everybody that this node leaves.  A dozen are told at once; wait for ``settled`` to tell the rest."""
+        """Publish that this node leaves.  A dozen members get it at once; wait for ``settled`` for the others."""
         self._advance(now)
         if not self._ground.own.leaving:
             self._own.leave()
@@ -251,7 +251,7 @@ class Swim:
     def broken(self, node: NodeId, now: float) -> list[Effect]:
         """The link to ``node`` broke, and neither side meant it to.
 
-        Its route closes at once, until an answer to a probe shows that the way is there again.
+        Its route closes at once, until an answer to a probe shows that the route is there again.
         """
         self._advance(now)
         self._prober.broken(node)
@@ -279,19 +279,21 @@ class Swim:
         return self._flush()
 
     def recheck(self, now: float, vouched: Callable[[NodeId], bool] = lambda _: False) -> list[Effect]:
-        """Look again at the papers of everybody held: somebody was revoked.
+        """Verify the certificates of everybody held again: somebody was revoked.
 
-        ``vouched`` tells whether a node is linked by papers that hold, whatever its record shows.
+        ``vouched`` tells whether a node is linked by certificates that hold, whatever its record shows.
         """
         self._advance(now)
         self._census.recheck(vouched)
         return self._flush()
 
     def expire(self, now: float) -> list[Effect]:
-        """Do what is due."""
+        """Run the timers that are due."""
         self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
         self._advance(now)
         while (action := self._ground.timers.pop(self._ground.now)) is not None:
+            # A node that leaves still spreads that it leaves, and probes nobody any more: who does not answer it now
+            # may simply have ended the link.
             if not self._ground.own.leaving or action == self._gossip_due:
                 action()
         return self._flush()

@@ -1,4 +1,4 @@
-"""Everybody this node knows of: the live ones, the gone ones, and a hash of each part of the live set.
+"""Membership view: the live nodes, the gone ones, and a hash of each part of the live set.
 
 Rules of this file:
 
@@ -30,7 +30,7 @@ _HASHES: Final = struct.Struct(f">{BUCKETS}Q")
 
 @final
 class NodeState:
-    """One other node, as seen from here."""
+    """The state of one other node, as seen from here."""
 
     __slots__ = ("accused", "met", "nudged", "record", "routed", "since", "state", "suspicion", "unreachable", "wanted")
 
@@ -42,11 +42,11 @@ class NodeState:
         """When it came, or came back from the dead."""
         self.suspicion: Suspicion | None = None
         self.unreachable = ""
-        """This node's own evidence against the way to the member: ``silent``, ``refused`` or nothing."""
+        """This node's own evidence against the route to the member: ``silent``, ``refused`` or nothing."""
         self.routed = True
-        """What the last Route effect said."""
+        """What the last ``Routable`` effect said."""
         self.nudged = -math.inf
-        """When the member was last told that it is held dead."""
+        """When a probe last told the member that it is held suspect or dead."""
         self.accused = 0
         """The incarnation about which an accusation was passed on."""
         self.wanted = -math.inf
@@ -72,7 +72,7 @@ def bucket_of(node: NodeId) -> int:
 
 
 class View:
-    """The members and their hashes.
+    """The membership view with its bucket hashes.
 
     Not final: a simulation of thousands keeps what they all agree on only once.
     """
@@ -134,7 +134,7 @@ class View:
         self.gone[node] = None
 
     def forget(self, node: NodeId) -> None:
-        """Drop a gone member altogether."""
+        """Delete a gone member altogether."""
         del self.gone[node], self._members[node]
 
     def find(self, node: NodeId) -> NodeState | None:

@@ -1,7 +1,8 @@
-"""The ordered queue of messages to one peer: batching, bulk sources, back-pressure.
+"""Link: the ordered queue of messages to one peer, with batching, bulk sources and back-pressure.
 
-Promises: messages leave in the order in which they were posted, one batch for each frame; what waits is bounded in
-bytes; a link outlives connections and sessions.  Not here: sessions (handed in) and connections (transport).
+It promises that messages leave in the order in which they were posted, one batch for each frame; that what waits is
+bounded in bytes; and that a link outlives its connections and its sessions.  It does not encrypt (a session is handed
+in), does not open connections (iris.kernel.transport), and does not know whether the peer has received a message.
 """
 
 from iris.kernel.link.bulk import BulkSource

@@ -1,9 +1,9 @@
-"""Data that waits where it is until a link has room for it, and how much of it one frame takes.
+"""Bulk sources of a link: data that stays with its owner until a frame has room for it.
 
-The larger a frame, the less of it is work for the frame itself; the smaller, the sooner comes what waits behind it.  So
-frames are large while nobody waits for anything else on the link, and small while somebody does.  With frames of 256
-KiB, and what goes with them (``tunnel_flight``, chunks of 64 KiB), either end of a transfer takes 155 us of processor
-time for 64 KiB; with frames of 64 KiB it took 250.
+A large frame costs less work for each byte; a small one lets what waits behind it come sooner.  So frames are large
+while nobody waits for an answer on the link, and small while somebody does.  With frames of 256 KiB, and the tunnels
+fitted to them (``iris.patterns.tunnel.flow_control``, chunks of 64 KiB), either end of a transfer takes 155 us of
+processor time for 64 KiB; with frames of 64 KiB it took 250.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECES: Final = 4
 
 
 class BulkSource(Protocol):
-    """Data that waits where it is until the link has room for it."""
+    """A source of bulk: its data stays where it is until the link has room for it."""
 
     def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         """Return the next message, of about ``limit`` bytes at most, and its size; None if there is nothing now.
@@ -38,7 +38,7 @@ class BulkSource(Protocol):
 
 @final
 class BulkQueue:
-    """Sources that are asked in turns.  It is false while there are none.
+    """Bulk sources of one link, asked round robin.  The queue is false while it is empty.
 
     Args:
         config: frames are no larger than what a peer with the same takes.

@@ -1,18 +1,20 @@
-"""The way to one peer: messages gather into batches, a batch is sealed once, the frame goes out in order.
+"""Link: the ordered queue of messages to one peer.  A batch is sealed once, and frames leave in order.
 
-``post`` is the fast path and takes plain calls: with an effect object per message it cost three times as much
-(0.25 us against 0.8 us).  There is no timer: whatever has gathered when the scheduler comes round to the link's
-flusher is one batch.  An idle link so sends its first message at once, and a busy one sends full batches.
+Promises: messages leave in the order in which they were posted; at most ``Config.link_bytes`` wait, and what exceeds
+them is refused with ``NotSent`` and counted; *posted = sent + lost + waiting* (``LinkStatistics``).  A link outlives
+its connection and its session.  While it has neither, messages wait; when the peer is given up, they count as lost.
+*Sent* means that the transport took the frame, and not that the peer has received it.
 
-Two classes of traffic share a link.  *Messages* are posted and kept here, up to ``Config.link_bytes``.  *Bulk* stays
-with its source, which is asked for the next piece when no message waits: a transfer of any size neither fills the
-link nor delays a request by more than the frames already handed to the transport.  While somebody waits for answers to
-messages on the link, these frames carry less bulk, and its sources are told so.
+Batching has no timer: whatever was posted when the scheduler comes round to the link's flusher is one batch.  So an
+idle link sends its first message at once, and a busy one sends full batches.
 
-A link outlives its connection and its session.  While it has neither, messages wait; when the peer is given up,
-they are counted as lost.
+Two classes of traffic share a link.  *Messages* are posted and kept here.  *Bulk* stays with its source, which is asked
+for the next piece when no message waits: a transfer of any size neither fills the link nor delays a request by more
+than the frames already handed to the transport.  While somebody waits for answers to messages on the link, these frames
+carry less bulk, and its sources are told so.
 
-What a link has counted.
+``post`` is the fast path and takes plain calls: with an effect object for each message it cost three times as much
+(0.25 us against 0.8 us).
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class FrameSession(Protocol):
 
 @final
 class Link:
-    """Messages to one peer, in order.  Owned by the mesh, which runs its flusher."""
+    """The ordered queue of messages to one peer.  Owned by the mesh, which runs its flusher."""
 
     __slots__ = (
         "_alone",
@@ -211,7 +213,7 @@ class Link:
             size: bytes of its payload, headers and names.
             reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
             growing: of a message that may grow until the link encodes it; its ``room`` is cut to what the batch has.
-            eager: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
+            flush: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
 
         Raises:
             NotSent: ``Config.link_bytes`` are waiting already, or the link has ended.  The message was not taken.
@@ -220,6 +222,8 @@ class Link:
         held = self._open_bytes if self._growing is None else self._held()
         if self._closed is not None or self._waiting_bytes + held + size > self._limit + reserve:
             raise self._refusal()
+        # From here on the message is the link's, and counts as posted: nothing below may refuse it.  What cannot be
+        # encoded later is lost, and counted so.
         quiet, now = False, None
         if held and (held + size > self._size or len(self._open) >= self._most):
             self._close_batch()
@@ -244,7 +248,7 @@ class Link:
         self._wakeup.wake()
 
     def post_carrying(self, message: Message, size: int, carried: int, reserve: int = 0) -> None:
-        """Append a message in which there are others; a batch has no more of them than its receiver takes for a frame.
+        """Append a message that carries others; a batch has no more of those than its receiver takes for a frame.
 
         Args:
             message: as for ``post``.
@@ -262,7 +266,7 @@ class Link:
             self._carried += carried
 
     def _send_first(self, message: Message, now: float) -> bool:
-        """Do what ``_push`` would with a message before which there is nothing, by five calls less; tell whether."""
+        """Do what ``_push`` would for the first message of an idle link, in five calls less; tell whether it did."""
         outgoing, session = self._outgoing, self._session
         if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
             return False
@@ -278,7 +282,7 @@ class Link:
         return True
 
     def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
-        """Send one message that is encoded already, now and in a frame of its own; tell whether that is done.
+        """Send one message that is encoded already, now and in a frame of its own; tell whether it was sent.
 
         It is not, and the message is still the caller's, while others wait here or nothing can leave: then it is for
         ``post_encoded``; or if the link is not quiet and the message small: then for ``post``, which gathers.
@@ -299,7 +303,7 @@ class Link:
         return True
 
     def post_encoded(self, batch: bytes, size: int) -> None:
-        """Append one message that is encoded already; it leaves in a frame of its own, in its turn.
+        """Append one message that is encoded already; it leaves in a frame of its own, in order.
 
         Args:
             batch: the message as ``encode_batch`` would give it.
@@ -321,7 +325,7 @@ class Link:
         self._wakeup.wake()
 
     def ready(self, source: BulkSource) -> None:
-        """Ask ``source`` for its data whenever no message waits, until it has none.  Several take turns."""
+        """Ask ``source`` for its data whenever no message waits, until it has none.  Several are asked round robin."""
         if self._bulk.add(source):
             self._wakeup.wake()
 
@@ -340,7 +344,7 @@ class Link:
         return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
 
     def suppress_stall_until(self, until: float) -> None:
-        """Its way takes nothing until then because somebody asked for that: it is not stalled."""
+        """Do not call the link stalled until then: its connection pauses because the other end asked for it."""
         self.moved = max(self.moved, until)
 
     async def wait_room(self) -> None:
@@ -367,6 +371,7 @@ class Link:
             return
         former, self._outgoing = self._outgoing, outgoing
         if former is not None and former is not outgoing:
+            # Frames of a handshake belong to the connection that it was begun over; over another they mean nothing.
             self._urgent.clear()
             former.close()
         self._wakeup.wake()
@@ -463,7 +468,7 @@ class Link:
         self._push()
 
     def _send_now(self, frame: bytes, outgoing: OutgoingConnection, now: float) -> None:
-        """Offer the frame of one message before which there is nothing; what is not taken is left to the flusher."""
+        """Offer the frame of the first message of an idle link; what is not taken is left to the flusher."""
         self._frame, self._frame_messages, self._gathered = frame, 1, False
         try:
             if self._offer(outgoing, now):
@@ -484,7 +489,7 @@ class Link:
         return False
 
     def _next_frame(self, session: FrameSession) -> bool:
-        """Have the next frame in ``_frame``; False if nothing waits."""
+        """Put the next frame into ``_frame``; False if nothing waits."""
         if self._frame is not None:
             return True
         if self._urgent:
@@ -520,7 +525,7 @@ class Link:
         self.failed(error)
 
     def _is_shared(self) -> bool:
-        """Tell whether somebody waits, or has a moment ago, for answers to messages on this link."""
+        """Tell whether somebody waits, or did a moment ago, for answers to messages on this link."""
         now = trio.current_time()
         if self._asked != self._asked_before:
             self._asked_before = self._asked
@@ -528,19 +533,23 @@ class Link:
         return now < self._shared_until
 
     def _offer(self, outgoing: OutgoingConnection, now: float | None = None) -> bool:
-        """Offer the next frame to the transport, at ``now`` if that was looked at; tell whether it took it.
+        """Offer the next frame to the transport, at ``now`` if the clock was read; tell whether it took it.
 
-        The way of a node to itself delivers within this call.  What is posted there meanwhile waits for the flusher:
-        offered from within, the same frame would go out twice.
+        The loopback of a node to itself delivers within this call.  What is posted there meanwhile waits for the
+        flusher: offered from within, the same frame would go out twice.
         """
         assert self._frame is not None
         self._offering = True
         try:
+            # The frame is sealed, and its counter used.  A frame that is not taken is offered again as it is: sealed
+            # anew it would have another counter, and the peer would count the first one as a lost frame.
             taken = outgoing.send_nowait(self._frame)
         finally:
             self._offering = False
         frame = self._frame
         if taken and frame is not None:  # else the link was closed by what the frame brought about
+            # From here on the messages count as handed over: this node keeps no copy, and a connection that breaks now
+            # may lose them.  Whether they arrived only the peer can say.
             self._alone = self._frame_messages == 1 and not self._gathered
             self._sent += self._frame_messages
             self._frames_sent += 1
@@ -552,5 +561,5 @@ class Link:
 
 
 def _raise(error: Exception) -> NoReturn:
-    """Let whoever posted a message, or runs the link, have what comes of it."""
+    """Raise what comes of a message, to whoever posted it or runs the link."""
     raise error

@@ -1,10 +1,10 @@
-"""Messages that may get longer while they wait for a link."""
+"""Open run: a message in an open batch that may still grow, as an open record batch of Kafka does."""
 
 from __future__ import annotations
 
 
 class OpenRun:
-    """A message in the open batch of one link or several that may still get longer: its owner appends to a field of it.
+    """A message in the open batch of one link or several that may still grow: its owner appends to a field of it.
 
     Attributes:
         is_open: whether it may; False once a link has begun to encode it, or another message grows.

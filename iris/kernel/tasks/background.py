@@ -1,4 +1,4 @@
-"""Tasks that serve a block of code and end with it."""
+"""Background nursery: tasks that serve a block of code and end with it."""
 
 from __future__ import annotations
 

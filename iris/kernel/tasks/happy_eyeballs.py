@@ -1,7 +1,7 @@
-"""Several ways to the same end, tried one after the other without waiting for those that do not answer.
+"""Happy Eyeballs: staggered attempts at several addresses; the first that succeeds cancels the others.
 
 Source: RFC 8305, "Happy Eyeballs Version 2", section 5.  An address behind which packets vanish answers nothing for
-minutes; whoever waits for it alone never comes to the next one.
+minutes; an attempt that waited for it alone would never come to the next one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ round trip of nearly every line, so that a connection more than is needed is rar
 
 AT_ONCE: Final = 4
 """Attempts that are under way at one time: who makes up a node with sixteen addresses from which nothing comes back
-must not take sixteen of the places that there are for connections."""
+must not take sixteen of the slots that there are for connections."""
 
 LONGEST: Final = AT_ONCE * STAGGER
-"""Seconds after which an attempt is given up if another one waits for its place; with so many at once none waits."""
+"""Seconds after which an attempt is given up if another one waits for its slot; with so many at once none waits."""
 
 
 async def first_of(

@@ -1,4 +1,4 @@
-"""Where Ctrl-C may strike: in the program that uses Iris, and not within Iris.
+"""Interrupt protection: Ctrl-C strikes in the program that uses Iris, and not within Iris.
 
 trio raises ``KeyboardInterrupt`` wherever SIGINT finds the interpreter, unless a function on the stack is protected:
 then it is raised at the next checkpoint of the main task.  Between two lines of Iris it would leave half-changed what

@@ -1,6 +1,6 @@
-"""One sleeping task and whoever wakes it: the cheapest condition that trio allows.
+"""Wake-up: a condition with memory for one sleeping task, the cheapest that trio allows.
 
-A ``trio.Event`` must be made anew for each wait; this costs half as much and is used once per batch.
+A ``trio.Event`` must be made anew for each wait; this costs half as much and is used once for each batch.
 """
 
 from __future__ import annotations

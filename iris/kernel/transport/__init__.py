@@ -1,7 +1,8 @@
-"""Frames over connections: the SP framing of nanomsg over TCP, WebSocket and ipc, and a twin in memory.
+"""Transport: frames over connections.  SP framing (nanomsg) over TCP, WebSocket and ipc, and a network in memory.
 
-Promises: a frame arrives whole or not at all, frames of one connection arrive in order, sizes are bounded before
-anything is read into memory, strangers have time limits.  Not here: who the peer is (iris.security, iris.cluster.mesh).
+It promises that a frame arrives whole or not at all, that frames of one connection arrive in order, that a size is
+checked before memory is reserved for it, and that strangers have time limits.  It does not know who the peer is
+(iris.security, iris.cluster.mesh): its frames are opaque, and a connection proves nothing.
 """
 
 from iris.kernel.transport.memory import MemoryNetwork

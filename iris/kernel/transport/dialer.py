@@ -1,11 +1,8 @@
-"""Connections by TCP that this node opens: a socket that has greeted, and been greeted, as nng does.
+"""Dialer: outbound connections by TCP and ipc, each a socket on which both ends have sent the SP header as nng does.
 
-No thread waits for one, unless a name must be looked up.
-
-Connections by ipc that this node opens: a Unix socket that has greeted, and been greeted, as nng does.
-
-A thread of nng would wait for each, and others write what goes over it: nodes that start together on one machine, each
-linked to each, spend most of their processor time on waking each other up.
+No thread waits for a connection, unless a name must be looked up; so a node may dial many at a time.  With nng a thread
+would wait for each ipc connection, and other threads write what goes over it: nodes that start together on one machine,
+each linked to each, spend most of their processor time on waking each other up.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ _OF_A_NAME: Final = 2
 
 @final
 class DialSlots:
-    """How many connections may be made at the same time, and how many names be looked up.
+    """Limits how many connections are made at the same time, and how many names are looked up.
 
     Apart from each other: a look-up has its thread until the system's resolver gives up, also when nobody waits for it
     any more.  Who is dialled by names that nobody answers for must not keep those with numbers from being dialled.
@@ -68,7 +65,7 @@ class DialSlots:
 
 
 async def open_connection(url: str, dials: DialSlots, permit: Permit | None = None) -> socket.socket:
-    """Connect to ``tcp://HOST:PORT``, and greet.
+    """Connect to ``tcp://HOST:PORT``, and exchange SP headers.
 
     A host with several addresses is tried at one after the other; one that does not answer holds the next one up for a
     quarter of a second.  How long that takes is for the caller to limit: the system waits for minutes, and a greeting
@@ -103,7 +100,7 @@ async def open_greeted(
     greet: Callable[[socket.socket], Awaitable[T]],
     permit: Permit | None = None,
 ) -> tuple[socket.socket, T]:
-    """Connect to a port, greet as ``greet`` does, and return what that returns besides; see ``open_connection``.
+    """Connect to a port, exchange headers by ``greet``, and return its result, too; see ``open_connection``.
 
     ``greet`` raises ``OSError`` if whoever listens there is not meant.
     """
@@ -114,7 +111,7 @@ async def open_greeted(
 
     failures: list[Exception] = []
     attempts = [partial(_open_at, family, address, greet, permit) for family, address in addresses]
-    async with dials.connections:  # one place, however many addresses a stranger's name has
+    async with dials.connections:  # one slot, however many addresses a stranger's name has
         connection = await first_of(
             attempts, failures, expected=(OSError, NotSent), discard=lambda made: made[0].close(), at_once=_OF_A_NAME
         )
@@ -171,7 +168,7 @@ def prepare_to_send(connection: socket.socket) -> None:
 
 
 async def exchange_greetings(connection: socket.socket) -> None:
-    """Greet who has accepted a connection, and wait until it has greeted as nng's PULL does.
+    """Send the SP header to whoever has accepted a connection, and wait for that of nng's PULL.
 
     Raises:
         OSError: it has not.
@@ -215,7 +212,7 @@ def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
 
 
 async def open_ipc_connection(url: str) -> socket.socket:
-    """Connect to ``ipc:///PATH``, and greet.
+    """Connect to ``ipc:///PATH``, and exchange SP headers.
 
     How long that takes is for the caller to limit.  Cancelling leaves nothing behind.
 

@@ -1,13 +1,14 @@
-"""Connections by TCP until they have greeted as is due.  A thread, so that a node that is busy turns nobody away.
+"""Listener: accepts TCP and WebSocket in a thread of its own, until each connection has sent the header that is due.
 
-nng would take any number of connections, wait ten seconds for each to greet, and tell nobody of them; its queue for
-those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt; and after
-one that greets wrongly, or hangs up before, it takes nobody for 100 ms.  So a node listens by itself.
+A connection passes two hands: the ``Listener`` accepts it in the thread and reads its header, the ``Acceptor`` takes it
+over in the trio task that uses it.  The thread is there so that a node that is busy turns nobody away.
 
-What strangers can have is bounded from the start, by the rules of ``iris.kernel.slots``: a connection has its place
-until it is closed, or the trio thread has seen it and counts it as its own (``seen``).
+nng would take any number of connections, wait ten seconds for the header of each, and report none of them.  Its queue
+for those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt.
+After one that sends a wrong header, or hangs up before, it accepts nobody for 100 ms.  So a node listens by itself.
 
-Connections by TCP and WebSocket on their way from the reception, with its thread, to the task that uses them.
+What strangers can have is bounded from the start, by ``iris.kernel.slots``: a connection holds its slot until it is
+closed, or until the trio task has seen it and counts it as its own (``seen``).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
 
 _AT_ONCE: Final = 64
-"""Connections that are accepted before those that have greeted get their turn."""
+"""Connections that are accepted in one go, before those that have sent their header are handed on."""
 
 _PAUSE: Final = 0.05
 """Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
@@ -48,7 +49,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 @final
 class _Visitor:
-    """A connection that has been accepted."""
+    """An accepted connection that has not sent its header yet, or that the trio task has not seen."""
 
     __slots__ = ("greeting", "host", "number", "socket")
 
@@ -57,12 +58,12 @@ class _Visitor:
         self.host = host
         self.greeting = greeting
         self.number: int | None = None
-        """What it has become; None until it has greeted."""
+        """The number it was admitted under; None until its header was complete."""
 
 
 @final
 class _Listener:
-    """Where connections are accepted."""
+    """A listening socket, and what its connections must send first."""
 
     __slots__ = ("greet", "socket")
 
@@ -73,13 +74,13 @@ class _Listener:
 
 @final
 class Listener:
-    """Where connections by TCP arrive.
+    """Accepts TCP connections in a thread, until each has sent the header that is due.
 
     Args:
         config: for the limits on strangers.
-        admit: called on this thread with a connection that has greeted, which is the callee's from then on, the host
-            that it comes from, and its greeting; returns a number for it, or None if it is not taken.
-        turn_away: called on this thread with the number of one that has lost its place.
+        admit: called on this thread with a connection that has sent its header, which is the callee's from then on, the
+            host that it comes from, and its greeting; returns a number for it, or None if it is not taken.
+        turn_away: called on this thread with the number of one that has lost its slot.
         news: called on this thread when ``refused`` has grown.
     """
 
@@ -100,7 +101,7 @@ class Listener:
         )
         self._admitted: dict[int, _Visitor] = {}
         self._lock = threading.Lock()
-        """Guards the places and who is admitted.  It is held for a tenth of a millisecond at most."""
+        """Guards the slots and the admitted connections.  It is held for a tenth of a millisecond at most."""
         self._refused = 0
         self._selector = selectors.DefaultSelector()
         self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -112,7 +113,7 @@ class Listener:
     def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
         """Take connections from now on; return the port, which is another one if it was 0.
 
-        ``greet`` is called on this thread for what a connection has to say, each one for itself.
+        ``greet`` is called on this thread for each connection, and returns what it has to send first.
 
         Raises:
             OSError: the address is taken, not ours, or not known.
@@ -141,16 +142,16 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """Connections that were closed here: without a greeting in time, with a wrong one, or for a newer one."""
+        """Connections that were closed here: without a header in time, with a wrong one, or for a newer one."""
         return self._refused
 
     @property
     def waiting(self) -> int:
-        """Connections that have a place here."""
+        """Connections that hold a slot here."""
         return len(self._places)
 
     def seen(self, number: int) -> None:
-        """The connection of this number is counted elsewhere from now on.  One that is gone is passed over."""
+        """The trio task counts the connection of this number from now on.  One that is gone is ignored."""
         with self._lock:
             visitor = self._admitted.pop(number, None)
             if visitor is not None:
@@ -205,13 +206,15 @@ class Listener:
             except OSError:  # the machine has no room to watch one more
                 connection.close()
                 continue
+            # From here on it counts against the limits of strangers.  The newest gets a slot in any case: an attacker
+            # has to keep coming to keep others out.
             with self._lock:
                 losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
             self._send_away(losers)
-            self._look(visitor)  # mostly it has greeted by then
+            self._look(visitor)  # mostly its header has come by then
 
     def _look(self, visitor: _Visitor) -> None:
-        """See whether a connection has greeted."""
+        """Read from a connection, and admit it if its header is complete."""
         if visitor.socket.fileno() < 0:
             return  # it was closed, for a newer one, since it became readable
         try:
@@ -264,13 +267,13 @@ _UNTOLD: Final = 4096
 
 @final
 class Acceptor:
-    """Where a node listens by TCP and WebSocket, and who has come.
+    """Hands accepted connections over to the trio task, and knows where this node listens by TCP and WebSocket.
 
     Args:
         config: for the limits on strangers.
         limit: bytes of the largest frame.
         streams: what reads from the connections.
-        news: called, on the thread of the reception, when ``begin`` has something to do or ``refused`` has grown.
+        news: called, on the thread of the listener, when ``begin`` has something to do or ``refused`` has grown.
     """
 
     def __init__(self, config: Config, limit: int, streams: FrameReader, news: Callable[[], None]) -> None:
@@ -285,17 +288,17 @@ class Acceptor:
         self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
         self.order: Final[deque[int]] = deque()
-        """Their numbers, in the order in which they came; also of those that have lost their place again.
+        """Their numbers, in the order in which they came; also of those that have lost their slot again.
 
         Empty when ``begin`` has nothing to do: that is looked at for every frame."""
         self._evicted: deque[int] = deque()
-        """Those that lost their place just when the trio thread saw them."""
+        """Those that lost their slot just when the trio thread saw them."""
         self._unwatched = 0
         """Connections that the system had no room to watch."""
 
     @property
     def refused(self) -> int:
-        """Connections that never got here."""
+        """Connections that were refused before the trio task saw them."""
         return self._unwatched + (0 if self._reception is None else self._reception.refused)
 
     def listen(self, url: str) -> str:
@@ -340,7 +343,7 @@ class Acceptor:
             raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
 
     async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
-        """Wait for whoever comes with ``token`` first; return the connection, which is to send by.
+        """Wait for the first connection that shows ``token``; return it, to send by.
 
         Cancelling leaves nothing behind.
 
@@ -356,13 +359,15 @@ class Acceptor:
         return next(self._numbers)
 
     def begin(self) -> list[tuple[int, str]]:
-        """Have those that have come read, and return their numbers and hosts.  Called in the trio thread."""
+        """Have new connections read, and return their numbers and hosts.  Called in the trio thread."""
         begun: list[tuple[int, str]] = []
         while self.order:
             number = self.order.popleft()
             arrived = self._arrived.pop(number, None)
-            if arrived is not None and self._reception is not None:  # else it has lost its place
+            if arrived is not None and self._reception is not None:  # else it has lost its slot
                 connection, host, greeting = arrived
+                # From here on the connection is the trio task's, and counts there (``StrangerConnections``): its slot
+                # here is free again.
                 self._reception.seen(number)
                 if greeting.awaited is not None:
                     assert greeting.framing is not None
@@ -378,7 +383,7 @@ class Acceptor:
         return begun
 
     def evict(self) -> None:
-        """Hang up on those that ``begin`` has returned, perhaps just now, and that have lost their place meanwhile."""
+        """Hang up on connections that ``begin`` has returned, perhaps just now, and that have lost their slot since."""
         while self._evicted:
             self._streams.hang_up(self._evicted.popleft())
 
@@ -389,10 +394,11 @@ class Acceptor:
         while self._arrived:
             self._arrived.popitem()[1][0].close()
 
-    # -- on the thread of the reception ---------------------------------------------------------------------
+    # -- on the thread of the listener ----------------------------------------------------------------------
 
     def _take(self, connection: socket.socket, host: str, greeting: Greeting) -> int | None:
         if len(self._arrived) > _UNTOLD:
+            # The trio task is far behind.  To refuse here bounds the descriptors; to wait would stop accepting.
             return None
         number = next(self._numbers)
         self._arrived[number] = (connection, host, greeting)

@@ -1,7 +1,7 @@
-"""A network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
+"""Simulated network in memory: whole nodes in one process, on a virtual clock, with faults on demand.
 
-It keeps what the real network promises and nothing more: frames of one way out arrive in order; when a way breaks,
-those in transit may be lost; a slow reader is felt by its writers.  Everything random comes from the given seed.
+It keeps what the real network promises and nothing more.  Frames of one connection arrive in order; when a connection
+breaks, frames in transit may be lost; a slow reader holds up its writers.  Everything random comes from the given seed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_memory_url(url: str) -> str:
 
 @final
 class MemoryNetwork:
-    """Joins transports of one trio run.
+    """The simulated network that joins the transports of one trio run.
 
     Args:
         seed: of all randomness here; the same seed and the same calls give the same run.
@@ -118,7 +118,7 @@ class MemoryNetwork:
             del self._listening[url]
 
     def find(self, url: str) -> MemoryTransport | None:
-        """Return who listens at ``url``."""
+        """Return the transport that listens at ``url``."""
         return self._listening.get(url)
 
     def join(self, token: str) -> None:
@@ -205,7 +205,7 @@ class MemoryTransport:
         return incoming
 
     def opened(self, way: MemoryOutgoing) -> None:
-        """Take a way out into the books."""
+        """Register an outgoing connection."""
         self._outward.add(way)
 
     def accept(self, way: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
@@ -272,7 +272,7 @@ class MemoryTransport:
         self._news.set()
 
     def pause(self) -> None:
-        """Stop reading, as SIGSTOP stops a process: nobody is told, writers come to feel it."""
+        """Stop reading, as SIGSTOP stops a process: nobody is notified, and writers run out of room."""
         self.paused = True
 
     def resume(self) -> None:
@@ -281,7 +281,7 @@ class MemoryTransport:
         self._news.set()
 
     def forget(self, way: MemoryOutgoing) -> None:
-        """Drop a way that has ended."""
+        """Drop a connection that has ended."""
         self._outward.discard(way)
         if way in self._inward:
             self._inward.remove(way)
@@ -307,7 +307,7 @@ class MemoryTransport:
 
 @final
 class MemoryOutgoing:
-    """A way from one transport to another."""
+    """An outbound connection from one transport to another."""
 
     _made = 0
 
@@ -331,11 +331,11 @@ class MemoryOutgoing:
 
     @property
     def host(self) -> str:
-        """Who opened it."""
+        """The host that opened the connection."""
         return self._source.host
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
@@ -359,7 +359,7 @@ class MemoryOutgoing:
         trio.lowlevel.current_trio_token().run_sync_soon(self.break_off)
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``."""
+        """See ``OutgoingConnection.wait_writable``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         if self._is_full:
@@ -375,19 +375,19 @@ class MemoryOutgoing:
         return self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes
 
     def taken(self, frame: bytes) -> None:
-        """Note that the target has read a frame of this way."""
+        """Note that the target has read a frame of this connection."""
         self._in_transit -= 1
         self._bytes_in_transit -= len(frame)
         self._room.unpark_all()
 
     def break_off(self) -> None:
-        """End the way from the far side: its owner is told."""
+        """End the connection from the far side: its owner is notified."""
         if not self.closed:
             self.close()
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if not self.closed:
             self.closed = True
             self._room.unpark_all()
@@ -417,7 +417,7 @@ class MemoryIncoming:
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Incoming.close``."""
+        """See ``IncomingConnection.close``."""
         if not self._closed:
             self._closed = True
             self._network.calling.pop(self.token, None)

@@ -1,19 +1,21 @@
-"""The real network: frames over TCP and WebSocket by ourselves, over ipc by nng; on the wire all are as nng has them.
+"""Network transport: frames over TCP, WebSocket and ipc; on the wire each says what nng's PUSH and PULL would.
 
-By TCP and WebSocket a node listens with ``iris.kernel.transport.listener``, reads with
-``iris.kernel.transport.reader`` and sends with
-``iris.kernel.transport.writer``.  By ipc it dials and sends likewise, and listens and reads with one PULL socket
-of nng: one
-file descriptor for all peers, and draining it with non-blocking calls moves 124,000 frames/s where ``asend``/``arecv``
-move 11,500.
+By TCP and WebSocket a node listens with ``iris.kernel.transport.listener``, reads with ``iris.kernel.transport.reader``
+and sends with ``iris.kernel.transport.writer``.  By ipc it dials and sends likewise, and listens and reads with one
+PULL socket of nng: one file descriptor for all peers, and draining it with non-blocking calls moves 124,000 frames/s
+where ``asend``/``arecv`` move 11,500.
 
-A reverse connection turns the roles of dialling round and nothing else: whoever is to send waits for it, at a path of
-its own below each ws address of the node, and the node that cannot be dialled dials there.
+A reverse connection exchanges the roles of dialling and nothing else.  The sender waits for it, at a path of its own
+below each ws address of its node; the node that cannot be dialled dials there.
 
-Rules of this file: no other module imports pynng; every socket gets a receive limit (pynng's default of 0 means
-unlimited, and a 16-byte header could then claim gigabytes); pynng's callbacks run on nng's threads and only hop to
-trio; a process that has opened a socket must not fork and go on using it; nothing is sent by nng, whose PUSH may keep a
-pointer to a connection that has broken, in memory that is freed by then.
+Rules of this file:
+
+- No other module imports pynng.
+- Every socket gets a receive limit: pynng's default of 0 means unlimited, and a 16-byte header could then claim
+  gigabytes.
+- pynng's callbacks run on nng's threads and only hop to trio.
+- A process that has opened a socket must not fork and go on using it.
+- nng sends nothing: its PUSH may keep a pointer to a connection that has broken, in memory that is freed by then.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class NetworkTransport:
         self._socket = self._pull.socket
         self._pipe: pynng.CData | None = None
         self._open: dict[int, Callable[[], object]] = {}
-        """The connections that were told of, and what hangs each up."""
+        """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_told = 0
         self._dials = DialSlots(_DIALS)
@@ -356,7 +358,7 @@ class NetworkTransport:
 
 @final
 class ReverseIncoming:
-    """A reverse connection that this node dials.  See ``Incoming``."""
+    """A reverse connection that this node dials.  See ``IncomingConnection``."""
 
     def __init__(
         self, dialling: ReverseDialling[ReverseIncoming], streams: FrameReader, on_broken: Callable[[], None]
@@ -369,13 +371,13 @@ class ReverseIncoming:
         """What it has become; None until it is there."""
 
     def broken(self) -> None:
-        """It was there, and is gone."""
+        """The connection was there, and is lost."""
         if not self._closed:
             self._closed = True
             self._on_broken()
 
     def close(self) -> None:
-        """See ``Incoming.close``."""
+        """See ``IncomingConnection.close``."""
         if not self._closed:
             self._closed = True
             self._dialling.give_up(self)

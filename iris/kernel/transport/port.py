@@ -1,14 +1,14 @@
-"""The port to the network: how frames leave and arrive.
+"""Port to the network: the interface by which frames leave and arrive.
 
-``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.
-A node has one transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it
-sends to a peer goes through one ``OutgoingConnection``.  Frames are opaque here.
+``iris.kernel.transport.network`` is the real one, ``iris.kernel.transport.memory`` the simulated one.  A node has one
+transport.  Everything that peers send arrives in its one inbox, in the order of each peer; what it sends to a peer goes
+through one ``OutgoingConnection``.  Frames are opaque here.
 
-Connections that others open have numbers, so that strangers can be told apart and sent away.
+Connections that others open have numbers, so that strangers can be told apart and their connections closed.
 
-A node that cannot be dialled dials for both directions: besides its own way out it has the other node's frames come
-by a *reverse* connection, which it dials too.  A token that it has chosen, and told the other node over its way out,
-joins the two.
+A node that cannot be dialled dials for both directions: besides its own outgoing connection it has the other node's
+frames come by a *reverse* connection, which it dials too.  A token joins the two: it has chosen one, and sent it to the
+other node over its outgoing connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Refused(NotSent):
 
 
 class OutgoingConnection(Protocol):
-    """A way to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
+    """A connection to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
 
     def send_nowait(self, frame: bytes) -> bool:
         """Hand over a frame; False if the peer or the network is not taking more at the moment.
@@ -44,7 +44,7 @@ class OutgoingConnection(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the way up; frames not yet on the network are lost.  Never blocks; may be called twice."""
+        """Give the connection up; frames not yet on the network are lost.  Never blocks; may be called twice."""
         ...
 
 
@@ -75,7 +75,7 @@ class ConnectionObserver(Protocol):
         ...
 
     def connections_refused(self, count: int) -> None:
-        """So many more were turned away unseen: they did not greet in time, or came faster than anybody could look."""
+        """``count`` more were refused unseen: their header did not come in time, or they came faster than were read."""
         ...
 
 
@@ -96,8 +96,8 @@ class Transport(Protocol):
         ``permit`` is asked before each attempt; by ipc there is no host, and it is not.
 
         ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
-        ``close``.  The way is of no further use then.  The loss may be noticed only while somebody receives, or waits
-        for something to receive; only then does the rest follow of what the connection has not taken at once.
+        ``close``.  The connection is of no further use then.  The loss may be noticed only while somebody receives, or
+        waits for something to receive; only then does the rest follow of what the connection has not taken at once.
 
         Raises:
             Refused: nobody listens there.
@@ -107,7 +107,7 @@ class Transport(Protocol):
         ...
 
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
-        """Wait for the node that knows ``token`` to dial a reverse connection, and return the way to it.
+        """Wait for the node that knows ``token`` to dial a reverse connection, and return it to send by.
 
         It has no limit in time; cancelling it leaves nothing behind.  Whoever comes second is turned away.
 

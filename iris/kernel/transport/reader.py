@@ -1,12 +1,12 @@
-"""Frames from connections by TCP, read by the task that waits for them.
+"""Frame reader: frames from stream connections, read by the task that waits for them.
 
 nng reads with threads of its own: from the socket to the waiting task a frame wakes three of them, one after the other.
-Here it wakes none.  In turns beside other programs, a request one at a time took 410 us instead of 490, 220 us of
-processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
+Here it wakes none.  Measured in turns beside other programs, a request one at a time took 410 us instead of 490, 220 us
+of processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
 
-A stream is what the PUSH of nng sends after its greeting: each frame behind its length, eight bytes, big-endian.  All
+A stream is what the PUSH of nng sends after its header: each frame behind its length, eight bytes, big-endian.  All
 streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and a small
-object, a busy one a system call for several frames.  Who sends faster than this node reads is held up by TCP.
+object, a busy one a system call for several frames.  TCP holds up whoever sends faster than this node reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEWS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
 class Framing(Protocol):
-    """Frames in a stream of bytes, and what is said besides.
+    """Finds frames in a stream of bytes, and what is said besides.
 
     Attributes:
         waiting: frames that have come and were not fetched.
@@ -62,7 +62,7 @@ class Framing(Protocol):
 
 @final
 class _Stream:
-    """One connection."""
+    """The read state of one connection."""
 
     __slots__ = ("began", "frame", "framing", "number", "size", "socket")
 
@@ -81,7 +81,7 @@ class _Stream:
 
 @final
 class FrameReader:
-    """The connections by TCP that a node reads from.
+    """Reads frames from the stream connections of one node.
 
     Args:
         limit: bytes of the largest frame.  Who announces a larger one is hung up on before there is memory for it.
@@ -127,7 +127,7 @@ class FrameReader:
         return len(self._streams)
 
     def add(self, number: int, connection: socket.socket, framing: Framing | None = None) -> None:
-        """Read from a connection that does not block, and has greeted.
+        """Read from a connection that does not block, and has sent its header.
 
         Args:
             number: of its own.
@@ -144,7 +144,7 @@ class FrameReader:
             self._ready.append((connection.fileno(), select.EPOLLIN))
 
     def watch(self, connection: socket.socket, changed: Callable[[int], None], *, room: bool = True) -> None:
-        """Tell of a connection out, from within ``receive_nowait``: when it takes more again, and when it ends.
+        """Report of an outbound connection, from within ``receive_nowait``, when it has room again and when it ends.
 
         Args:
             connection: it does not block.  Its end is for the caller to see: something can be read, or it is an error.
@@ -159,7 +159,7 @@ class FrameReader:
         self._watched[connection.fileno()] = changed
 
     def watch_room(self, connection: socket.socket, *, wanted: bool) -> None:
-        """Tell of a connection that is watched when it takes more, or no more.  If it takes more now, that is told.
+        """Report room of a watched connection, or stop doing so.  Room that is there now is reported.
 
         A Unix socket takes more whenever the other end has read something, and each time would wake this node for
         nothing: after every frame, while whoever got it works on it.  In turns beside each other, a request by ipc took
@@ -169,7 +169,7 @@ class FrameReader:
             self._poll.modify(connection, _NEWS | select.EPOLLOUT if wanted else _NEWS)
 
     def unwatch(self, connection: socket.socket) -> None:
-        """Tell of a connection no more; to be called before it is closed.  One that is not watched is passed over."""
+        """Watch a connection no more; to be called before it is closed.  One that is not watched is ignored."""
         if self._watched.pop(connection.fileno(), None) is not None:
             self._poll.unregister(connection)
 
@@ -189,7 +189,7 @@ class FrameReader:
         self._closed(number)
 
     def close(self) -> None:
-        """Close them all but those that are only watched, and tell nobody."""
+        """Close all connections but those that are only watched; nobody is notified."""
         self.closed = True
         for stream in self._streams.values():
             stream.socket.close()
@@ -235,7 +235,7 @@ class FrameReader:
         return None
 
     def _read(self, stream: _Stream) -> bytes | None:
-        """Read what a connection has; return the first frame if it is complete now, and leave others to ``_cut``."""
+        """Read from a connection; return the first frame if it is complete now, and leave others to ``_cut``."""
         framing = stream.framing
         if framing is not None and (framing.waiting or framing.is_over):  # since before it was ours
             self._clear()
@@ -280,7 +280,7 @@ class FrameReader:
         return None
 
     def _fill(self, stream: _Stream, target: memoryview) -> int:
-        """Return how many bytes there were; 0 if none, also of a connection that has ended, which is hung up."""
+        """Return how many bytes were read; 0 if none, also of a connection that has ended, which is hung up."""
         try:
             size = stream.socket.recv_into(target)
         except BlockingIOError:
@@ -292,11 +292,12 @@ class FrameReader:
         return size
 
     def _clear(self) -> None:
-        """Have the connection whose frame is still in the chunk keep it itself."""
+        """Move the incomplete frame from the chunk to its connection."""
         stream, self._left = self._left, None
         if stream is not None:
             begin = self._at + _LENGTH.size
             (stream.size,) = _LENGTH.unpack_from(self._chunk, self._at)
+            # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
             stream.frame = bytearray(self._chunk[begin : self._end])
 
     def _fetch(self, stream: _Stream) -> bytes | None:
@@ -338,6 +339,7 @@ class FrameReader:
             return None
         (size,) = _LENGTH.unpack_from(self._chunk, self._at)
         if size > self._limit:
+            # Before there is memory for it: a stranger needs eight bytes to announce a terabyte.
             self.hang_up(stream.number)
             return None
         if begin + size > end:

@@ -1,4 +1,4 @@
-"""Reverse connections that this node waits for: each is named by a token, and is for whoever comes first with it."""
+"""Pending reverse connections: each is named by a token, and given to the first that shows the token."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from iris.kernel.transport.reader import Framing
 
 @final
 class PendingReverse:
-    """One that is waited for.
+    """A reverse connection that is waited for.
 
     Attributes:
-        is_claimed: somebody has come with its token.  Written on the thread of the reception only, but for the end.
+        is_claimed: somebody has come with its token.  Written on the thread of the listener only, but for the end.
     """
 
     __slots__ = ("_arrived", "_came", "is_claimed")
@@ -49,7 +49,7 @@ class PendingReverse:
 
 @final
 class PendingReverseTable:
-    """All that are waited for."""
+    """All reverse connections that are waited for, by token."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, PendingReverse] = {}
@@ -69,9 +69,10 @@ class PendingReverseTable:
             del self._awaited[token]
 
     def claim(self, token: str) -> PendingReverse | None:
-        """Return what is waited for with a token, to the first one that asks.  On the thread of the reception."""
+        """Return what is waited for with a token, to the first one that asks.  On the thread of the listener."""
         awaited = self._awaited.get(token)
         if awaited is None or awaited.is_claimed:
             return None
+        # From here on the token is used up.  Whoever shows it later is refused, and cannot put itself between the ends.
         awaited.is_claimed = True
         return awaited

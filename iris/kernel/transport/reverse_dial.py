@@ -1,7 +1,7 @@
-"""Reverse connections that this node dials: from a node that it has reached by WebSocket, to read from.
+"""Reverse dialling: inbound connections that this node dials itself, to a node that it has reached by WebSocket.
 
 The other end is ready once it has read the token, mostly some milliseconds after the first attempt: so there are more.
-All that happens by the way, as somebody receives: no task and no thread waits for any of them.
+Attempts are made in passing, whenever somebody receives: no task and no thread waits for any of them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ class ReverseDialling(Generic[K]):
     Args:
         streams: watches those that are being made.
         limit: bytes of the largest frame.
-        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled
-        for, the
-            connection, which is the callee's from then on, the host at its other end, and its messages.
+        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled for,
+            the connection, which is the callee's from then on, the host at its other end, and its messages.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class ReverseDialling(Generic[K]):
 
 @final
 class _Attempts:
-    """One connection, until it is there."""
+    """The attempts at one reverse connection, until it is there."""
 
     __slots__ = ("address", "again", "asking", "connection", "family", "pause", "unsent", "url")
 

@@ -1,4 +1,4 @@
-"""How a connection that another node opens begins: what it must say, before anybody reads frames from it."""
+"""SP header (nanomsg RFC sp-tcp-mapping): what an inbound connection must send before any frame is read from it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ANSWER: Final = b"\0SP\0\0\x51\0\0"
 
 
 class GreetingProgress(enum.Enum):
-    """What has come of a greeting."""
+    """How much of its header a connection has sent."""
 
     PART = enum.auto()
     WHOLE = enum.auto()
     WRONG = enum.auto()
     LATER = enum.auto()
-    """It is to come again; that it came is no offence."""
+    """Close it; the other end is to dial again, and has done nothing wrong."""
 
 
 class Greeting(Protocol):
-    """What a connection has to say before it is let in.
+    """What a connection must send before it is accepted.
 
     Attributes:
         framing: finds the frames in what it says afterwards, if they do not stand behind their lengths.
@@ -42,13 +42,13 @@ class Greeting(Protocol):
     def awaited(self) -> PendingReverse | None: ...
 
     def hear(self, connection: socket.socket) -> GreetingProgress:
-        """Look at what it says, and answer.  Called on the thread of the reception when something can be read."""
+        """Look at what it says, and answer.  Called on the thread of the listener when something can be read."""
         ...
 
 
 @final
 class NngGreeting:
-    """What nng says first, over any stream."""
+    """The SP header, which nng sends first over any stream."""
 
     __slots__ = ("_said", "awaited", "framing")
 

@@ -4,10 +4,9 @@ The protocol is that of ``websockets``, without extensions.  It takes 70 ms to i
 a ``ws://`` address is first used.  A frame of 64 KiB costs 9 us on its way out and 14 to 22 us on its way in, masking
 included; by TCP it is 7 us for both.
 
-Nothing here is trusted.  Limits hold before there is memory for what they limit, and whoever keeps to another protocol
-has his connection ended: that is ``is_over``, and the last words are in ``answer``.
-
-Where others come by WebSocket: what they may ask for, before they are let in.
+Nothing here is trusted, neither what an upgrade asks for nor what comes after it.  Limits hold before there is memory
+for what they limit.  Whoever keeps to another protocol has his connection ended: ``is_over`` says so, and ``answer``
+holds the last bytes for him.
 """
 
 from __future__ import annotations

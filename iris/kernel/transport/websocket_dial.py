@@ -1,4 +1,4 @@
-"""Connections by WebSocket that this node opens to send by."""
+"""WebSocket dialer: outbound connections by WebSocket."""
 
 from __future__ import annotations
 

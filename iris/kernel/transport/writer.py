@@ -1,10 +1,9 @@
-"""Frames out, by a connection that is a stream of bytes, written by the task that has them.
+"""Frame writer: frames to a stream connection, written by the task that has them.
 
 nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
-system call.  What the connection does not take of it is kept, without a copy, and follows as soon as it can, whether
-somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It tells of
-room only
-while something is kept.
+system call.  What the connection does not take of a frame is kept, without a copy, and follows as soon as there is
+room, whether somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It
+reports room only while something is kept.
 
 How a frame looks on the wire is the caller's: ``framing``.
 """
@@ -27,12 +26,12 @@ _HEARD: Final = 4096
 """Bytes read at once of what comes back."""
 
 _PATIENCE: Final = 16
-"""So often at one time.  Who has more to say to somebody who only sends to him is up to no good."""
+"""Reads of an outbound connection in one go.  Whoever sends more on a connection that is to receive is hostile."""
 
 
 @final
 class StreamOutgoing:
-    """One connection to send by, which has greeted already.  See ``Outgoing``.
+    """An outbound stream connection that has sent its header.  See ``OutgoingConnection``.
 
     Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
 
@@ -86,7 +85,7 @@ class StreamOutgoing:
         streams.watch(connection, self._changed, room=False)
 
     def send_nowait(self, frame: bytes) -> bool:
-        """See ``Outgoing.send_nowait``."""
+        """See ``OutgoingConnection.send_nowait``."""
         if (self._rest and not self._flush()) or self._over:
             if self.closed:
                 raise trio.ClosedResourceError("this way out is closed")
@@ -117,7 +116,7 @@ class StreamOutgoing:
             self._streams.watch_room(self._socket, wanted=True)
 
     def _flush(self) -> bool:
-        """Send what is left of the last frame; tell whether all of it is gone."""
+        """Send the rest of the last frame; tell whether all of it is gone."""
         try:
             sent = self._socket.sendmsg(self._rest)
         except BlockingIOError:
@@ -134,7 +133,7 @@ class StreamOutgoing:
         return not self._rest
 
     def _answer(self) -> None:
-        """Send what is to be said to what has come back."""
+        """Send what the framing answers to what has been received."""
         if self._heard is None or not self._heard.answer:
             return
         answer, self._heard.answer = memoryview(self._heard.answer), b""
@@ -149,7 +148,7 @@ class StreamOutgoing:
             self._keep(answer)
 
     def _changed(self, events: int) -> None:
-        """It takes more, or has something to say, its end included."""
+        """The connection has room, or something to read, its end included."""
         if self._rest:
             self._flush()
         elif events & select.EPOLLOUT and self._room_told:
@@ -185,7 +184,7 @@ class StreamOutgoing:
         self._broken()
 
     async def wait_writable(self) -> None:
-        """See ``Outgoing.wait_writable``.  If the connection is lost, it waits until it is closed."""
+        """See ``OutgoingConnection.wait_writable``.  If the connection is lost, it waits until it is closed."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         if self._others is None:
@@ -203,7 +202,7 @@ class StreamOutgoing:
             self._others.unpark_all()
 
     def close(self) -> None:
-        """See ``Outgoing.close``."""
+        """See ``OutgoingConnection.close``."""
         if self.closed:
             return
         self.closed = self._over = True

@@ -1,8 +1,8 @@
-"""Bytes to messages and back: frame header, batches, user payloads, field validators.
+"""Wire format: bytes to messages and back.  Frame header, batches, user payloads, field validators.
 
-Promises: a frame header is parsed by hand, and msgpack sees nothing before a frame is authenticated.  Functions named
-``*_untrusted`` read what a peer sent and raise only RemoteProtocolError.  This room alone imports msgpack.
-Not here: encryption (iris.security.channel) and what the messages mean (cluster, patterns).
+It promises that a frame header is parsed by hand, that msgpack sees nothing before a frame is authenticated, and that
+functions named ``*_untrusted``, which read what a peer sent, raise only RemoteProtocolError.  This room alone imports
+msgpack.  It does not encrypt (iris.security.channel) and does not know what a message means (cluster, patterns).
 """
 
 from iris.kernel.wire.codec import (

@@ -1,13 +1,11 @@
-"""The bytes between nodes: frame header, batches of messages, user payloads.
+"""Codec: batches of messages to bytes and back, in msgpack within limits.
 
 Rules of this file:
 
-- It is the only one that knows msgpack, and msgpack touches nothing before a frame is authenticated.
-- A frame is a 16-byte header and a body.  The header is parsed by hand.
+- msgpack touches nothing before a frame is authenticated.
 - The body of a data frame, once opened, is a *batch*: messages one after the other, each a msgpack array that
   starts with its kind.  There are no maps on the wire, so nothing collides and empty maps cannot eat memory.
-- A user's payload is opaque to everybody but its two ends: ``bytes`` travel as a binary, any other value as an
-  extension of type 1 around its own msgpack form.
+- A user's payload is opaque to everybody but its two ends (``iris.kernel.wire.payload``).
 - What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
 
 Why the limits: 4 MiB of empty maps decode to 299 MiB, and 64 KiB of nested array headers reserve 68 MiB before
@@ -77,7 +75,7 @@ def _open_extension(code: int, data: bytes) -> msgpack.ExtType:
 
 @final
 class Elements:
-    """Counts the elements of arrays as they are decoded.
+    """Limits the elements of arrays while they are decoded.
 
     Args:
         most: elements that there may be.
@@ -197,6 +195,7 @@ class BatchDecoder:
                 if type(message) is not tuple or not message or type(message[0]) is not int:
                     raise ValueError("a message is an array that starts with its kind")
         except Exception as error:  # noqa: BLE001 -- msgpack raises half a dozen types, MemoryError among them
+            # A new one, for this one holds bytes of the bad batch: they must not become part of another peer's.
             self._begin()
             raise RemoteProtocolError(f"malformed batch: {error}") from None
         return messages
@@ -253,9 +252,3 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY, elements: Eleme
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed value: {error}") from None
     return cast("object", value)
-
-
-# -- user payloads -----------------------------------------------------------------------------------------
-
-
-# -- headers -----------------------------------------------------------------------------------------------

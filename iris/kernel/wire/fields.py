@@ -1,4 +1,4 @@
-"""Validators of the fields of a message.  All they raise is RemoteProtocolError."""
+"""Field validators: check the fields of a message from a peer.  All they raise is RemoteProtocolError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header of a frame: 16 bytes, parsed by hand before anything is authenticated.
+"""Frame header: 16 bytes before each body, parsed by hand before anything is authenticated.
 
 What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
 """
@@ -57,7 +57,7 @@ def largest_frame(config: Config) -> int:
 
 
 class FrameHeader(NamedTuple):
-    """The clear start of every frame.  ``counter`` of a handshake frame is the sender's session index."""
+    """The unencrypted start of every frame.  ``counter`` of a handshake frame is the sender's session index."""
 
     kind: int
     version: int

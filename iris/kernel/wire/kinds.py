@@ -1,6 +1,6 @@
-"""Every kind of message, with the fields that follow it.  A kind is the first element of each message.
+"""Message kinds: the number of each kind, with the fields that follow it.  A kind is the first element of each message.
 
-``payload`` is opaque: bytes, or a packed value (see ``iris.kernel.wire``).  ``headers`` is None or a flat tuple
+``payload`` is opaque: bytes, or a packed value (see ``iris.kernel.wire.payload``).  ``headers`` is None or a flat tuple
 ``(name, value, name, value, ...)`` of strings.  Kinds stay below 128, where msgpack spends one byte on them.
 """
 

@@ -1,7 +1,7 @@
-"""User payloads and headers.  A payload is opaque to everybody but its two ends.
+"""User payloads and headers: opaque to everybody but the two ends of a message.
 
-``bytes`` travel as a binary, any other value as an extension of type 1 around its own msgpack form.
-What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
+``bytes`` travel as a binary, any other value as an extension of type 1 around its own msgpack form.  What comes from a
+peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the owner of a realm does: create it, issue and rotate credentials, revoke, trust other realms.
+"""Authority: what the owner of a realm does.  Create it, issue and rotate credentials, revoke, trust other realms.
 
-Promises: the key of the realm's root is needed for nothing else, and can stay offline.
+It promises that the key of the realm's root is needed for nothing else, and can stay offline.  Its functions take
+values and return new ones; they read and write no files (iris.security.files) and reach no running node.
 """
 
 from iris.security.authority.issuing import DAY, CredentialSummary, check_credential, summarize

@@ -1,7 +1,7 @@
-"""What the owner of a realm does with its keys; ``iris keys`` calls these functions.
+"""Certificate authority of a realm: issues, rotates and revokes credentials; ``iris keys`` calls these functions.
 
 Everything here is a calculation: it takes values and returns new ones; files are read and written by
-``realm_file``, ``credential_file`` and ``revocation_file``.  A ``RealmRoot`` that a call returns is to be saved first.
+``iris.security.files``.  A ``RealmRoot`` that a call returns is to be saved first.
 
 Rotations, so that no request fails; each step on all nodes before the next one begins:
 
@@ -11,7 +11,7 @@ Rotations, so that no request fails; each step on all nodes before the next one 
   both generations are accepted until ``revoke_cluster``.
 - node delegation: portable credentials renew it by themselves; of sealed ones, ``seal_credential`` with ``previous``.
 
-A node takes a refreshed file without a restart (``credential_watch``).
+A node takes a refreshed file without a restart (``CredentialWatch``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The realm's root: the key that certifies clusters, and what has been certified and revoked so far.
+"""Realm root: the key that certifies clusters, and what has been certified and revoked so far.
 
-A value: every operation (``iris.security.authority.issuing``) returns a new one.  It is kept in a file
-(``realm_file``), offline
-and wrapped with a passphrase.
+It is a value: every operation (``iris.security.authority.issuing``) returns a new one.  It is kept in a file
+(``iris.security.files.realm_files``), offline and wrapped with a passphrase.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the owner of a realm does about realms of other owners: say what they may reach, trust them, and no longer.
+"""Trust between realms: what the owner of one lets another reach, and the end of that.
 
-As in ``keyring`` everything here is a calculation.  What changes reaches the nodes with their credentials:
-``refresh_credential``.
+As in ``iris.security.authority.issuing`` everything here is a calculation.  A change reaches the nodes with their
+credentials: ``refresh_credential``.
 """
 
 from __future__ import annotations

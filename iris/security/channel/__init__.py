@@ -1,7 +1,8 @@
-"""What two nodes share: handshake, sealed session, sender keys, admission of strangers.
+"""Secure channel: what two nodes share.  Handshake, sealed session, sender keys, admission of strangers.
 
-Promises: no plaintext mode; a session's counter never repeats under one key, not after a fork either; a stranger costs
-no Diffie-Hellman before it proves the gate secret.  State machines: connections are the caller's.
+It promises that there is no plaintext mode, that a session's counter never repeats under one key (not after a fork
+either), and that a stranger costs no Diffie-Hellman before it proves the gate secret.  These are state machines: they
+own no connection, no clock and no task.
 """
 
 from iris.security.channel.admission import Admission, StrangerConnections

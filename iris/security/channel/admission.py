@@ -1,4 +1,4 @@
-"""Limits on strangers, before anybody is authenticated.  Sans-IO.
+"""Admission control: limits on strangers, before anybody is authenticated.  Sans-IO.
 
 Use, for each first handshake frame and each connection that others open::
 
@@ -24,15 +24,15 @@ Use, for each first handshake frame and each connection that others open::
 
 and at ``deadline``, ``connections.expire(now)`` returns the connections that have taken too long and are to be closed.
 
-Where there are too many, the oldest makes place for the newest: see ``iris.kernel.slots``.
+Where there are too many, the newest evicts the oldest: see ``iris.kernel.slots``.
 
 An address is what strangers cannot choose freely: ``address_key`` makes it of an IP address.  None stands for peers
 that the operating system vouches for (ipc sockets in a directory of this user): they share only the limit in all.
 
-Whoever has listened to the network can send first frames again, and each is good for a dial to where its sender once
-was.  So each is taken as often as honest nodes send one and no more, for as long as it is remembered; and dials on
-behalf of strangers have places of their own, far fewer than a transport can make dials, so that neither this node's own
-dials nor those for honest strangers wait behind addresses where nobody is.
+Replays are bounded.  Whoever has listened to the network can send first frames again, and each is good for a dial to
+where its sender once was.  So each frame is taken as often as honest nodes send one and no more, for as long as it is
+remembered.  Dials on behalf of strangers have slots of their own, far fewer than a transport can make dials: neither
+this node's own dials nor those for honest strangers wait behind addresses where nobody is.
 
 The rate of an address counts handshakes that were begun, which cost a node half a millisecond.  Junk is not counted
 there, or one who knows nothing could keep out the honest ones behind his address; it costs 15 us, and its connection.
@@ -67,7 +67,7 @@ K = TypeVar("K", bound=Hashable)
 @final
 @dataclasses.dataclass(slots=True)
 class _Bucket:
-    """Tokens at a moment; they come back at a steady rate."""
+    """Token bucket of one address."""
 
     tokens: float
     filled: float
@@ -75,7 +75,7 @@ class _Bucket:
 
 @final
 class Admission:
-    """Who may begin a handshake now.  Limits come from ``Config``.
+    """Admission control of handshakes.  Limits come from ``Config``.
 
     Args:
         refusals: where first frames and handshakes that are refused or dropped are counted, by reason.
@@ -116,6 +116,7 @@ class Admission:
         It needs no decryption: only keys out of genuine frames are remembered, so what has one of them is a replay, or
         junk.
         """
+        # Before any decryption: a recorded frame passes the gate, so a replay has to be refused before it costs that.
         taken = self._ephemerals.get(ephemeral, 0)
         if taken < FIRST_FRAMES:
             return True
@@ -131,6 +132,8 @@ class Admission:
 
     def may_begin(self, address: str | None, now: float) -> bool:
         """Tell whether a first frame from ``address`` may be looked at."""
+        # Only looked at, not spent: it is genuine frames that are charged (``open``, ``charge``).  Were junk charged,
+        # one host behind a NAT could lock out its honest neighbours.
         if address is None or self._bucket(address, now).tokens >= 1.0:
             return True
         self._refusals["handshake rate of one address"] += 1
@@ -154,6 +157,8 @@ class Admission:
         Returns:
             Those, older ones, that are to be forgotten for it.
         """
+        # From here on the handshake holds memory.  The oldest gives way rather than the newest being refused: an
+        # attacker that filled all slots once would otherwise hold them for a whole timeout.
         self.charge(address, now)
         dropped = self._handshakes.take(index, address, now)
         if dropped:
@@ -191,8 +196,8 @@ class StrangerConnections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
     One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
-    earlier if its place is needed; one that sends junk is closed for it.  One address has three quarters of the
-    places that it has for handshakes, because the network may hold a whole frame for each.
+    earlier if its slot is needed; one that sends junk is closed for it.  One address has three quarters of the
+    slots that it has for handshakes, because the network may hold a whole frame for each.
 
     Args:
         refusals: where connections that are to be closed are counted, by reason.

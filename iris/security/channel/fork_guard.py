@@ -1,4 +1,4 @@
-"""A forked child must never use its parent's ciphers: both would encrypt with the same key and nonce.
+"""Fork guard: a forked child never uses its parent's ciphers, for both would encrypt with the same key and nonce.
 
 Sessions and half-finished handshakes register here, and the child of a fork makes them all unusable before any
 other code of the child runs.

@@ -1,4 +1,6 @@
-"""The handshake: two nodes, of one realm or of two that trust each other, agree on a session.  Three frames, sans-IO.
+"""Handshake: authenticated key exchange between two nodes, of one realm or of two that trust each other.
+
+It takes three frames and ends in a session.  Sans-IO.
 
 Use, dialling side::
 
@@ -29,9 +31,9 @@ What each frame proves, and to whom:
 It is ``Noise_XXpsk0+psk2_25519_{AESGCM,ChaChaPoly}_SHA256``.  psk0 is the gate secret of the realm; between two realms
 it is their pair secret, the prologue names both, and each end verifies the other by that one's root.  psk2 is an
 ML-KEM-768 shared secret: its encapsulation key is in the first payload, its ciphertext stands before the second
-message, for that message's payload is sealed with it.  So papers and sessions that are recorded today stay closed to a
-later quantum computer, also if its owner knows the gate secret; the responder's X25519 key, which comes before its
-papers, does not.  Authentication is classical: X25519 and Ed25519.
+message, for that message's payload is sealed with it.  So certificates and sessions that are recorded today stay closed
+to a later quantum computer, also if its owner knows the gate secret; the responder's X25519 key, which comes before its
+certificates, does not.  Authentication is classical: X25519 and Ed25519.
 
 Errors: ``receive_*`` raise AuthenticationError and nothing else for what a peer sent.  Frames that are not genuine
 change nothing (``over`` stays False): the genuine one may still come.  A genuine frame with a chain that does not
@@ -133,7 +135,7 @@ def prologue_between(suite: Suite, initiator: bytes, responder: bytes) -> bytes:
 
 @final
 class NotAdmitted(AuthenticationError):
-    """The papers of the other side are in order, and ``admit`` refuses it all the same.
+    """The certificates of the other side are in order, and ``admit`` refuses it all the same.
 
     Attributes:
         peer: who it is.
@@ -201,7 +203,7 @@ class _Side:
     def _read_papers_untrusted(
         self, payload: bytes, static: bytes | None, index: int, wall_now: float
     ) -> tuple[PeerIdentity, bytes]:
-        """Verify who the other side is; return it and what follows its papers."""
+        """Verify who the other side is; return it and what follows its certificates."""
         if len(payload) < _PAPERS.size:
             raise AuthenticationError("handshake: no room for a certificate")
         node, stated_index, certificate_size, delegation_size = _PAPERS.unpack_from(payload)
@@ -218,8 +220,11 @@ class _Side:
             wall_now=wall_now,
             foreign=foreign,
         )
+        # The header is not encrypted.  The index inside the payload is, so nobody can lead the session's frames astray.
         if stated_index != index:
             raise AuthenticationError(f"node {peer.node_id}: the session index in the header was changed")
+        # Certificates are public.  This comparison ties the chain to the key that has just done the Diffie-Hellman;
+        # without it anybody could show the chain of another node.
         if static != peer.delegation.static_key:
             raise AuthenticationError(f"node {peer.node_id}: the delegation is for another static key")
         if peer.node_id == self._identity.node_id:
@@ -313,13 +318,19 @@ class Initiator(_Side):
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_RESPONSE, self._index)
         if len(message) < CIPHERTEXT_SIZE:
             raise AuthenticationError("handshake: no room for a key encapsulation")
-        # Any ciphertext of this size opens to some secret; with another than the responder's the payload does not open.
+        # ML-KEM rejects implicitly: any ciphertext of this size opens to some secret.  With another than the
+        # responder's the payload below does not open, so nothing has to be compared here.
         noise.psks[2] = Secret(self._decapsulation_key.decapsulate(message[:CIPHERTEXT_SIZE]))
         payload = noise.read_message(message[CIPHERTEXT_SIZE:])
-        self.over = True  # from here on the answer is genuine, and any error is final
+        # From here on the answer is genuine, and any error is final: whoever made it knows the gate secret and our
+        # ephemeral key, so no better answer will come.  Until here junk has changed nothing.
+        self.over = True
+        # Genuine is not yet authenticated: only the chain says which node this is, and that the static key is its own.
         peer, hello = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
         if self._expected is not None and peer.node_id != self._expected:
             raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
+        # From here on the peer is authenticated.  Only now does this node say who it is: whoever merely answers at an
+        # address must not learn the cluster and the permissions of those that dial it.
         header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, remote_index, self._index)
         last = header + noise.write_message(self._papers(wall_now))
         session = self._establish(noise, self._suite, remote_index, now)
@@ -369,6 +380,8 @@ class Responder(_Side):
         if suite is None:
             raise AuthenticationError(f"handshake: suite {message[0]} is not known")
         noise, payload = self._pass_gate_untrusted(suite, message[1:])
+        # From here on the sender knows the gate secret, or has recorded somebody who does: the hello is a return
+        # address and nothing more.  State is kept for it, so admission control has to bound how much.
         if not ENCAPSULATION_KEY_SIZE <= len(payload) <= ENCAPSULATION_KEY_SIZE + MAX_HELLO:
             raise AuthenticationError("handshake: the first payload is too short or too long")
         try:
@@ -421,14 +434,18 @@ class Responder(_Side):
         if remote_index != self._remote_index:
             raise AuthenticationError("handshake: this frame is not for this handshake")
         payload = noise.read_message(message)
-        self.over = True  # from here on the frame is genuine, and any error is final
+        # From here on the frame is genuine and no replay, because it is bound to the ephemeral key of this response.
+        # Any error is final.
+        self.over = True
         try:
             peer, surplus = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
         except NotAdmitted as error:
+            # It has proved who it is and is refused all the same: one frame may tell it why, which nobody else reads.
             error.session = self._establish(noise, self._suite, remote_index, now)
             raise
         if surplus:
             raise AuthenticationError(f"node {peer.node_id}: surplus bytes in the last handshake frame")
+        # From here on the peer is authenticated, and with it the hello of its first frame: the transcript binds both.
         session = self._establish(noise, self._suite, remote_index, now)
         return Established(session=session, peer=peer, hello=self._hello, frame=None)
 

@@ -9,7 +9,9 @@ changes there is another key, so whoever has gone opens nothing that came after.
 - A frame names the one before it under the same key, so a receiver sees what was lost on the way.
 - Every receiver has the key and could seal with it.  So the publisher signs each frame with its node's signing key:
   what receivers make up among themselves is refused.  It costs 0.03 ms to sign and 0.1 ms to verify a frame of up to
-  64 KiB (the idea is Signal's; Marlinspike and Perrin, "Sesame", 2017, and its sender keys).
+  64 KiB.
+
+The idea is Signal's (Marlinspike and Perrin, "Sesame", 2017, and its sender keys).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _PURPOSE: Final = b"iris copy 1\0"
 
 
 class CopyHeader(NamedTuple):
-    """What stands in clear before a frame: the number of its key, its own, and that of the one before."""
+    """The unencrypted header: the number of its key, its own, and that of the frame before."""
 
     key: int
     number: int
@@ -62,7 +64,7 @@ def read_copy_header_untrusted(frame: bytes) -> CopyHeader:
 
 @final
 class SenderKey:
-    """A key at its publisher.
+    """A sender key at its publisher.
 
     Args:
         number: of the key among those of this publisher, from 1.
@@ -110,7 +112,7 @@ class SenderKey:
 
 @final
 class ReceiverKey:
-    """A key at a receiver.
+    """A sender key at one of its receivers.
 
     Args:
         suite: number of how it seals.
@@ -153,6 +155,8 @@ class ReceiverKey:
             body = self._aead.decrypt(self._nonce(number), memoryview(sealed)[_CLEAR:], sealed[:_CLEAR])
         except InvalidTag:
             raise AuthenticationError(f"copy {number} is not genuine") from None
+        # The tag shows only that one of the receivers sealed it, for all of them have the key.  The signature shows
+        # that it was the publisher.
         verify(_claim(sealed), frame[-SIGNATURE_SIZE:])
         # From here on the frame is genuine: only now may it change anything.
         self.lost += before != self._last

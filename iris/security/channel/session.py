@@ -1,4 +1,4 @@
-"""A session: what two nodes say to each other after a handshake, sealed frame by frame.
+"""Sealed session: AEAD frames between two nodes after a handshake, with replay protection and rekey.
 
 Use::
 
@@ -107,7 +107,7 @@ _CLOSED: Final = _Unusable("this session is closed")
 
 @final
 class Session:
-    """A sealed, ordered, one-to-one conversation.  Made by a handshake, never directly.
+    """A sealed session: ordered frames between two nodes.  Made by a handshake, never directly.
 
     Attributes:
         local_index: what the other side writes into the header of frames for this session.
@@ -197,6 +197,7 @@ class Session:
         sequence = self._sequence
         if sequence >= self._epoch_end or self._epoch_bytes <= 0:
             self._begin_epoch(sequence)
+        # Before the cipher runs: an error from here on costs a number, and no number is ever used twice under a key.
         self._sequence = sequence + 1
         size = len(body)
         self._epoch_bytes -= size
@@ -244,7 +245,8 @@ class Session:
         except AuthenticationError:
             self._refused += 1
             raise
-        # From here on the frame is genuine: only now may it change anything.
+        # From here on the frame is genuine: only now may it change anything.  A forged header could otherwise move the
+        # epoch or the counter ahead, and every honest frame after it would be refused.
         if epoch != self._open_epoch:
             self._open_epoch, self._open_key, self._open_aead = epoch, key, aead
         if sequence != expected:
@@ -295,6 +297,8 @@ class Session:
             return  # seal() meets the stand-in for the cipher next
         if self._seal_epoch == MAX_EPOCH:
             raise LocalProtocolError("this session has used up its epochs")
+        # One way: whoever takes the new key from memory cannot open what was sealed under the old one.  The counter
+        # goes on, so frames of two epochs never share a number and stay in one order.
         key = noise.next_key(self._cipher, self._seal_key)
         self._seal_aead = self._cipher(key)
         self._seal_key = key
@@ -306,6 +310,7 @@ class Session:
         key = self._open_key
         if key is None:
             return None, self._open_aead
+        # The header is not verified yet, and each epoch costs a derivation: a bound on what one forged frame can cost.
         if not self._open_epoch < epoch <= self._open_epoch + MAX_EPOCH_SKIP:
             raise AuthenticationError(f"epoch {epoch} in session {self.local_index} at epoch {self._open_epoch}")
         for _ in range(epoch - self._open_epoch):

@@ -1,7 +1,7 @@
-"""Credentials, realms, bundles and revocation lists on disk, and the local realm of one user.
+"""Files of security: credentials, realms, bundles and revocation lists on disk, and the local realm of one user.
 
-Promises: private files are written atomically with mode 0600; files that others may write are refused with the command
-that mends them.
+They promise that a private file has mode 0600 and is written whole or not at all, and that a file which others may
+write is refused with the command that mends it.  What a file says is verified by iris.security.identity, not here.
 """
 
 from iris.security.files.credential_file import CredentialWatch, load_credential, prepared_credential, save_credential

@@ -1,4 +1,4 @@
-"""The JSON that secrets are kept in, and its wrapping with a passphrase.
+"""Key container: the JSON that secrets are kept in, and its wrapping with a passphrase (scrypt, AES-256-GCM).
 
 Every file says what it is, in which version, and of which kind::
 

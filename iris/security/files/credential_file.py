@@ -1,4 +1,4 @@
-"""The file that a credential is kept in: JSON, mode 0600, optionally wrapped with a passphrase.
+"""Credential file: a credential as JSON of mode 0600, and a watch by which keys rotate without a restart.
 
 ::
 
@@ -8,11 +8,10 @@
 
 Keys are the raw 32 bytes; certificate and delegation are signed bytes.  ``cluster`` is for people: the name that
 counts is in the certificate.  Realms of other owners are in ``trusted`` and ``pair_secrets``, if there are any; see
-``iris.security.identity.realm_bundle``.  Wrapping is described in ``iris.security.files.container``.
+``iris.security.identity.realm_bundle``.  A passphrase may wrap the file, as ``iris.security.files.container``
+describes.
 
-A credential file that may be replaced while a node runs: how keys rotate without a restart.
-
-Use::
+The file may be replaced while a node runs::
 
     watch = CredentialWatch(path)
     identity = watch.credential.new_identity(entropy, wall_now)

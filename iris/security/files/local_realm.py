@@ -1,4 +1,4 @@
-"""The user's own realm on this machine: there without being set up, and closed to every other user.
+"""Local realm: the user's own realm on this machine, there without being set up, and closed to every other user.
 
 Use::
 

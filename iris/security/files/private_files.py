@@ -1,4 +1,4 @@
-"""Files and directories that only their owner may read, and that hold secrets.
+"""Private files: files and directories that hold secrets and that only their owner may read; mounted secrets too.
 
 Refused, with one line that says how to mend it: a file that others can read, that belongs to somebody else, or that
 is reached through a symbolic link (links that only root could have made are followed: /tmp on some systems is one).
@@ -67,6 +67,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
     linked = _check_links(path, what, mounted=mounted)
     descriptor = _open_private(path, what, linked=linked)
     try:
+        # Of the open file and not of the path: whoever may write the directory can put another file there meanwhile.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
@@ -134,6 +135,8 @@ def prepared_private(path: Path, data: bytes, what: str, *, replace: bool = True
                 os.fsync(descriptor)
         yield
         with _explained(path, what):
+            # From here on everybody reads the new content.  It was synced before, so that after a crash there is the
+            # old file or the new one, and never an empty one.
             if replace:
                 draft.replace(path)
             else:

@@ -1,8 +1,8 @@
-"""The file of a realm's root: a container (``iris.security.files.container``) of sort ``realm``, kind ``root``.
+"""Files of a realm: its root, the bundle of another realm, and the newest revocation list.
 
-The file of a bundle: what the owner of another realm sent.  It holds no secret, and may come from anybody.
-
-The newest revocation list, kept on disk: after a restart, an older one is refused.
+- The *root* is secret: a container (``iris.security.files.container``) of sort ``realm``, kind ``root``.
+- A *bundle* is what the owner of another realm sent.  It holds no secret, and may come from anybody.
+- The newest *revocation list* is kept on disk so that after a restart an older one is refused.
 """
 
 from __future__ import annotations

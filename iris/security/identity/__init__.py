@@ -1,7 +1,8 @@
-"""Who speaks: certificates, delegations, credentials, permissions, revocation lists, realm bundles.
+"""Identity: certificates, delegations, credentials, permissions, revocation lists, realm bundles.
 
-Promises: every value is verified where it is parsed, and a parsed value is immutable.  Signatures are checked over the
-raw bytes that arrived.  Not here: files (iris.security.files) and issuing (iris.security.authority).
+It promises that every value is verified where it is parsed, that signatures are checked over the raw bytes that
+arrived, and that a parsed value is immutable.  It reads no files (iris.security.files) and issues nothing
+(iris.security.authority).
 """
 
 from iris.security.identity.certificate import (

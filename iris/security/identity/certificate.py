@@ -1,4 +1,4 @@
-"""Cluster certificates, signed by the realm's root, and node delegations, signed by the cluster's key.
+"""Certificate chain: cluster certificates signed by the realm's root, node delegations signed by the cluster's key.
 
 Chain: realm public key -> certificate (this key is the cluster "databases") -> delegation (this X25519 key is a node
 of it).  A peer that knows the realm public key needs nothing else to know who is calling.
@@ -48,7 +48,7 @@ MAX_SIGNED: Final = 8 * 1024
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCertificate:
-    """Says that a public key is a cluster of the realm, until when, and what the cluster may do."""
+    """The root's statement that a public key is a cluster of the realm, until when, and what it may do."""
 
     name: str
     public_key: bytes = dataclasses.field(repr=False)
@@ -75,7 +75,7 @@ def node_digits(static_key: bytes, signing_key: bytes) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDelegation:
-    """Says that a node speaks for a cluster.
+    """The cluster's statement that a node speaks for it.
 
     ``node`` is a whole node id, or, in a delegation that outlives one boot, the first half: the node completes it
     with fresh random digits each time it starts, because a node id is never used twice.  Either follows from the
@@ -188,6 +188,7 @@ def read_certificate_untrusted(signed: bytes, realm: bytes) -> ClusterCertificat
 # changes, failures are not kept, and only who has the root key can add entries.
 @functools.lru_cache(maxsize=256)
 def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
+    # The signature first: the decoder sees nothing that the root has not signed.
     fields = _fields(signing.detach_untrusted(realm, signing.CERTIFICATE, signed, "certificate"), "certificate")
     match fields:
         case (
@@ -270,6 +271,7 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE
         ):
+            # Looked at here and not only by the issuer: whoever has stolen a cluster's key issues by himself.
             if not_after - not_before > (longest := _longest_delegation(node.hex())):
                 raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
             return NodeDelegation(

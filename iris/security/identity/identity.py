@@ -1,4 +1,4 @@
-"""Who this node is, and who a peer has proved to be.
+"""Node identity and peer identity: the secrets of this node, and what a peer has proved to be.
 
 ``NodeIdentity`` holds every secret of a running node and is made once per boot, by ``Credential.new_identity``.
 ``PeerIdentity`` is what a finished handshake has verified; it holds no secrets.
@@ -49,7 +49,7 @@ class NodeIdentity:
     beginnings: dict[tuple[Suite, int, str, bool], HandshakeState] = dataclasses.field(
         default_factory=dict[tuple[Suite, int, str, bool], HandshakeState], init=False, repr=False, compare=False
     )
-    """What all handshakes of this node begin with, by suite, gate secret, realm and side; filled in as they come."""
+    """The first state of all handshakes of this node, by suite, gate secret, realm and side; filled in as they come."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
@@ -131,7 +131,7 @@ class PeerIdentity:
         return ends if self.foreign is None else min(ends, self.foreign.ends)
 
     def is_same_node(self, other: PeerIdentity) -> bool:
-        """Tell whether ``other`` is this very node, perhaps with fresher papers: same id, same cluster, same keys."""
+        """Tell whether ``other`` is this node, perhaps with fresher certificates: same id, same cluster, same keys."""
         mine, theirs = self.delegation, other.delegation
         return (self.node_id, self.realm_id, self.cluster, mine.static_key, mine.signing_key) == (
             other.node_id,

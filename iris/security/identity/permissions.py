@@ -1,4 +1,4 @@
-"""What a cluster may do, as its certificate says: clusters it serves, topics it publishes and subscribes to.
+"""Permissions of a cluster, as its certificate grants them: clusters it serves, topics it publishes and subscribes to.
 
 Patterns are those of topics: tokens separated by dots, ``*`` stands for one token and a last ``>`` for one or
 more.  For topics None means unrestricted; an empty tuple means nothing at all.

@@ -1,11 +1,11 @@
-"""Realms of other owners: the bundle by which one makes itself known, and what a node holds of one that it trusts.
+"""Realm bundle (trust bundle, as in SPIFFE): how a realm makes itself known, and what a node holds of one it trusts.
 
 A *bundle* is public: the realm's root key, the clusters that it lets others reach, the topics that it lets them hear,
 a key by which two realms agree on a secret, how long all that holds, and a serial that grows.  The root signs it.
 Whether it is the bundle of the right owner is for people to see: the fingerprint of the realm has to be compared with
 what the owner says.
 
-Of the federation keys of two realms follows their *pair secret*, by X25519 between the two.  In handshakes between
+The *pair secret* of two realms follows from their federation keys, by X25519 between the two.  In handshakes between
 them it takes the place of the gate secret: who does not know it is not answered.  It opens nothing.
 """
 
@@ -44,7 +44,7 @@ _WHAT: Final = "bundle"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealmBundle:
-    """What a realm says of itself to other owners.
+    """The signed statement of a realm about itself, for owners of other realms.
 
     Args:
         realm: root public key.

@@ -1,4 +1,4 @@
-"""Revocation: a list, signed by the realm's root, of whom nobody talks to any more.
+"""Revocation list: whom nobody talks to any more, signed by the realm's root.
 
 Use::
 
@@ -10,8 +10,8 @@ Use::
             if revocations.reason(peer.identity): mesh.drop(...)
     share(revocations.current.signed)
 
-A list is complete: the newest one replaces all before it.  Newer is the one with the higher number (of two with the
-same number, which the root should not have signed, the one that was signed later, then the greater one), so every
+A list is complete: the newest one replaces all before it.  Newer is the one with the higher number.  Of two with the
+same number, which the root should not have signed, it is the one that was signed later, then the greater one: so every
 order of arrival ends at the same list.  An older list is refused, also after a restart, because the newest is kept
 on disk (``iris.security.files.realm_files``).
 
@@ -47,7 +47,7 @@ WHAT: Final = "revocation list"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationList:
-    """Whom the realm has expelled.
+    """A signed, complete list of whom the realm has expelled.
 
     Args:
         number: grows with each list.
@@ -93,7 +93,7 @@ class RevocationStatistics:
 
 @final
 class Revocations:
-    """The newest list that this node has seen.  Sans-IO."""
+    """The newest revocation list that this node has seen.  Sans-IO."""
 
     __slots__ = ("_current", "_not_newer", "_realm", "_refused_peers", "_taken")
 
@@ -127,6 +127,7 @@ class Revocations:
         if not received.supersedes(self._current):
             self._not_newer += 1
             return False
+        # From here on the list is in force, be it saved or not: a full disk must not keep a stolen key in use.
         self._current = received
         self._taken += 1
         return True

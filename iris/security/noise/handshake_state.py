@@ -1,10 +1,9 @@
-"""The Noise Protocol Framework, revision 34, over X25519.
+"""Handshake state of the Noise Protocol Framework, revision 34, over X25519.
 
 Names are those of the specification (https://noiseprotocol.org/noise.html): ``CipherState``, ``SymmetricState``,
 ``HandshakeState``, ``ck``, ``h``, ``mix_key``.  The patterns are data, in ``iris.security.noise.patterns``.  Iris runs
 one of them (``iris.security.channel.handshake``), but a core that passes 1,104 vectors is one whose single pattern
-can be
-believed.
+can be believed.
 
 Not part of the framework's text, and therefore decided here:
 
@@ -324,6 +323,7 @@ class HandshakeState:
         """
         turn = self._next
         tokens = self._take_turn(not self._initiator)
+        # Read on a copy: nothing in the message is verified before its last tag, and the genuine one may still come.
         before = self.ss, self.re, self.rs
         self.ss = self.ss.copy()
         try:

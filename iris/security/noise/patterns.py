@@ -1,6 +1,6 @@
-"""The handshake patterns of Noise, as data, and the reading of protocol names (sections 7, 8, 9 and 18.1).
+"""Handshake patterns of Noise as data, and the parsing of protocol names (sections 7, 8, 9 and 18.1).
 
-Iris runs ``XXpsk0+psk2``.  The others are here because the public test vectors speak them.
+Iris runs ``XXpsk0+psk2``.  The others are here because the public test vectors use them.
 """
 
 from __future__ import annotations

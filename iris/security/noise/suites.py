@@ -1,4 +1,4 @@
-"""The two cipher suites, and which one suits this machine.
+"""Cipher suites: the two of them, and the choice of one for this machine.
 
 AES-GCM where the processor has AES instructions: 9 GB/s for 64 KiB frames where they exist, against 3.5 GB/s of
 ChaCha20-Poly1305; without them AES is slower and its timing leaks.  The initiator chooses and its first frame says
