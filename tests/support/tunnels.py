@@ -50,7 +50,7 @@ class FakeMesh:
         self.posted.append((node, message))
         self.news.wake()
 
-    def ready(self, node: NodeId, source: BulkSource) -> None:
+    def add_bulk_source(self, node: NodeId, source: BulkSource) -> None:
         if self.down:
             raise NotSent("down")
         self.sources.setdefault(source, node)

@@ -205,11 +205,11 @@ class Mesh:
             raise NotSent(f"no link to node {node}")
         peer.link.post(message, size, reserve, flush=flush)
 
-    def ready(self, node: NodeId, source: BulkSource) -> None:
+    def add_bulk_source(self, node: NodeId, source: BulkSource) -> None:
         """Let the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
         peer = self.peer(node)
         if peer is not None:
-            peer.link.ready(source)
+            peer.link.add_bulk_source(source)
 
     def peer(self, node: NodeId) -> Peer | None:
         """Return a linked node, or the node itself."""

@@ -122,7 +122,7 @@ class Link:
         "_waiting_bytes",
         "_wakeup",
         "failed",
-        "moved",
+        "last_progress",
         "node",
     )
 
@@ -156,7 +156,7 @@ class Link:
         self._wakeup = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._closed: str | None = None
-        self.moved = 0.0
+        self.last_progress = 0.0
         """When the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
         self.failed: Callable[[Exception], None] = _raise
         """Called with what comes of messages that cannot be encoded, which are lost.  It must not close the link."""
@@ -229,9 +229,9 @@ class Link:
             self._close_batch()
         elif not held and not self._batches and self._frame is None:
             now = trio.current_time()
-            quiet = self._alone and now - self.moved > _QUIET and not self._pushed
-            if now > self.moved:
-                self.moved = now
+            quiet = self._alone and now - self.last_progress > _QUIET and not self._pushed
+            if now > self.last_progress:
+                self.last_progress = now
             if quiet and flush and growing is None and self._send_first(message, now):
                 return
         self._open.append(message)
@@ -295,10 +295,10 @@ class Link:
         if outgoing is None or session is None or not self.is_idle:
             return False
         now = trio.current_time()
-        if size < min(self._size // 2, LARGE) and not (self._alone and now - self.moved > _QUIET):
+        if size < min(self._size // 2, LARGE) and not (self._alone and now - self.last_progress > _QUIET):
             return False
-        if now > self.moved:
-            self.moved = now
+        if now > self.last_progress:
+            self.last_progress = now
         self._send_now(session.seal(batch), outgoing, now)
         return True
 
@@ -319,12 +319,12 @@ class Link:
         if self._held():
             self._close_batch()
         elif not waiting and self._frame is None:
-            self.moved = max(self.moved, trio.current_time())
+            self.last_progress = max(self.last_progress, trio.current_time())
         self._batches.append(([(batch,)], size))
         self._waiting_bytes += size
         self._wakeup.wake()
 
-    def ready(self, source: BulkSource) -> None:
+    def add_bulk_source(self, source: BulkSource) -> None:
         """Ask ``source`` for its data whenever no message waits, until it has none.  Several are asked round robin."""
         if self._bulk.add(source):
             self._wakeup.wake()
@@ -341,11 +341,11 @@ class Link:
 
     def is_stalled(self, after: float) -> bool:
         """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
-        return self.waiting_bytes > 0 and trio.current_time() - self.moved > after
+        return self.waiting_bytes > 0 and trio.current_time() - self.last_progress > after
 
     def suppress_stall_until(self, until: float) -> None:
         """Do not call the link stalled until then: its connection pauses because the other end asked for it."""
-        self.moved = max(self.moved, until)
+        self.last_progress = max(self.last_progress, until)
 
     async def wait_room(self) -> None:
         """Wait until the link has room or has ended.  Cancelling leaves nothing behind."""
@@ -556,7 +556,7 @@ class Link:
             self._bytes_sent += len(frame)
             self._frame = None
             self._frame_messages = 0
-            self.moved = trio.current_time() if now is None else now
+            self.last_progress = trio.current_time() if now is None else now
         return taken
 
 

@@ -26,7 +26,7 @@ class TunnelMesh(Protocol):
         """
         ...
 
-    def ready(self, node: NodeId, source: BulkSource) -> None:
+    def add_bulk_source(self, node: NodeId, source: BulkSource) -> None:
         """Have the link to ``node`` ask ``source`` for data, in turn with others, until it has none.
 
         Calling it for a source that is being asked already has no effect.
@@ -120,7 +120,7 @@ class TunnelEndpoint:
         if self.machine.has_news or (self.machine.has_data and self._flight.has_room):
             self._attached = True
             try:
-                self._mesh.ready(self.node, self)
+                self._mesh.add_bulk_source(self.node, self)
             except NotSent:
                 self._attached = False
         elif self.machine.has_data:

@@ -160,7 +160,7 @@ async def test_inserted_frames_are_bounded(autojump_clock: MockClock) -> None:
 async def test_bulk_is_asked_for_only_when_no_message_waits(autojump_clock: MockClock) -> None:
     way = Way(room=1)
     async with open_link(way=way) as link:
-        link.ready(Bulk("b", 30))
+        link.add_bulk_source(Bulk("b", 30))
         for number in range(3):
             link.post((1, number), 900)
         await wait_all_tasks_blocked()
@@ -173,7 +173,7 @@ async def test_bulk_is_asked_for_only_when_no_message_waits(autojump_clock: Mock
 async def test_a_message_passes_bulk_after_the_frames_already_taken(autojump_clock: MockClock) -> None:
     way = Way(room=2)
     async with open_link(way=way) as link:
-        link.ready(Bulk("b", 1000))
+        link.add_bulk_source(Bulk("b", 1000))
         await wait_all_tasks_blocked()
         link.post((1, "urgent"), 0)
         way.make_room(3)
@@ -186,9 +186,9 @@ async def test_sources_take_turns(autojump_clock: MockClock) -> None:
     way = Way()
     async with open_link(way=way) as link:
         one, two = Bulk("one", 20), Bulk("two", 20)
-        link.ready(one)
-        link.ready(two)
-        link.ready(one)
+        link.add_bulk_source(one)
+        link.add_bulk_source(two)
+        link.add_bulk_source(one)
         await wait_all_tasks_blocked()
         names = [message[1] for message in way.messages]
         assert len(names) == 40
@@ -201,7 +201,7 @@ async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autoj
     async with open_link(Config(), way) as link:
         link.post((1, "nobody waits"), 0)
         source = Bulk("b", 1000, size=8 * KIB)
-        link.ready(source)
+        link.add_bulk_source(source)
         await wait_all_tasks_blocked()
         way.make_room(1)
         await wait_all_tasks_blocked()
@@ -228,7 +228,7 @@ async def test_a_frame_of_bulk_is_bounded_by_its_bytes_and_by_its_pieces(size: i
     config = Config()
     way = Way(room=3)
     async with open_link(config, way) as link:
-        link.ready(Bulk("b", 100_000, size=size))
+        link.add_bulk_source(Bulk("b", 100_000, size=size))
         await wait_all_tasks_blocked()
         for batch in way.batches:
             assert 0.9 * config.batch_bytes < len(batch) * (size + 512) < 1.1 * config.batch_bytes
@@ -239,7 +239,7 @@ async def test_a_frame_of_bulk_is_no_larger_than_what_peers_take(autojump_clock:
     way = Way(room=1)
     async with open_link(way=way) as link:
         source = Bulk("b", 100, size=700)
-        link.ready(source)
+        link.add_bulk_source(source)
         await wait_all_tasks_blocked()
         assert [len(batch) for batch in way.batches] == [1]
         assert max(source.limits) <= SMALL.max_payload
@@ -273,13 +273,13 @@ async def test_a_source_that_runs_dry_is_asked_again_when_it_is_ready(autojump_c
     way = Way()
     async with open_link(way=way) as link:
         source = Bulk("b", 1)
-        link.ready(source)
+        link.add_bulk_source(source)
         await wait_all_tasks_blocked()
         asked = len(source.limits)
         await trio.testing.wait_all_tasks_blocked()
         assert len(source.limits) == asked
         source.pieces = 2
-        link.ready(source)
+        link.add_bulk_source(source)
         await wait_all_tasks_blocked()
         assert len(way.messages) == 3
 
@@ -334,7 +334,7 @@ def test_whatever_happens_messages_keep_their_order_and_counters_add_up(
                         link.use(PlainSession(b"%c" % (65 + len(ways) % 26)))
                     case _:
                         bulk += 1
-                        link.ready(Bulk("b", 1))
+                        link.add_bulk_source(Bulk("b", 1))
                 assert link.statistics().posted - posted <= bulk
             if tail:
                 link.attach(next_way())

@@ -33,7 +33,7 @@ async def test_a_source_is_found_without_a_look_at_the_others() -> None:
     Compared.comparisons = 0
     for _ in range(3):
         for source in sources:
-            link.ready(source)
+            link.add_bulk_source(source)
     assert Compared.comparisons <= 3 * len(sources)  # a hash may meet another one
 
 
@@ -41,7 +41,7 @@ async def test_a_source_that_is_told_twice_is_asked_once_in_a_turn() -> None:
     link = Link(NODE, SMALL)
     first, second = Compared(), Compared()
     for source in (first, second, first, first):
-        link.ready(source)
+        link.add_bulk_source(source)
     way = Way()
     link.use(PlainSession())
     link.attach(way)
