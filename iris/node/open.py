@@ -178,8 +178,8 @@ async def open_node(
         Forwarder(mesh)
         revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
         check_peer = revoking.revocations.check
-        papers = ProofVerifier(identity, environment.wall_clock, check_peer)
-        membership = _membership(papers, identity, mesh, nursery, config, environment)
+        verifier = ProofVerifier(identity, environment.wall_clock, check_peer)
+        membership = _membership(verifier, identity, mesh, nursery, config, environment)
         mesh.check_peer = lambda peer: _check_all(peer, check_peer, membership.check_peer)
         joined = Joined(mesh, membership, check_peer, environment)
         revoking.on_newer(joined.renew)
@@ -188,7 +188,7 @@ async def open_node(
         membership.order = order
         sites: Sites | None = None
         if site is not None:
-            sites = Sites(mesh, membership, nursery, may_serve=papers.may_serve, config=config)
+            sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
         node = Node(
@@ -377,7 +377,7 @@ async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _membership(
-    papers: ProofVerifier,
+    verifier: ProofVerifier,
     identity: NodeIdentity,
     mesh: Mesh,
     nursery: trio.Nursery,
@@ -391,11 +391,11 @@ def _membership(
         site=mesh.tag.site,
         addresses=mesh.advertised,
     )
-    swim = Swim(record=record, trust=papers, config=config, random=environment.random, now=trio.current_time())
+    swim = Swim(record=record, trust=verifier, config=config, random=environment.random, now=trio.current_time())
     return Membership(
         mesh,
         swim,
-        papers,
+        verifier,
         nursery,
         config=config,
         random=environment.random,

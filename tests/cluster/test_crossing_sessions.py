@@ -21,7 +21,7 @@ async def test_two_renewals_at_once_cut_neither_way(autojump_clock: MockClock) -
             await b.barrier(a.node)
 
 
-async def test_nodes_that_all_have_new_papers_at_once_stay_linked(autojump_clock: MockClock) -> None:
+async def test_nodes_that_all_have_new_certificates_at_once_stay_linked(autojump_clock: MockClock) -> None:
     names = [f"n{number}" for number in range(6)]
     async with open_meshes(*names, seed=1, latency=(0.005, 0.03)) as fleet:
         meshes = [fleet[name].mesh for name in names]

@@ -175,7 +175,7 @@ class Linking:
     def expelled(self, node: NodeId) -> None:
         """End the link to a node whose certificates hold no more; there is nothing that it could refute."""
         self._suspected.pop(node, None)
-        self._drop_soon(node, "its papers hold no more", 0.0)
+        self._drop_soon(node, "its certificates hold no more", 0.0)
 
     def _drop_soon(self, node: NodeId, reason: str, patience: float) -> None:
         if not self._mesh.closing:

@@ -68,7 +68,7 @@ class Membership:
     """Membership of one node: the trio shell of ``Swim``.
 
     Args:
-        papers: verifier of the proofs that say which clusters each member may serve now.
+        verifier: verifier of the proofs that say which clusters each member may serve now.
         queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
         processor_time: see ``Aperture``.
     """
@@ -77,7 +77,7 @@ class Membership:
         self,
         mesh: Mesh,
         swim: Swim,
-        papers: ProofVerifier,
+        verifier: ProofVerifier,
         nursery: trio.Nursery,
         *,
         config: Config,
@@ -93,8 +93,8 @@ class Membership:
         self.queue_delay = queue_delay
         self._mesh = mesh
         self._swim = swim
-        self._papers = papers
-        self.proofs: Final = Proofs(papers, self._recheck_proofs)
+        self._verifier = verifier
+        self.proofs: Final = Proofs(verifier, self._recheck_proofs)
         self._nursery = nursery
         self._config = config
         self._random = random
@@ -353,7 +353,7 @@ class Membership:
         """
         record = self._swim.record(peer.node_id)
         if record is not None:
-            self._papers.check_known(record, peer)
+            self._verifier.check_known(record, peer)
 
     def recheck(self) -> None:
         """Verify everybody's certificates again, for somebody was revoked."""
@@ -363,7 +363,7 @@ class Membership:
 
     def _is_linked_rightly(self, node: NodeId) -> bool:
         peer = self._mesh.peers.get(node)
-        return peer is not None and self._papers.are_current(peer.identity)
+        return peer is not None and self._verifier.are_current(peer.identity)
 
     def _recheck_proofs(self) -> None:
         for node, held in list(self._records.items()):

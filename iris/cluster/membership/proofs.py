@@ -220,8 +220,8 @@ class Proofs:
         look_again: called when a proof may have ended; it asks again about every record, by ``permitted``.
     """
 
-    def __init__(self, papers: ProofVerifier, look_again: Callable[[], None]) -> None:
-        self._papers = papers
+    def __init__(self, verifier: ProofVerifier, look_again: Callable[[], None]) -> None:
+        self._verifier = verifier
         self._look_again = look_again
         self._end = math.inf
         self._earlier = Wakeup()
@@ -239,7 +239,7 @@ class Proofs:
 
     def permitted(self, record: NodeRecord) -> NodeRecord:
         """Return a record that was believed with those clusters only that its subject may serve now."""
-        permitted, seconds = self._papers.permitted(record)
+        permitted, seconds = self._verifier.permitted(record)
         end = trio.current_time() + max(seconds, _BRIEFLY)
         if end < self._end:
             self._end = end

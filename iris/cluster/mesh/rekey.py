@@ -117,7 +117,7 @@ class RekeySchedule:
     def _drop_ended(self, wall_now: float) -> None:
         for peer in list(self._mesh.peers.values()):
             if wall_now >= peer.identity.expires:
-                self._mesh.drop(peer.node, f"its papers of cluster {peer.identity.cluster!r} have ended")
+                self._mesh.drop(peer.node, f"its certificates of cluster {peer.identity.cluster!r} have ended")
 
     def _replace(self, now: float, wall_now: float) -> None:
         awaited = {entry.peer for entry in self._sessions.values() if entry.is_awaited(now, self._config)}

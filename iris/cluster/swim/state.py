@@ -140,7 +140,7 @@ class StateExchange:
 
     def _disbelieve(self, record: NodeRecord, sender: NodeId) -> None:
         holds = self._ground.trust.holds(record)
-        reason = "its subject did not sign" if holds else "rests on papers that do not hold"
+        reason = "its subject did not sign" if holds else "rests on certificates that do not hold"
         self._ground.reject(sender, f"a record that {reason}")
 
     def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:

@@ -82,7 +82,7 @@ _KEM_SEED_SIZE: Final = 64
 
 _SUITES: Final = {suite.value: suite for suite in Suite}
 
-_PAPERS: Final = struct.Struct(">16sIHH")
+_CERTIFICATES: Final = struct.Struct(">16sIHH")
 """Start of the part in which a node proves itself: node id, session index, sizes of certificate and delegation."""
 
 MAX_HANDSHAKE_FRAME: Final = 24 * 1024
@@ -192,22 +192,22 @@ class _Side:
             raise LocalProtocolError("this handshake is over, has not begun, or belongs to a parent process")
         return self._noise
 
-    def _papers(self, wall_now: float) -> bytes:
+    def _certificates(self, wall_now: float) -> bytes:
         """Return the proof of who this node is, for inside an encrypted payload."""
         me = self._identity
         check_validity(me.certificate, me.delegation, wall_now)
         certificate, delegation = me.certificate.signed, me.delegation.signed
-        start = _PAPERS.pack(bytes.fromhex(me.node_id), self._index, len(certificate), len(delegation))
+        start = _CERTIFICATES.pack(bytes.fromhex(me.node_id), self._index, len(certificate), len(delegation))
         return start + certificate + delegation
 
-    def _read_papers_untrusted(
+    def _read_certificates_untrusted(
         self, payload: bytes, static: bytes | None, index: int, wall_now: float
     ) -> tuple[PeerIdentity, bytes]:
         """Verify who the other side is; return it and what follows its certificates."""
-        if len(payload) < _PAPERS.size:
+        if len(payload) < _CERTIFICATES.size:
             raise AuthenticationError("handshake: no room for a certificate")
-        node, stated_index, certificate_size, delegation_size = _PAPERS.unpack_from(payload)
-        middle = _PAPERS.size + certificate_size
+        node, stated_index, certificate_size, delegation_size = _CERTIFICATES.unpack_from(payload)
+        middle = _CERTIFICATES.size + certificate_size
         end = middle + delegation_size
         if max(certificate_size, delegation_size) > MAX_SIGNED or len(payload) < end:
             raise AuthenticationError("handshake: a certificate is cut off or too long")
@@ -215,7 +215,7 @@ class _Side:
         peer = verify_peer_untrusted(
             self._identity.realm if foreign is None else foreign.bundle.realm,
             node_id=node.hex(),
-            certificate=payload[_PAPERS.size : middle],
+            certificate=payload[_CERTIFICATES.size : middle],
             delegation=payload[middle:end],
             wall_now=wall_now,
             foreign=foreign,
@@ -326,13 +326,13 @@ class Initiator(_Side):
         # ephemeral key, so no better answer will come.  Until here junk has changed nothing.
         self.over = True
         # Genuine is not yet authenticated: only the chain says which node this is, and that the static key is its own.
-        peer, hello = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
+        peer, hello = self._read_certificates_untrusted(payload, noise.rs, remote_index, wall_now)
         if self._expected is not None and peer.node_id != self._expected:
             raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
         # From here on the peer is authenticated.  Only now does this node say who it is: whoever merely answers at an
         # address must not learn the cluster and the permissions of those that dial it.
         header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, remote_index, self._index)
-        last = header + noise.write_message(self._papers(wall_now))
+        last = header + noise.write_message(self._certificates(wall_now))
         session = self._establish(noise, self._suite, remote_index, now)
         return Established(session=session, peer=peer, hello=hello, frame=last)
 
@@ -409,10 +409,10 @@ class Responder(_Side):
             raise LocalProtocolError("this handshake has been responded to")
         encapsulation_key, self._encapsulation_key = self._encapsulation_key, None
         try:
-            papers = self._papers(wall_now)
+            certificates = self._certificates(wall_now)
             shared, ciphertext = encapsulation_key.encapsulate()
             noise.psks[2] = Secret(shared)
-            message = ciphertext + noise.write_message(papers + hello)
+            message = ciphertext + noise.write_message(certificates + hello)
         except AuthenticationError:
             self.over = True
             raise
@@ -438,7 +438,7 @@ class Responder(_Side):
         # Any error is final.
         self.over = True
         try:
-            peer, surplus = self._read_papers_untrusted(payload, noise.rs, remote_index, wall_now)
+            peer, surplus = self._read_certificates_untrusted(payload, noise.rs, remote_index, wall_now)
         except NotAdmitted as error:
             # It has proved who it is and is refused all the same: one frame may tell it why, which nobody else reads.
             error.session = self._establish(noise, self._suite, remote_index, now)

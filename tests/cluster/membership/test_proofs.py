@@ -25,8 +25,8 @@ class Watched:
         began = trio.current_time()
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("shop")
-        papers = ProofVerifier(self.identity, lambda: WALL + trio.current_time() - began)
-        self.proofs = Proofs(papers, self.look)
+        verifier = ProofVerifier(self.identity, lambda: WALL + trio.current_time() - began)
+        self.proofs = Proofs(verifier, self.look)
         self.record = NodeRecord(
             node=self.identity.node_id,
             name="shop",

@@ -212,7 +212,7 @@ async def test_a_node_that_cannot_be_reached_back_is_not_linked(autojump_clock: 
         assert not fleet["b"].mesh.peers
 
 
-async def test_expired_papers_link_nobody_and_end_nobody(autojump_clock: MockClock) -> None:
+async def test_expired_certificates_link_nobody_and_end_nobody(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b", linked=False) as fleet:
         a, b = fleet["a"], fleet["b"]
         a.mesh._handshakes._wall_clock = b.mesh._handshakes._wall_clock = lambda: 2e9

@@ -1,4 +1,4 @@
-"""Sessions end with the papers that they rest on, and follow when those are renewed."""
+"""Sessions end with the certificates that they rest on, and follow when those are renewed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import DAY, WALL
 
 
-def with_papers(
+def with_certificates(
     fleet: Fleet, identity: NodeIdentity, *, until: float, cluster: str | None = None, certificate_until: float = DAY
 ) -> NodeIdentity:
     """Return a node with another certificate and delegation; ``until`` is seconds from the beginning of the test."""
@@ -48,7 +48,7 @@ def with_papers(
     return dataclasses.replace(identity, certificate=certificate, delegation=delegation)
 
 
-async def know_new_papers(fleet: Fleet, node: MeshNode, *others: MeshNode) -> None:
+async def know_new_certificates(fleet: Fleet, node: MeshNode, *others: MeshNode) -> None:
     """Wait until the others have seen what ``node`` has now."""
     with trio.fail_after(10):
         while any(other.peer(node).identity != node.mesh.identity.public() for other in others):  # noqa: ASYNC110
@@ -56,18 +56,18 @@ async def know_new_papers(fleet: Fleet, node: MeshNode, *others: MeshNode) -> No
 
 
 @pytest.mark.parametrize("what", ["delegation", "certificate"])
-async def test_a_peer_is_given_up_when_its_papers_end(autojump_clock: MockClock, what: str) -> None:
+async def test_a_peer_is_given_up_when_its_certificates_end(autojump_clock: MockClock, what: str) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         until, certificate_until = (50.0, DAY) if what == "delegation" else (DAY, 50.0)
-        b.mesh.identity = with_papers(fleet, b.mesh.identity, until=until, certificate_until=certificate_until)
-        await know_new_papers(fleet, b, a)
+        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=until, certificate_until=certificate_until)
+        await know_new_certificates(fleet, b, a)
         await trio.sleep_until(49.5)
         assert b.id in a.mesh.peers
         assert "down" not in a.log.of(b.id)
         await trio.sleep_until(51.6)
         assert b.id not in a.mesh.peers
-        assert "its papers of cluster 'b' have ended" in a.log.reasons
+        assert "its certificates of cluster 'b' have ended" in a.log.reasons
         await trio.sleep(20)
         assert b.id not in a.mesh.peers, "and it does not come back"
         assert a.mesh._sessions == {}
@@ -76,25 +76,29 @@ async def test_a_peer_is_given_up_when_its_papers_end(autojump_clock: MockClock,
 
 
 @pytest.mark.parametrize("before", [40.0, 10.0, 2.5])
-async def test_a_peer_that_renews_its_papers_in_time_is_not_lost(autojump_clock: MockClock, before: float) -> None:
+async def test_a_peer_that_renews_its_certificates_in_time_is_not_lost(
+    autojump_clock: MockClock, before: float
+) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        first = with_papers(fleet, b.mesh.identity, until=100.0)
+        first = with_certificates(fleet, b.mesh.identity, until=100.0)
         b.mesh.identity = first
-        await know_new_papers(fleet, b, a)
+        await know_new_certificates(fleet, b, a)
         await trio.sleep_until(100 - before)
-        b.mesh.identity = with_papers(fleet, first, until=DAY)
+        b.mesh.identity = with_certificates(fleet, first, until=DAY)
         assert b.mesh.identity.certificate == first.certificate, "only the delegation is another one"
         await trio.sleep_until(130)
         assert a.log.of(b.id) == b.log.of(a.id) == ["up"]
         assert a.peer(b).identity == b.mesh.identity.public()
 
 
-async def test_towards_their_end_papers_are_asked_for_more_often_but_not_without_end(autojump_clock: MockClock) -> None:
+async def test_certificates_are_asked_for_more_often_towards_their_end(
+    autojump_clock: MockClock,
+) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        b.mesh.identity = with_papers(fleet, b.mesh.identity, until=100.0)
-        await know_new_papers(fleet, b, a)
+        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=100.0)
+        await know_new_certificates(fleet, b, a)
         seen: list[object] = []
         while trio.current_time() < 99.5:
             session = a.peer(b).session
@@ -110,7 +114,7 @@ async def test_with_another_certificate_all_sessions_are_replaced_within_seconds
         a, others = fleet["a"], [fleet[name] for name in names]
         await trio.sleep(10)
         sessions = {node.id: node.peer(a).session for node in others}
-        a.mesh.identity = with_papers(fleet, a.mesh.identity, until=DAY)
+        a.mesh.identity = with_certificates(fleet, a.mesh.identity, until=DAY)
         await trio.sleep(3)
         for node in others:
             assert node.peer(a).identity.certificate == a.mesh.identity.certificate
@@ -134,7 +138,7 @@ async def test_many_sessions_are_replaced_one_batch_after_the_other(
         def replaced() -> int:
             return sum(peer.session is not first[node] for node, peer in a.mesh.peers.items())
 
-        a.mesh.identity = with_papers(fleet, a.mesh.identity, until=DAY)
+        a.mesh.identity = with_certificates(fleet, a.mesh.identity, until=DAY)
         await trio.sleep(1.1)
         assert 1 <= replaced() <= 3
         await trio.sleep(3)
@@ -145,7 +149,7 @@ async def test_a_linked_node_keeps_its_cluster_and_its_keys(autojump_clock: Mock
     """A node with two credentials speaks for one cluster: rules that name clusters must not depend on the moment."""
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        b.mesh.identity = with_papers(fleet, b.mesh.identity, until=DAY, cluster="payroll")
+        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=DAY, cluster="payroll")
         await trio.sleep(5)
         assert a.peer(b).identity.cluster == "b"
         assert a.mesh.refusals["AuthenticationError"] + a.mesh.refusals["renewal: AuthenticationError"] > 0

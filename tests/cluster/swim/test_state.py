@@ -226,7 +226,7 @@ def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it(state: MemberState
     assert swim.state(node(1)) is MemberState.ALIVE
 
 
-def test_whose_papers_hold_no_more_is_forgotten_whatever_its_state() -> None:
+def test_whose_certificates_hold_no_more_is_forgotten_whatever_its_state() -> None:
     swim = knowing(1, 2, 3, 4)
     for witness in (3, 4):
         gossip(swim, claim(2, witness))
@@ -249,7 +249,7 @@ def test_whose_papers_hold_no_more_is_forgotten_whatever_its_state() -> None:
     assert swim.recheck(40.0) == []
 
 
-def test_who_is_linked_by_newer_papers_has_time_to_show_them() -> None:
+def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
     """A cluster's key was rotated: the link knows it already, the record does not yet."""
     swim = machine(0)
     swim._ground.trust = TwoKeys()  # type: ignore[misc]
@@ -274,7 +274,7 @@ def test_the_forgotten_are_not_taken_in_again() -> None:
     trust.expelled.add(node(1))
     swim.recheck(0.0)
     effects = gossip(swim, record(1, incarnation=7), sender=2)
-    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that rests on papers that do not hold"]
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that rests on certificates that do not hold"]
     assert swim.state(node(1)) is None
 
 

@@ -76,7 +76,7 @@ async def test_a_node_that_starts_with_a_date_to_come_is_found_when_the_date_is_
             early.join("orders", Service("orders")),
         ):
             await trio.sleep(10)
-            assert len(one.members("orders")) == 1, "its papers are of a time to come"
+            assert len(one.members("orders")) == 1, "its certificates are of a time to come"
             date.ahead = 0.0
             await one.wait_for("orders", 2, timeout=90)
             await early.wait_for("orders", 2, timeout=90)

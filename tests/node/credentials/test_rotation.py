@@ -183,13 +183,13 @@ async def test_delegations_of_portable_and_sealed_credentials_change_under_load(
     save_credential(site.file("store-0"), sealed, replace=True)
     async with open_site(tmp_path, monkeypatch, site):
         ends = {node: node._mesh.identity.expires for node in site.nodes}
-        await trio.sleep(1.1)  # times in papers are whole seconds
+        await trio.sleep(1.1)  # times in certificates are whole seconds
         site.refresh()
         save_credential(site.file("store-0"), seal(2, sealed), replace=True)
         await site.until("renewed", lambda node: node._mesh.identity.expires > ends[node])
         assert site.nodes[0]._mesh.identity.expires > ends[site.nodes[0]] + DAY / 2
         now_known = {node.id: node._mesh.identity.delegation.signed for node in site.nodes}
         await site.until(
-            "every peer has seen the new papers",
+            "every peer has seen the new certificates",
             lambda node: all(peer.delegation.signed == now_known[peer.node_id] for peer in peers(node)),
         )

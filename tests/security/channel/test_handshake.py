@@ -119,7 +119,7 @@ def test_nodes_of_realms_with_the_same_gate_secret_do_not_meet() -> None:
 def impostor(
     *, realm: bytes = REALM.root.public, root: SigningKey = REALM.root, cluster: str = "orders", node: str = ""
 ) -> tuple[NodeIdentity, SigningKey]:
-    """A node that knows the gate secret and has papers signed by ``root``."""
+    """A node that knows the gate secret and has certificates signed by ``root``."""
     entropy = seeded_entropy(77)
     key, static, signing = SigningKey(entropy(32)), KeyPair(entropy(32)), SigningKey(entropy(32))
     node = node or node_digits(static.public, signing.public)
@@ -169,7 +169,7 @@ def wrong_identities() -> dict[str, NodeIdentity]:
         "certificate of another root": foreign,
         "certificate of one cluster, delegation of another": dataclasses.replace(good, certificate=BILLING.certificate),
         "another node's delegation": dataclasses.replace(good, delegation=ORDERS.delegation),
-        "another node's papers": dataclasses.replace(
+        "another node's certificates": dataclasses.replace(
             good, certificate=ORDERS.certificate, delegation=ORDERS.delegation, node_id=ORDERS.node_id
         ),
         "another node's id": dataclasses.replace(good, node_id=ORDERS.node_id),

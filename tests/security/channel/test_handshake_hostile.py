@@ -273,7 +273,7 @@ def test_a_stranger_costs_no_diffie_hellman(monkeypatch: pytest.MonkeyPatch) -> 
         responder.respond(b"", wall_now=WALL)
 
 
-def test_without_the_key_encapsulation_neither_papers_nor_session_open() -> None:
+def test_without_the_key_encapsulation_neither_certificates_nor_session_open() -> None:
     """psk2 enters all keys from the responder's payload on.
 
     Whoever breaks X25519 alone reads neither who answers nor what is said, not even with the gate secret.
@@ -310,20 +310,20 @@ def answered_by_insider(make_payload: Callable[[Responder], bytes]) -> Initiator
 def test_a_response_without_room_for_what_belongs_there_ends_the_handshake() -> None:
     genuine = BILLING.certificate.signed + BILLING.delegation.signed
 
-    def no_papers(_: Responder) -> bytes:
+    def no_certificates(_: Responder) -> bytes:
         return bytes(23)
 
-    def cut_papers(responder: Responder) -> bytes:
-        return responder._papers(WALL)[:-1]
+    def cut_certificates(responder: Responder) -> bytes:
+        return responder._certificates(WALL)[:-1]
 
     def sizes_that_lie(_: Responder) -> bytes:
         return struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + genuine
 
     def sizes_swapped(responder: Responder) -> bytes:
-        papers = responder._papers(WALL)
-        return papers[:20] + papers[22:24] + papers[20:22] + papers[24:]
+        certificates = responder._certificates(WALL)
+        return certificates[:20] + certificates[22:24] + certificates[20:22] + certificates[24:]
 
-    for make_payload in (no_papers, cut_papers, sizes_that_lie, sizes_swapped):
+    for make_payload in (no_certificates, cut_certificates, sizes_that_lie, sizes_swapped):
         assert answered_by_insider(make_payload).over
 
 
@@ -342,12 +342,12 @@ def test_surplus_bytes_in_the_last_frame_end_the_handshake(monkeypatch: pytest.M
     initiator, responder = start(ORDERS, BILLING)
     responder.receive_first_untrusted(initiator.frame)
     response = responder.respond(b"", wall_now=WALL)
-    papers = Initiator._papers
+    certificates = Initiator._certificates
 
     def longer(side: Initiator, wall_now: float) -> bytes:
-        return papers(side, wall_now) + b"\0"
+        return certificates(side, wall_now) + b"\0"
 
-    monkeypatch.setattr(Initiator, "_papers", longer)
+    monkeypatch.setattr(Initiator, "_certificates", longer)
     last = initiator.receive_untrusted(response, now=0.0, wall_now=WALL).frame
     assert last is not None
     with pytest.raises(AuthenticationError, match="surplus bytes"):

@@ -7,8 +7,8 @@ without patterns says that the subscriber is *forgotten*.
 
 A name belongs to the cluster that signed for it.  Two clusters may use the same name, and are two subscribers.  Nobody
 can replace the record of another cluster: what counts is the cluster in the certificate, and the chain from the realm's
-root to the signature travels with the record.  The papers must have been valid on the date of the record, which is its
-version, and need not be valid any more: a bridge that was switched off for a month is still owed its events.
+root to the signature travels with the record.  The certificates must have been valid on the date of the record, which
+is its version, and need not be valid any more: a bridge that was switched off for a month is still owed its events.
 """
 
 from __future__ import annotations

@@ -502,7 +502,7 @@ async def test_only_nodes_of_its_cluster_may_forget_it(autojump_clock: MockClock
             fleet["thief"].peer(fleet["a"]).link.post((kinds.DURABLE, (record.signed,)), 100)
         await trio.sleep(0.1)
         assert away(fleet["a"]) == [("c", "west")]
-        assert fleet["a"].mesh.refusals["durable subscriber of a time to come"] == 0, "its papers end before"
+        assert fleet["a"].mesh.refusals["durable subscriber of a time to come"] == 0, "its certificates end before"
         assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 1
         with pytest.raises(RequestTimeout, match="'west' of cluster 'c'"):
             await confirm(fleet["a"], "t")
@@ -589,7 +589,7 @@ async def test_a_record_that_was_changed_or_is_of_another_time_is_refused(autoju
         changed = bytearray(good.signed)
         changed[good.signed.rindex(b"west")] ^= 1
         to_come = record_of(fleet, "villain", "west", at=3600)
-        before = record_of(fleet, "villain", "west", at=-30 * 86_400)  # its papers were not valid then
+        before = record_of(fleet, "villain", "west", at=-30 * 86_400)  # its certificates were not valid then
         for signed in (bytes(changed), to_come.signed, before.signed):
             fleet["villain"].peer(fleet["a"]).link.post((kinds.DURABLE, (signed,)), 100)
         await trio.sleep(0.1)

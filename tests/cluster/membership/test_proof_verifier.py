@@ -29,7 +29,7 @@ class Subject:
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("databases", rights)
         self.revocations = Revocations(self.realm.root.public)
-        self.papers = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
+        self.verifier = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
         self.signature = ProofVerifier(self.identity, lambda: self.now).sign(STATEMENT)
 
     def record(
@@ -44,7 +44,7 @@ class Subject:
         )
 
     def is_believed(self, record: NodeRecord) -> bool:
-        return self.papers.verify(record, STATEMENT, self.signature)
+        return self.verifier.verify(record, STATEMENT, self.signature)
 
     def second_proof(self, cluster: str, node: NodeIdentity | None = None) -> bytes:
         """Return the chain of another cluster for this node."""
@@ -74,10 +74,10 @@ def test_a_node_is_believed_what_it_signed() -> None:
 def test_another_statement_or_signature_is_not_believed() -> None:
     subject = Subject()
     record = subject.record()
-    assert not subject.papers.verify(record, b"another statement", subject.signature)
-    assert not subject.papers.verify(record, STATEMENT, bytes(64))
-    assert not subject.papers.verify(record, STATEMENT, b"")
-    assert not subject.papers.verify(record, STATEMENT, subject.signature + b"\0")
+    assert not subject.verifier.verify(record, b"another statement", subject.signature)
+    assert not subject.verifier.verify(record, STATEMENT, bytes(64))
+    assert not subject.verifier.verify(record, STATEMENT, b"")
+    assert not subject.verifier.verify(record, STATEMENT, subject.signature + b"\0")
 
 
 def test_the_proof_is_for_the_node_that_the_record_is_about() -> None:
@@ -95,7 +95,7 @@ def test_a_proof_of_another_realm_is_none() -> None:
     subject = Subject()
     stranger = TestRealm(2).identity("databases")
     record = dataclasses.replace(subject.record(identity=stranger), node=stranger.node_id)
-    assert not subject.papers.verify(record, STATEMENT, ProofVerifier(stranger, lambda: WALL).sign(STATEMENT))
+    assert not subject.verifier.verify(record, STATEMENT, ProofVerifier(stranger, lambda: WALL).sign(STATEMENT))
 
 
 @pytest.mark.parametrize("proof", [b"", b"\xc0", pack(("a", "b")), pack((b"", b"")), pack((b"x",)), b"\x92" + bytes(9)])
@@ -146,7 +146,7 @@ def test_memory_of_proofs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(10):
         entry = ClusterEntry(name="billing", proof=subject.second_proof("billing"))
         assert subject.is_believed(subject.record(entry))
-        assert len(subject.papers._known) <= 3
+        assert len(subject.verifier._known) <= 3
 
 
 @pytest.mark.parametrize("seen_before", [False, True])
@@ -174,56 +174,56 @@ def test_a_further_cluster_that_is_revoked_or_has_ended_is_no_more_served_and_sp
     others = (ClusterEntry(name="databases"), ClusterEntry(name="by.right"))
     record = subject.record(*others, archive)
     assert subject.is_believed(record)
-    assert subject.papers.permitted(record) == (record, 60.0), "proofs are looked at once a minute at least"
+    assert subject.verifier.permitted(record) == (record, 60.0), "proofs are looked at once a minute at least"
     revoked = issue_revocations(subject.realm.root, number=1, issued=WALL, clusters={"archive": 2}, nodes={})
     assert subject.revocations.receive_untrusted(revoked.signed)
     assert subject.is_believed(record)
-    assert subject.papers.holds(record)
-    assert subject.papers.permitted(record) == (subject.record(*others), 60.0)
-    assert subject.papers.permitted(subject.record(*others)) == (subject.record(*others), math.inf)
-    assert not subject.papers.may_serve(subject.identity.public(), "archive", archive.proof)
+    assert subject.verifier.holds(record)
+    assert subject.verifier.permitted(record) == (subject.record(*others), 60.0)
+    assert subject.verifier.permitted(subject.record(*others)) == (subject.record(*others), math.inf)
+    assert not subject.verifier.may_serve(subject.identity.public(), "archive", archive.proof)
 
 
 def test_a_record_says_when_the_first_of_its_proofs_ends() -> None:
     subject = Subject()
     record = subject.record(ClusterEntry(name="archive", proof=subject.second_proof("archive")))
     subject.now = WALL + DAY - 20
-    assert subject.papers.permitted(record) == (record, 20.0)
+    assert subject.verifier.permitted(record) == (record, 20.0)
     subject.now = WALL + DAY
-    permitted, _ = subject.papers.permitted(record)
+    permitted, _ = subject.verifier.permitted(record)
     assert permitted.clusters == ()
     subject.now = WALL - DAY - 10  # a clock that was set back: it may be valid again
-    assert subject.papers.permitted(record) == (permitted, 60.0)
+    assert subject.verifier.permitted(record) == (permitted, 60.0)
 
 
 def test_a_record_holds_until_its_own_chain_ends() -> None:
     subject = Subject()
     record = subject.record()
-    assert subject.papers.holds(record)
-    assert not subject.papers.holds(dataclasses.replace(record, proof=b"\xc0"))
+    assert subject.verifier.holds(record)
+    assert not subject.verifier.holds(dataclasses.replace(record, proof=b"\xc0"))
     subject.now = WALL + DAY
-    assert not subject.papers.holds(record)
+    assert not subject.verifier.holds(record)
 
 
-def test_a_node_is_the_same_with_other_papers_and_not_with_other_keys_or_another_cluster() -> None:
+def test_a_node_is_the_same_with_other_certificates_and_not_with_other_keys_or_another_cluster() -> None:
     subject = Subject()
     held = subject.record()
-    subject.now = WALL + DAY  # the papers that are held may have ended meanwhile
+    subject.now = WALL + DAY  # the verifier that are held may have ended meanwhile
     renewed = dataclasses.replace(held, proof=subject.second_proof("databases"), incarnation=9)
-    assert subject.papers.continues(held, renewed)
+    assert subject.verifier.continues(held, renewed)
     moved = dataclasses.replace(held, proof=subject.second_proof("billing"), name="billing")
-    assert not subject.papers.continues(held, moved)
+    assert not subject.verifier.continues(held, moved)
     other = subject.realm.identity("databases")
     impostor = dataclasses.replace(subject.record(identity=other), node=other.node_id)
-    assert not subject.papers.continues(held, impostor)
-    assert not subject.papers.continues(held, dataclasses.replace(held, proof=b"\xc0"))
+    assert not subject.verifier.continues(held, impostor)
+    assert not subject.verifier.continues(held, dataclasses.replace(held, proof=b"\xc0"))
 
 
 def test_a_handshake_by_the_id_of_a_known_node_has_to_be_by_its_keys() -> None:
     subject = Subject()
     held = subject.record()
     me = subject.identity.public()
-    subject.papers.check_known(held, me)
+    subject.verifier.check_known(held, me)
     other = subject.realm.identity("databases").public()
     for impostor in (
         dataclasses.replace(me, delegation=other.delegation),
@@ -231,4 +231,4 @@ def test_a_handshake_by_the_id_of_a_known_node_has_to_be_by_its_keys() -> None:
         dataclasses.replace(me, certificate=subject.realm.identity("billing").certificate),
     ):
         with pytest.raises(AuthenticationError, match="has the id of another node of 'databases'"):
-            subject.papers.check_known(held, impostor)
+            subject.verifier.check_known(held, impostor)
