@@ -1,4 +1,4 @@
-"""Counters that add up in every pattern: sent = answered + handed over + expired + refused + lost(reason) + waiting."""
+"""Counters of every pattern.  sent = answered + handed over + expired + refused + lost(reason) + waiting."""
 
 from __future__ import annotations
 

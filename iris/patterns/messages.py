@@ -1,4 +1,4 @@
-"""What handlers, subscribers and callers get in their hands."""
+"""Message types of the public API: requests, broadcasts and replies as handlers, subscribers and callers get them."""
 
 from __future__ import annotations
 

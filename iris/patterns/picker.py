@@ -1,4 +1,4 @@
-"""What the patterns need to know of the cluster layer: who serves a name, and whom to ask."""
+"""Interface of the patterns to the cluster layer: who serves a name, and which member to ask."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What arrives, held against this node's own limits: what exceeds them, or cannot be read, is refused and counted.
+"""Receive limits: messages that exceed this node's own limits, or cannot be decoded, are refused and counted.
 
-A peer may have another ``Config``, or be another program: so it keeps its link, and learns of it where a pattern has an
-answer.  Every refusal is counted in ``Mesh.refusals``, and the first one of each peer, kind of message and reason is
-logged as a warning.  Nothing of a payload is written there.
+A peer may have another ``Config``, or be another program.  So it keeps its link, and gets a refusal where the pattern
+has replies.  Every refusal is counted in ``Mesh.refusals``.  The first one of each peer, kind of message and reason is
+logged as a warning, without any part of the payload.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Broadcast: every member of a cluster gets the message at most once, nobody replies.
+"""Broadcast: at-most-once delivery to every member of a cluster, without replies.
 
-Up to ``Config.relay_above`` members the sender tells each one itself.  Beyond that they tell each other, over a relay
-tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
+Up to ``Config.relay_above`` members the sender sends to each member itself.  Above that number members forward the
+message over a relay tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
 
-Members grant credit (``iris.patterns.multicast.broadcast_credit``): who broadcasts waits until everybody who is to
-get the
-message has room for it.  A member that grants none for ``Config.broadcast_patience`` seconds is passed over until it
-does.
+Flow control: members grant credit (``iris.patterns.multicast.broadcast_credit``).  A sender waits until every receiver
+has room for the message.  A member that grants no credit for ``Config.broadcast_patience`` seconds is skipped until it
+grants some again.
 """
 
 from __future__ import annotations

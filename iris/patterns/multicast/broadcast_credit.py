@@ -1,18 +1,19 @@
-"""Credit for broadcasts: how much each member of a cluster still takes of one sender (sans-IO).
+"""Credit-based flow control for broadcasts: how much each member of a cluster still takes from one sender (sans-IO).
 
 Rules of this file:
 
-- The *cost* of a broadcast is its bytes, headers included, and 4 KiB: a window of 4 MiB holds 1,024 small ones.
-- A sender gives each broadcast to a cluster its *position*: the sum of the costs of those before.  It is the same for
-  all members, for over a relay tree all of them get the same bytes.  So what was lost on the way leaves no gap: who has
-  seen a position waits for nothing before it.
-- A member reports its state and not a change, so that a report which is lost or comes twice does no harm: up to where
-  it has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its window.  What a sender
-  may have on the way and waiting at a member is that window; the last broadcast may exceed it.
-- A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window, and
-  when it was asked, as soon as there is something to say.
-- A member keeps a window for each sender, whatever the others do; all of them share a number of bytes.  Its handlers
-  take from the senders in turns, so that what one has waiting delays the others by one broadcast, and not by all.
+- The *cost* of a broadcast is its bytes, headers included, plus 4 KiB.  A window of 4 MiB holds 1,024 small ones.
+- A sender gives each broadcast to a cluster its *position*: the sum of the costs of those before.  The position is the
+  same for all members, because over a relay tree all members get the same bytes.  A lost broadcast therefore leaves no
+  gap: a member that has seen a position waits for nothing before it.
+- A member reports its state and not a change, so a lost or repeated report does no harm.  The report holds the position
+  up to which the member has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its
+  window.  The window bounds what a sender may have in flight to the member and queued there; the last broadcast may
+  exceed it.
+- A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window.  A
+  member that was asked reports as soon as there is something to report.
+- A member keeps one window for each sender.  All windows share a budget of bytes.  The handlers take from the senders
+  round robin, so the backlog of one sender delays the others by one broadcast, not by the whole backlog.
 """
 
 from __future__ import annotations

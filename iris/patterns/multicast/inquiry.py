@@ -1,6 +1,6 @@
-"""One request to many members over a relay tree: they are asked together, and each answers by itself.
+"""Scatter-gather: one request to many members over a relay tree; each member replies by itself.
 
-Asking costs the same for any number of members; their answers come one by one, as those of any request do.
+The scatter costs the same for any number of members.  Replies arrive one by one, like the replies of any request.
 """
 
 from __future__ import annotations

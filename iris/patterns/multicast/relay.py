@@ -1,7 +1,7 @@
-"""The relay tree of one node: what it sends through others, and what it hands on for them.
+"""Relay: the trio shell of the relay tree.  It sends this node's messages and forwards those of other origins.
 
-Whoever gives a message to a node with others behind it keeps it in its books until that node reports that it has
-handed the message on, or is lost; so each copy is counted once, by the node that knows what became of it.
+Whoever sends a message to a node with others behind it keeps the message on its account until that node reports that
+it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
 """
 
 from __future__ import annotations

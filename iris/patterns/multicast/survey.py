@@ -1,6 +1,7 @@
-"""Survey: every member of a cluster is asked, answers are gathered until a rule ends it, and the missing are known.
+"""Survey: scatter-gather over a cluster.  Asks every member and collects answers until a stop rule ends it.
 
-When a survey is over before everybody has answered (sans-IO).
+The result names the members that did not answer.  The stop rules, which may end a survey before everybody has answered,
+are a machine (sans-IO).
 """
 
 from __future__ import annotations

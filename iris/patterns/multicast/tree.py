@@ -1,19 +1,19 @@
-"""A tree over which one message reaches many nodes: who hands it on to whom, and how receivers know its origin.
+"""Relay tree: an overlay multicast tree for one message, with origin authentication (sans-IO).
 
-Sans-IO.  Rules of this file:
+Rules of this file:
 
-- The origin names every receiver; each node on the way gets the names of those it has to hand the message on to.  So
-  each is named once, whatever the views of the others, and everybody on the way is a receiver itself: nobody sees a
-  message that was not meant for it.
-- What the origin does costs the same for any number of receivers: one signature and ``fan_out`` messages.
-- The origin signs the message with its node signing key, and every receiver checks that: who hands it on cannot change
-  it, and cannot make one up.
-- The origin numbers what it sends, and a receiver takes each number once: no message comes twice or runs in circles.
-- The origin signs the date as well, and a receiver takes nothing that is a minute old: who has received a message
-  cannot show it later to a node that has started since, and has seen no number.
+- The origin names every receiver.  Each node on the way gets the names of those to which it forwards.  So each receiver
+  is named once, whatever the views of the others.  Every forwarding node is a receiver itself: nobody sees a message
+  that was not meant for it.
+- The origin's work is the same for any number of receivers: one signature and ``fan_out`` messages.
+- The origin signs the message with its node signing key and every receiver verifies the signature: a forwarding node
+  can neither change a message nor forge one.
+- The origin numbers its messages and a receiver accepts each number once: no message arrives twice or circulates.
+- The origin signs the date as well, and a receiver accepts nothing that is a minute old.  A node that has received a
+  message cannot replay it later to a node that has started since and has seen no number.
 
-At most once: a node that dies with a message in hand takes those behind it along, and whoever gave it the message
-counts them.
+At most once: a node that dies with a message in hand loses it for those behind it.  The node that had sent it the
+message counts them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish/subscribe of one node: its subscriptions, what it tells peers about them, and the events that arrive."""
+"""Publish/subscribe of one node: its subscriptions, the exchange of interest with peers, and the dispatch of events."""
 
 from __future__ import annotations
 

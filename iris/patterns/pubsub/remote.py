@@ -1,7 +1,7 @@
-"""Subscribers at other sites: a publisher links to those that want a topic before its next event on it.
+"""Remote subscribers: a publisher links to the nodes of other sites that want a topic before its next event on it.
 
-The gateways tell who wants what.  Over the session that is made then, the subscriber tells its interest as it does at
-home, and from there on there is no difference.
+The gateways advertise who wants what.  Over the session that is opened then, the subscriber sends its interest as it
+does at home.  From there on a remote subscriber differs in nothing.
 """
 
 from __future__ import annotations

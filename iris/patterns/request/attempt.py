@@ -1,4 +1,4 @@
-"""One attempt of a request, until its outcome is known."""
+"""One attempt of a request at one member, until its outcome is known."""
 
 from __future__ import annotations
 

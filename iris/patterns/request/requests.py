@@ -1,7 +1,7 @@
-"""The asking side of request/reply: one member is chosen, asked, and asked again elsewhere where that is safe.
+"""Request/reply, caller side: picks one member, sends the request, and retries at another member where that is safe.
 
-A request has one id, whatever member it goes to.  With ``idempotent=True`` members remember by (asker, id) what they
-answered, so a repeat that reaches the same member is answered and not run again.
+A request has one id at every member.  With ``idempotent=True`` members keep the reply under (caller, id), so a repeat
+that reaches the same member gets that reply and does not run again.
 
 What ends an attempt, and what follows:
 
@@ -17,7 +17,7 @@ deadline                                ``RequestTimeout``         ``RequestTime
 no other member, or four were asked     a pause, then all again    what the last one came to
 ======================================  =========================  ================================
 
-Where load was the only reason, an idempotent request ends as well: it is ``Overloaded`` and says when to come again.
+Where load was the only reason, an idempotent request ends as well: it raises ``Overloaded`` with ``retry_after``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The broadcasts that wait at a member: taken on by credit, handled in turns, reported to their senders."""
+"""Queue of the broadcasts at a member: accepts by credit, takes from senders round robin, reports to them."""
 
 from __future__ import annotations
 

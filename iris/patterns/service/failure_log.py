@@ -1,7 +1,7 @@
-"""The log of what handlers raise: with the traceback, and for whom the handler ran.
+"""Log of handler failures: the traceback, and the caller for whom the handler ran.
 
-Callers get an error's type and text, and broadcasts have no caller that waits, so this is where a failure can be seen.
-Nothing of a payload is written here but what the handler's own error says.
+Callers get an error's type and text, and broadcasts have no caller that waits, so this log is where a failure can be
+seen.  It holds nothing of a payload but what the handler's own error says.
 """
 
 from __future__ import annotations

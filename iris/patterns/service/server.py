@@ -1,4 +1,4 @@
-"""The answering side: what arrives for the clusters that this node has joined, and where it goes."""
+"""Server: the answering side of all clusters that a node has joined.  Checks permissions and limits, dispatches."""
 
 from __future__ import annotations
 

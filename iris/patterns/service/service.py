@@ -1,4 +1,4 @@
-"""A service: the handlers that every member of a cluster runs."""
+"""Service: the declaration of the handlers and limits that every member of a cluster runs."""
 
 from __future__ import annotations
 

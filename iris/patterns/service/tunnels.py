@@ -1,4 +1,4 @@
-"""Tunnels of a node: which member to open one to, and which handler gets one that was opened to this node."""
+"""Tunnels of a node: picks the member to open one to, and starts the handler of one that was opened to this node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One membership of this node in a cluster: its queue, its workers, its counters.
+"""Worker pool: one membership of this node in a cluster, with its bounded queue, its workers and its counters.
 
 A worker is a task that takes one request after the other: a task for each request would cost as much as the rest of
-the request's way.  The time that the caller still has is the cancel scope around the handler; a request whose time
-ran out in the queue is never run.
+the request's path.  The caller's remaining time is the deadline of the cancel scope around the handler.  A request
+whose deadline passed in the queue is never run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One end of a tunnel at work: its machine, its place at the link, and the tasks that wait for it."""
+"""Tunnel endpoint: connects one end's state machine to its link, its timers and the tasks that wait for it."""
 
 from __future__ import annotations
 

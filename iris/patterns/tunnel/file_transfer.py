@@ -1,4 +1,4 @@
-"""Files through a tunnel: any size, in constant memory, checked at the end, and never half there.
+"""File transfer over a tunnel: any size, constant memory, verified by SHA-256, and visible only when complete.
 
 On the wire a file is ``["file", size]``, pieces of bytes, and ``["sha256", digest, size]``, all as ordinary messages:
 others may come before and after.  The first size is what the sender expects, for progress; the last one is what it

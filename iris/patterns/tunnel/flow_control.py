@@ -1,12 +1,13 @@
-"""How much tunnel data may be on the way to one node: enough to keep the link busy, and no queue worth the name.
+"""Congestion control (TCP Vegas): how many bytes of tunnel data may be in flight to one node.
 
-Requests and probes overtake tunnels where they wait, but not what is in the buffers of the transport or unread at the
-other end.  A window of each of eight transfers there made requests ten times slower, and the node was taken for dead.
+The limit keeps the link busy with almost no queue.  Requests and probes overtake tunnels in this node's queues, but not
+in the buffers of the transport or unread at the other end.  A window of each of eight transfers there made requests ten
+times slower, and the failure detector declared the node dead.
 
 So a chunk carries a *mark* after each ``STEP`` bytes, but for those that others follow in the same frame: they would
-come back together, and each is 40 us of work for either end.  The other end sends the mark back when it comes to it.
-The time that takes, compared with the shortest that it ever took, tells how much of what is on the way only queues:
-``on the way * (1 - shortest / time)``.  The limit grows while that is little and shrinks while it is much.
+come back together, and each is 40 us of work for either end.  The other end sends the mark back when it reads it.  The
+round-trip time, compared with the shortest one ever, gives the share of the bytes in flight that only queues:
+``in flight * (1 - shortest / time)``.  The limit grows while that share is small and shrinks while it is large.
 
 Source: Brakmo, O'Malley and Peterson, "TCP Vegas", SIGCOMM 1994, in bytes and with the shortest time of each round.
 """

@@ -1,17 +1,17 @@
-"""One end of a tunnel, without clock, link or tasks: what to say, what was heard, and when to give up.
+"""State machine of one end of a tunnel, without clock, link or tasks: reliable, ordered, credit-based (sans-IO).
 
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
 ``has_news`` and ``has_data`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``,
 ``is_flushed``, and ``ending`` once the tunnel has ended, with the ``farewell`` to post.
 
-How nothing is lost, over links that may lose what was on the way:
+How nothing is lost, over links that may lose what was in flight:
 
-- Every acknowledgement says how far this end has come in both directions.  Links are in order, so an end that hears
-  of chunks that it has not got knows that they are lost, and says RESEND.
+- Every acknowledgement carries the progress of this end in both directions.  Links are in order, so an end that learns
+  of chunks that it has not received knows that they are lost, and sends RESEND.
 - After a reset of the link, and whenever an answer is overdue, an end asks (ASK) for such an acknowledgement.
-- Whoever closes is forgotten at once.  The shell keeps the farewell for a while and repeats it to a peer that did not
-  hear it.
+- An end that closes drops its state at once.  The shell keeps the farewell for a while and repeats it to a peer that
+  missed it.
 """
 
 from __future__ import annotations

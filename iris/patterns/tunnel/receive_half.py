@@ -1,11 +1,11 @@
-"""The receiving half of a tunnel: chunks arrive in order, wait for a reader, and give credit back as they are read.
+"""Receive half of a tunnel: chunks arrive in order, wait for a reader, and give credit back as they are read.
 
-How memory stays bounded though a message may be larger than the window: credit is the window beyond what was *read*;
-while the first message is still incomplete, nobody can read, and credit is the window beyond what was *received*.
-So at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
+Memory stays bounded though a message may be larger than the window.  Credit is the window beyond what was *read*.
+While the first message is still incomplete nobody can read, and credit is the window beyond what was *received*.  So
+at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
 
-The tunnels that one peer opens have a budget together (``Budget``): beyond it, one of them at a time gets credit for
-the rest of a message that is longer than its window, and the others wait.
+The tunnels that one peer opens share a budget (``Budget``).  Beyond it, one of them at a time gets credit for the rest
+of a message that is longer than its window, and the others wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The sending half of a tunnel: messages wait, are cut into chunks, and are kept until the other end has them.
+"""Send half of a tunnel: queues messages, cuts them into chunks, and keeps the chunks until they are acknowledged.
 
-Cutting late means that a chunk fits the frame it leaves in.  A chunk once cut keeps its number and its size; if it is
-lost, it and all after it go again (go-back-n: links are in order, so what follows a loss is nearly always lost, too,
-and the other end need not keep what came out of turn).
+A message is cut late so that a chunk fits the frame it leaves in.  A chunk once cut keeps its number and its size.  If
+it is lost, it and all after it are sent again (go-back-n).  Links are in order, so what follows a loss is nearly always
+lost too, and the other end need not keep what arrived out of order.
 """
 
 from __future__ import annotations

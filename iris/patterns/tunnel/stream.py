@@ -1,4 +1,4 @@
-"""A tunnel as a stream of bytes, for everything in the trio world that wants one."""
+"""A tunnel as a ``trio.abc.Stream``: a stream of bytes for code that wants one."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""All tunnel ends of one node: who gets which message, how tunnels come to be and what is left of them.
+"""Tunnel table: all tunnel ends of one node.  Dispatches messages to them, accepts openings, keeps farewells.
 
-An end that has ended leaves the table at once.  What the peer must know of it, its *farewell*, is kept for a while,
-and is the answer to whatever the peer still says about that tunnel: so a lost goodbye is repeated when it is missed.
+An end that has ended leaves the table at once.  The last message that the peer needs, the *farewell*, is kept for a
+while and answers whatever the peer still sends for that tunnel.  So a lost goodbye is repeated when it is missed.
 
-Which tunnels a peer has opened, so that an opening that comes twice opens one tunnel.
-
-A peer counts its tunnels, so all numbers up to the highest seen are used, but for those whose opening was lost on the
-way and may still come.  These gaps are few and the only thing to remember, for as long as the peer lives.
+Openings are deduplicated: an opening that arrives twice opens one tunnel.  A peer counts its tunnels, so all numbers up
+to the highest seen are used, but for those whose opening was lost in flight and may still come.  These gaps are few and
+the only thing to store, for as long as the peer lives.
 """
 
 from __future__ import annotations

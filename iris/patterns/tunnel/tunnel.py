@@ -1,4 +1,4 @@
-"""The tunnel as its user holds it: messages both ways, in order, throttled."""
+"""Tunnel: the public handle of an ordered two-way channel of messages with backpressure."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Durable subscribers of a realm, present or away: what this node claims, learns, and tells others.
+"""Replication of durable subscriptions: the records that this node signs, learns, and forwards within its realm.
 
-Each node tells a new peer every record that it holds, and everybody when its own changes.  So a node knows of a durable
-subscriber that it never met, as long as one of those it met did.  Bridges keep what they know on their disks.
+Each node sends a new peer every record that it holds, and sends its own changes to everybody.  So a node knows of a
+durable subscriber that it never met, as long as one of its peers met it.  Bridges keep the records on their disks.
 
-Between sites a subscriber is told of by itself alone: whoever it is linked to there remembers it and tells the nodes of
-that site.  That somebody was forgotten is passed on once more at each border.
+Between sites only the subscriber itself sends its record.  The node at the other end of that link stores the record and
+forwards it to the nodes of its site.  A tombstone is forwarded once more at each border.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Nodes that a change of interest or the end of a pause could not be told, as their links had no room: told again.
+"""Retry of interest: changes of interest and ends of pauses that a full link did not take are sent again.
 
-Otherwise they would not publish for a subscription, or wait for ever, until their connection breaks for another reason.
+Without the retry those nodes would not publish for a subscription, or would wait for ever, until their connection
+breaks for another reason.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Who wants which topics: what this node tells the others, and what the others have told it.
+"""Interest table: which patterns this node and its peers subscribe to, and the exchange of changes.
 
-Each node numbers the changes of its own interest.  A peer gets all of it when it is linked and each change from then
-on, and answers with the number it has reached; so a subscriber knows when every publisher knows.
+Each node numbers the changes of its own interest.  A peer gets the full interest when it is linked and each change from
+then on, and acknowledges the number that it has reached.  So a subscriber knows when every publisher knows.
 
-What one node may subscribe to is bounded by what it costs those who publish: by the memory that its terms take, by the
-shapes of its patterns, which each match looks at, and by its terms with the same pattern, which all match at once.
+Limits for one node follow its cost to publishers: the memory of its terms, the number of pattern shapes, since each
+match looks at every shape, and the number of its terms with one pattern, since all of these match at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""``publish(confirm=True)``: returns once every durable subscriber has the event on disk.
+"""Acknowledgements: ``publish(confirm=True)`` returns once every durable subscriber has the event on disk.
 
-A durable subscriber is a node, or a group of which any one member does.  An event that was not confirmed when a
-member was lost goes to whoever stands in for it, under the same number, so that the subscribers can drop repeats.
+A durable subscriber is a node, or a group of which any one member acknowledges.  When a member is lost, events that it
+has not acknowledged go to its stand-in under the same number, so that the subscribers can drop repeats.
 
-One that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber whichever node it runs
-on: what it has
-confirmed stays confirmed, and while it is away events wait for it.
+A durable subscriber that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber on any
+node.  Its acknowledgements stay valid when it moves, and while it is away events wait for it.
 """
 
 from __future__ import annotations

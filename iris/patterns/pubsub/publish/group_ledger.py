@@ -1,14 +1,14 @@
-"""What became of events that went to one member of a group each: the books of their publisher, and the reports to it.
+"""Delivery accounting of groups: outstanding and lost events that went to one member of a group each.
 
-A subscriber's node counts, for each publisher, how many events for groups have come, and how many are *settled*: taken
-by the consumer, which has come back for the next one since, or dropped and reported as that.  It tells the publisher
-every 100 ms while there is something new.  So the publisher knows what each node has outstanding, and gives more to
-those who have less; and what was lost when a node is gone, at most: what it had taken and not reported yet counts as
-lost as well.
+A subscriber's node counts, for each publisher, how many events for groups have arrived, and how many are *settled*.  An
+event is settled when the consumer has taken it and has come back for the next one, or when it was dropped and reported
+as dropped.  The node reports the counts every 100 ms while they change.  So the publisher knows what each node has
+outstanding, and gives more to those who have less.  When a node is gone the publisher also has an upper bound of the
+loss: events that the node had taken and not reported yet count as lost as well.
 
-Counts belong to a *ledger*, which a publisher begins, and numbers, when it first sends a node an event for a group.
-When frames may have been lost it says how many events it has sent: links keep the order, so what has not come by then
-is lost.
+Counts belong to a *ledger*, which a publisher opens, and numbers, when it first sends a node an event for a group.
+When frames may have been lost the publisher sends how many events it has sent.  Links keep the order, so what has not
+arrived by then is lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What publishers learn of events that their subscribers did not get.
+"""Loss reports: publishers learn of events that their subscribers did not get.
 
-A publisher sees by itself what its links did not take.  What a subscriber's ``overflow`` throws out or its ``allow``
-turns away is reported by the subscriber's node: for each publisher and topic a sum, at most every ``_PAUSE`` seconds,
-and nothing as long as nothing is lost.
+A publisher itself counts what its links did not take.  The subscriber's node reports what ``overflow`` drops and what
+``allow`` refuses: for each publisher and topic a sum, at most every ``_PAUSE`` seconds, and nothing as long as nothing
+is lost.
 """
 
 from __future__ import annotations

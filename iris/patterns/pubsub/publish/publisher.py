@@ -1,13 +1,12 @@
-"""The publishing side: where a topic's events go, their numbers, and what happens when a way is full.
+"""Publisher: numbers events, routes each topic to its subscribers' links, and applies backpressure.
 
-Consecutive events of one topic travel as one message, a *run*: as long as no link has begun to encode its open batch
-and nothing else was published, the next payload is appended to the run that is already posted (``extend``).  At 100
-bytes this makes 0.02 us of encoding from 0.17 us, and a publish that costs 0.3 us in all from 1.5 us.  What a run has
-grown by is counted when it ends.
+Consecutive events of one topic travel as one message, a *run* (a record batch).  As long as no link has begun to encode
+its open batch and nothing else was published, the next payload is appended to the run that is already posted
+(``extend``).  At 100 bytes this cuts encoding from 0.17 us to 0.02 us, and a whole publish from 1.5 us to 0.3 us.  The
+growth of a run is counted when it ends.
 
-Backpressure: a publisher waits for links that are half full and moving.  A link that has taken nothing for
-``STALLED`` seconds does not slow its publisher; events for it are dropped and counted, and show as a gap at the
-subscriber.
+Backpressure: a publisher waits for links that are half full and moving.  A link without progress for ``STALLED``
+seconds does not slow its publisher; events for it are dropped and counted, and show as a gap at the subscriber.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""The last values that a node keeps for subscribers who come later: one event for each topic, bounded.
+"""Retained values: ``publish(retain=True)`` keeps the last event of a topic for subscribers that come later.
 
-Topics are kept in a tree of their tokens, so that what a pattern matches is found without a look at the rest.
+There is no broker to keep the value, so it lives as long as its publisher.  If several publishers retain one topic,
+each keeps its own value.  A value is sent when a node's interest in its topic becomes known, ahead of all that is
+published after that.  So the value has arrived when ``subscribe`` returns.
 
-``publish(retain=True)``: the publisher keeps the last value of a topic and gives it to subscribers who come later.
+At most once: with the value goes the number of the last event of its topic.  A subscription that has seen that
+number drops the value; one that has not takes the value and goes on from there (``Subscription._deliver_retained``).
 
-There is no broker that could keep it, so it lives as long as its publisher does; of several publishers on one topic
-each keeps its own.  A value is sent when a node's interest in its topic becomes known, ahead of all that is published
-after that; so it has arrived when ``subscribe`` returns.
-
-Once: with the value goes the number of the last event of its topic.  A subscription that has seen as much already drops
-the value, one that has not takes it and goes on from there; see ``Subscription._deliver_retained``.
+The values are bounded.  They lie in a tree of topic tokens, so a pattern finds its topics without a look at the rest.
 """
 
 from __future__ import annotations

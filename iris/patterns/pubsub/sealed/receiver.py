@@ -1,7 +1,8 @@
-"""Events that come sealed under a publisher's sender key, at the receiving end.
+"""Sender keys, receiving side: opens events that were sealed once under a publisher's sender key.
 
-The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
-wait behind them, so nothing is taken out of order.  So do those that are more work than is done for one frame.
+The key arrives over the session, the frames by another route.  Frames that arrive before their key wait for it, and
+frames that follow queue behind them, so nothing is delivered out of order.  A frame that costs more work than the bound
+for one frame waits likewise.
 """
 
 from __future__ import annotations

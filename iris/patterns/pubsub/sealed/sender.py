@@ -1,11 +1,11 @@
-"""Events for nodes of other sites: sealed once for all of them, whatever their number.
+"""Sender keys, sending side: events for nodes of other sites are sealed once for all of them, whatever their number.
 
 The nodes of other sites that want the same events are an *audience*.  Each audience has a sender key, which this node
-hands to each of its nodes over their sessions.  When somebody comes or goes it is another audience, with a key of its
-own; a key is never used again once one of its nodes was given up.  Gateways are handed frames that they cannot open.
+sends to each of its nodes over their sessions.  When a node joins or leaves, that makes another audience with a key of
+its own.  A key is never used again once one of its nodes was given up.  Gateways forward frames that they cannot open.
 
-All events for other sites go through one queue, whatever their audience: so each node gets them in the order in which
-they were published.  Events for groups, repeats of confirmed events and retained values go over sessions.
+All events for other sites go through one queue, whatever their audience, so each node gets them in the order of
+publication.  Events for groups, repeats of confirmed events and retained values go over sessions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events as subscribers see them, and the runs in which they travel."""
+"""Events as subscribers see them, and runs: the record batches in which events travel."""
 
 from __future__ import annotations
 

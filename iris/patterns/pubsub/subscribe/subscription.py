@@ -1,8 +1,8 @@
-"""One subscriber's end: events that arrived and wait, what was lost before each, and what to do when too many wait.
+"""Subscription: a bounded queue of events, the count of losses before each, and an overflow policy.
 
-Fast path, plain calls: a run of events of one topic is one entry here from the wire to the consumer.  It becomes
-``Event`` objects one by one as they are taken, by iterators that are written in C: 0.25 us for each turn of the
-consumer's loop, where a method that makes an object and counts it took 1.2 us.  What is counted is counted by runs.
+Fast path, plain calls: a run of events of one topic is one queue entry from the wire to the consumer.  Its ``Event``
+objects are made one by one as they are taken, by iterators that are written in C.  A turn of the consumer's loop costs
+0.25 us; with a method that makes an object and counts it, it cost 1.2 us.  Counters advance by runs.
 """
 
 from __future__ import annotations

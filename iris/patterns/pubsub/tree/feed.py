@@ -1,7 +1,7 @@
-"""What a publisher sends over its tree: events gather into bodies, a body is signed once, and goes to the first nodes.
+"""Tree feed: a publisher collects events into bodies, signs each body once, and sends it to the tops of its tree.
 
-A signature costs 40 us and its check 100, so that one for each event would be most of the work.  As on a link there is
-no timer: what has gathered when the scheduler comes round to the flusher is one body, up to 60 KiB of it.
+A signature costs 40 us and its verification 100 us, so one for each event would be most of the work.  As on a link
+there is no timer: what has been collected when the scheduler comes round to the flusher is one body, up to 60 KiB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The receiving side of events that come over trees: put in order, taken, and handed on to those behind this node.
+"""Event relay: the receiving side of events that arrive over trees.  Reorders them, delivers them, and forwards them.
 
-What is handed on is not looked into, and goes on before it is taken here.  A link to a node behind that has no room has
-the publisher wait; one that does not move, or is not there, has it leave the tree.  Copies that a link did not take are
-counted here and told to the publisher, as what a subscription drops is.
+A body is forwarded before it is delivered here, and the relay does not look into it.  A downstream link without room
+makes the publisher wait.  A downstream link that is stalled or gone makes the publisher leave the tree.  Copies that a
+link did not take are counted here and reported to the publisher, like events that a subscription drops.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The events of one publisher in the order in which it published them, whichever way they come.
+"""Reorder buffer: the events of one publisher in the order of publication, whichever path they take (sans-IO).
 
-Sans-IO; plain calls, as on every path that each event takes.  A publisher reaches a node directly or over a tree, and
-changes from one to the other.  It says so on the direct link, behind everything that it has sent there, and sends END
-over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
+Plain calls, as on every path that each event takes.  A publisher reaches a node directly or over a tree, and changes
+from one path to the other.  It announces the change on the direct link, behind everything that it has sent there, and
+sends END over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
 
-- What comes over a tree before the publisher's word that it has turned to that tree waits for it.
-- What comes directly after its word that it has left a tree waits for the tree's END, for ``PATIENCE`` seconds.
-- What comes over a tree that was left is dropped.  It is not silent: the numbers of the events show the gap.
+- Events of a tree that arrive before the publisher's announcement of that tree wait for the announcement.
+- Direct events after the announcement that a tree was left wait for the tree's END, for ``PATIENCE`` seconds.
+- Events of a tree that was left are dropped.  The loss is not silent: the numbers of the events show the gap.
 
-So nothing is ever out of order.  What is lost is what was on its way through a node that died, or came too late.
+So nothing is ever out of order.  Lost is what was in flight through a node that died, or came too late.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The tree over which a publisher's events reach many subscribers: its shape, and the messages that carry it.
+"""Event tree: the overlay multicast tree of one publisher, its shape, and the messages that travel over it (sans-IO).
 
-Sans-IO.  A broadcast divides its receivers anew with each message; events have to stay in order, so their tree is made
-once and stays: each node is told whom it hands events on to, and every event for a node takes the same way through it.
-Rules of this file:
+A broadcast divides its receivers anew with each message.  Events have to stay in order, so their tree is built once and
+stays: each node learns to whom it forwards, and every event for a node takes the same path.  Rules of this file:
 
-- The nodes of a tree have places 0, 1, 2, ...; a set of them is one integer, bit by bit.  A message names those it is
-  for in this way, 13 bytes for 100 nodes, so that topics with different subscribers share one tree.
+- The nodes of a tree have places 0, 1, 2, ...; a set of nodes is one integer, used as a bit mask.  A message names its
+  receivers by such a mask, 13 bytes for 100 nodes, so that topics with different subscribers share one tree.
 - A node and those behind it have consecutive places.
-- A node hands on what it may subscribe to itself: above each node stand only nodes with the same rights.
-- The publisher signs what it sends, those it is for included, and every receiver checks that.
+- A node forwards only what it may subscribe to itself: above each node stand only nodes with the same rights.
+- The publisher signs its messages, the mask of receivers included, and every receiver verifies the signature.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""When a publisher uses a tree, and for whom: it is proposed, used when those who hand events on are ready, and left.
+"""Tree management: when a publisher uses an event tree and for whom.  Propose, switch when relays are ready, leave.
 
-Above ``Config.relay_above`` nodes that want a topic, those who can be in a tree get one.  Who comes later gets events
-directly, until there are as many of them again; so a publisher never tells more than that itself, and a tree changes
-seldom.  It is left when one of those who hand events on dies, stalls, no longer subscribes or may no longer do so, and
-proposed again without it.  Until then everybody gets events directly, so none waits for a tree.
+Above ``Config.relay_above`` nodes that want a topic, those that can be in a tree get one.  Nodes that come later get
+events directly, until there are as many of them again.  So a publisher never sends to more than that number directly,
+and a tree changes seldom.  A publisher leaves a tree when one of its relays dies, stalls, no longer subscribes or may
+no longer do so, and proposes another one without that relay.  Until then all nodes get events directly, so none waits
+for a tree.
 
-Directly always: nodes with a subscription that publishers wait for (``overflow="wait"``) or that answers them
+Always directly: nodes with a subscription that publishers wait for (``overflow="wait"``) or that acknowledges
 (``durable``), groups, nodes at other sites, and this node itself.
 """
 
