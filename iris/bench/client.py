@@ -1,4 +1,4 @@
-"""The asking end of ``iris bench``: carries one case through with the members of a cluster that serves it."""
+"""Client end of ``iris bench``: runs one case with the members of a cluster that serves it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What all measurements share: the clock, the end mark, the loops of sources, percentiles.
+"""Workloads: Iris's part in each measurement, with the clock, end mark, source loops and percentiles that all share.
 
-A stream ends with a message of another size than the rest; it says how many were sent.  The clock is
+A stream ends with a message of another size than the rest, which carries the number of messages sent.  The clock is
 ``time.perf_counter_ns``, which on Linux is one clock for all processes of a machine, so ages need no synchronizing.
 
-Iris's part in each measurement, for nodes that are up already.
-
-``iris bench`` measures a user's network with it, and ``make bench`` this machine, beside other systems.
+``iris bench`` measures a user's network with these workloads, and ``make bench`` this machine, beside other systems.
+The nodes are up already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What verbs that open a node share: the options of a connection, and running until done or interrupted."""
+"""Shared parts of verbs that open a node: the options of a connection, and running until done or interrupted."""
 
 from __future__ import annotations
 

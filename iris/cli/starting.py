@@ -1,4 +1,4 @@
-"""How the ``iris`` command starts and ends: quietly, when Ctrl-C comes while its modules load or when it is done.
+"""Start and exit of the ``iris`` command: quiet, also when Ctrl-C comes while its modules load or when it is done.
 
 Loading takes a third of a second, before anything of the command runs that could catch ``KeyboardInterrupt``.  Programs
 that import Iris are not concerned: there it is raised as Python does it.

@@ -1,7 +1,6 @@
-"""How the processes of the demo talk to the airport: reports as lines of JSON one way, orders as words the other.
+"""Control protocol between the airport and its processes: reports as lines of JSON one way, orders as words the other.
 
-This is the airport's own control of its processes, on their standard input and output.  What they have to say to each
-other goes through Iris.
+The protocol uses their standard input and output.  What the processes send to each other goes through Iris.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The processes of the demo: started, followed, and gone at the end whatever happened.
+"""Process supervision of the demo: starts processes, follows them, ends them all, and sums up their memory.
 
-Each is the leader of a session of its own, so that Ctrl-C reaches the airport only, and so that whatever a process
-starts (Spark: a Java machine and its Python workers) is found by its session and ends with it.
+Each process leads a session of its own, so Ctrl-C reaches the airport only.  Whatever a process starts (Spark: a Java
+machine and its Python workers) is found by its session and ends with it.
 
-How much memory the demo takes, seen in /proc: the sum over all its processes, at its highest.
+The memory of the demo is read from /proc: the sum over all its processes, at its peak.
 """
 
 from __future__ import annotations

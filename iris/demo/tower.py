@@ -1,6 +1,6 @@
-"""The tower of the demo: asks for the weather, broadcasts gate changes, surveys the boards, fills the archive.
+"""Tower of the demo: asks for the weather, broadcasts gate changes, surveys the boards, fills the archive.
 
-``python -m iris.demo.tower ROWS`` does one stage for each order and reports what became of it.
+``python -m iris.demo.tower ROWS`` does one stage for each order and reports its outcome.
 """
 
 from __future__ import annotations

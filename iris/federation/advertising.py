@@ -1,16 +1,19 @@
-"""What a gateway tells its neighbours of sites, as a machine.
+"""Route advertisement of a gateway, as in BGP: which sites, routes and exports it sends to which neighbour (sans-IO).
 
-A neighbour is told of each origin by one route, the best that this gateway has, with itself put in front.  What was
-told is remembered, so a neighbour gets the difference and gets nothing twice.  It is told at half of the rate that it
-takes for a flood: what several others tell, each a little less than that, makes no flooder of who passes it on.
+A neighbour gets one route to each origin, the best that this gateway has, with this gateway's site put in front.  What
+was advertised is remembered (Adj-RIB-Out), so a neighbour gets differences and gets nothing twice.  The sending rate is
+half of the rate that a neighbour takes for a flood: a gateway that passes on what several others send, each a little
+below that rate, is no flooder itself.
 
-Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
-site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
-``transit``s; to a gateway of another realm, all but what this realm lets that one reach; and what is beyond half of
-what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it,
-and of what each has told a second gateway of a site comes after the first ones of all.
+Not advertised to a neighbour:
 
-Who gets how much of what is not enough for all: each as much as the others, as far as he has use for it.
+- routes that lead through its own site;
+- to this gateway's own site, what was learned from that site: each of its gateways advertises that itself;
+- to another site, what a third site exports, unless this gateway has ``transit``;
+- to a gateway of another realm, all but what this realm permits that one to reach;
+- what is beyond half of a neighbour's limit for one peer: changes need room as well.  That half is divided max-min
+  fair among the sources: each gets as much as the others, as far as it has use for it.  Of each source, what a second
+  gateway of a site advertises comes after what the first gateways of all sites do.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Which frames a gateway carries between its own site and others, though it cannot read them: a machine.
+"""Firewall: which frames a gateway forwards between its own site and others, though it cannot read them (sans-IO).
 
 A session may begin if one of its two ends is exported to the other's site, whichever end begins it: after a failure
-either may.  Only first frames of handshakes are looked at.  All others are of no use to a node that has not begun a
-session or answered to one, and since they may take another way than the first one, no gateway could know of it.
+either may.  Only first frames of handshakes are examined.  All other frames are useless to a node that has neither
+begun the session nor answered to it.  They may also take another route than the first frame, so no gateway could keep
+state for them.
 
-Each neighbour has a rate in bytes; what is beyond is dropped.  The sessions notice: a gap in their counters is a loss,
-and what depended on it is repeated.
+Each neighbour has a rate in bytes; frames beyond it are dropped.  The sessions notice: a gap in their counters is a
+loss, and what depended on it is repeated.
 """
 
 from __future__ import annotations

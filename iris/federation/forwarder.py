@@ -1,9 +1,8 @@
-"""Frames on their way through a gateway: where each goes next, and which go no further.
+"""Forwarding: the next hop of each frame that passes a gateway, and which frames go no further.
 
-Plain calls: this is on the way of every frame between two sites.  What is carried is never waited for: senders to a
-link that is busy are asked to pause (``iris.federation.backpressure``); where it is full all the same, the frame
-is dropped
-and counted, and its session notices.  A link holds at most ``Config.link_bytes``.
+Plain calls: every frame between two sites takes this path.  Forwarding never waits: senders to a busy link are asked to
+pause (``iris.federation.backpressure``).  A frame for a full link is dropped and counted, and its session notices.  A
+link holds at most ``Config.link_bytes``.
 """
 
 from __future__ import annotations

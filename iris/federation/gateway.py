@@ -1,8 +1,8 @@
-"""A gateway: a node that is also linked to gateways of other sites, and carries frames that it cannot read.
+"""Gateway: a node that is also linked to gateways of other sites, and forwards frames that it cannot read.
 
-It has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it has links
-of their own, at addresses of their own, over which go only the directory of sites and carried frames; the membership
-of a site stays inside of it.
+A gateway has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it
+has links of their own, at addresses of their own, which carry only the directory of sites and forwarded frames.  The
+membership of a site never leaves the site.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a gateway lets through: allow-lists of clusters and topics, as patterns.
+"""Export and import policy of a gateway: allow-lists of clusters and topics as patterns.
 
-What one gateway lets in and out: its own lists, and for other realms what the owners have agreed on.
+A gateway applies its own lists.  To other realms it applies what the owners of both realms have agreed on.
 """
 
 from __future__ import annotations

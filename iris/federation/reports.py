@@ -1,4 +1,4 @@
-"""What a gateway reports of its neighbours and of itself, each thing once."""
+"""Log reports of a gateway about its neighbours and itself, each reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users give to a node, checked before anything is done with it."""
+"""Argument validation: what users pass to a node is checked before anything is done with it."""
 
 from __future__ import annotations
 

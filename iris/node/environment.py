@@ -1,4 +1,4 @@
-"""What a node takes from the world: network, randomness, wall time.  Production takes the real ones."""
+"""Environment of a node: network, randomness and wall clock as arguments.  Production takes the real ones."""
 
 from __future__ import annotations
 

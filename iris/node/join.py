@@ -1,9 +1,9 @@
-"""What joining a cluster takes, and what it gives.
+"""Joining a cluster: the proof of membership that it needs, and the ``Joined`` block that it gives.
 
-A node may be a member of clusters other than the one it speaks for: because its own certificate says so, or because it
-has a credential of that cluster.  From such a credential it makes a proof, which lasts a day like every delegation.
-``Joined`` makes a fresh one in time, and withdraws the node from a cluster that it can prove no more: others would take
-it for no member, and it had better not say so.
+A node may be a member of clusters other than the one it speaks for: because its own certificate names them, or because
+it has a credential of that cluster.  From such a credential it derives a proof, which lasts a day like every
+delegation.  ``Joined`` renews the proof in time.  When a node can prove its membership no more, ``Joined`` withdraws it
+from the cluster: others would not accept it as a member, so it stops announcing itself as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The node: one process's way into Iris.  Everything a program does begins here."""
+"""Node: one process's entry into Iris.  Everything a program does begins here."""
 
 from __future__ import annotations
 

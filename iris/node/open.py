@@ -1,4 +1,4 @@
-"""The composition root: from a credential to a node that is up."""
+"""Composition root: from a credential to a node that is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node is made of, for those that build on it."""
+"""Parts of a node, for those that build on it."""
 
 from __future__ import annotations
 

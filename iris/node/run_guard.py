@@ -1,7 +1,7 @@
-"""Where a node may be used: in the trio run that opened it, until its block ends.
+"""Run guard: a node may be used in the trio run that opened it, until its block ends.
 
-A call from elsewhere would go on in the tasks of another run, or find no run at all.  Some of these calls fail deep
-inside of trio, others never return; here they are errors that say what to do.
+A call from elsewhere would continue in the tasks of another run, or find no run at all.  Some of these calls fail deep
+inside of trio, others never return; here they are errors with instructions.
 """
 
 from __future__ import annotations

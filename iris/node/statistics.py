@@ -1,4 +1,4 @@
-"""Everything that a node counts, in one frozen snapshot."""
+"""Statistics: everything that a node counts, in one frozen snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a bridge: what it holds, how far its readers are, single events, and whether the log is sound.
+"""Administration of a bridge: its contents, its readers' cursors, single events, and verification of the log.
 
 The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop`` and ``transfer``.
 """

@@ -1,7 +1,7 @@
-"""Events as they arrive at a bridge: in runs of one publisher, topic, key and headers.
+"""Runs: record batches of events as they arrive at a bridge, of one publisher, topic, key and headers.
 
-A run is the unit of work here: a publisher of many events has hundreds in one, and what is done once for a run is not
-done for each event.  ``iris.patterns.pubsub.subscribe.subscription.Run`` is one.
+A run is the unit of work here.  A publisher of many events has hundreds in one run, and work that is done once for a
+run is not done for each event.  ``iris.patterns.pubsub.subscribe.EventRun`` implements ``PublisherRun``.
 """
 
 from __future__ import annotations

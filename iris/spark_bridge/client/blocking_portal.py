@@ -1,9 +1,9 @@
-"""A node for code that knows no trio: Spark's Python processes ask a bridge through it and block meanwhile.
+"""Blocking portal: a node in a thread of its own, for code that knows no trio, such as Spark's Python processes.
 
-The node lives in a thread of its own.  It is opened at the first use and closed when nobody has used it for a while:
-Spark keeps its Python workers for minutes, and tells nobody when it is done with them.
+Calls to a bridge block until they are answered.  The node is opened at the first use and closed when nobody has used it
+for a while: Spark keeps its Python workers for minutes, and does not say when it is done with them.
 
-A process that was forked while a portal was open gets new ones; nothing is opened when this module is imported, so
+A process that was forked while a portal was open gets new portals.  Nothing is opened when this module is imported, so
 Spark's forking daemon never holds a socket.
 """
 

@@ -1,4 +1,4 @@
-"""What a bridge holds, kept up to date: every member, and every shard with what is in it."""
+"""Watch on a bridge: its members and shards, and the offsets of each shard, kept up to date."""
 
 from __future__ import annotations
 

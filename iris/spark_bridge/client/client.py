@@ -1,6 +1,6 @@
-"""A bridge as its readers see it: the operations of ``iris.spark_bridge.server.operations`` from the asking side.
+"""Bridge client: the operations of ``iris.spark_bridge.server.operations`` from the caller's side.
 
-Nothing here outlives a call, so all of it may be tried again: ranges of a log never change.
+No state outlives a call and ranges of a log never change, so every call may be retried.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The options of ``format("iris")``: every one is read here, once, and what is wrong with it is said by its name.
+"""Options of ``format("iris")``: parsed and validated in one place; an error names the option.
 
-They are those of Spark's Kafka source where it has them.  Anything unknown is an error: a misspelt option that is
+They are those of Spark's Kafka source where it has them.  An unknown option is an error: a misspelt option that is
 silently ignored is found weeks later.
 """
 

@@ -1,6 +1,6 @@
-"""How a Spark task reads its range: chunks from the bridge, as they are stored, to record batches.
+"""Partition reader: a Spark task reads its range of a shard as chunks and turns them into record batches.
 
-Which rows of a chunk a query wants, by topic.
+The topic filter drops the rows of a chunk whose topics the query did not ask for.
 """
 
 from __future__ import annotations

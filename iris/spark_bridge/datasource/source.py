@@ -1,11 +1,11 @@
-"""``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
+"""Source of ``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
 
-What Spark makes of this file (read in PySpark 4.3):
+How Spark uses this file (read in PySpark 4.3):
 
-- ``schema`` runs in a process of its own during ``load()``; what is wrong with the options is said there.
+- ``schema`` runs in a process of its own during ``load()``; wrong options are reported there.
 - Offsets, partitions and commits run in one process for the life of a query, ``read`` in the executors' workers.  The
   reader is pickled to them, so it holds options only; connections are opened where they are used.
-- An exception in the reader ends the query.  A bridge that is down is therefore waited for.
+- An exception in the reader ends the query.  The reader therefore waits for a bridge that is down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is done once in each Python process in which Spark runs tasks."""
+"""Worker set-up: what runs once in each Python process in which Spark runs tasks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""One append to one shard, inside a transaction: chunks into segments, their places into the index.
+"""Chunk input and output: appends chunks to a shard inside a transaction, and reads and verifies stored ones.
 
-Stored chunks: from offsets to places in the index, from places to verified bytes.
+An append writes chunks into segment files and their places into the index.  A read goes from offsets to places in the
+index, and from places to verified bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log on a local disk: chunks in segment files, everything else in an LMDB index."""
+"""LMDB store: the log on a local disk, with chunks in segment files and everything else in an LMDB index."""
 
 from __future__ import annotations
 

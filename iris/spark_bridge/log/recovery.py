@@ -1,4 +1,4 @@
-"""Opening a log: its directory, its lock, and what appends that never finished have left behind."""
+"""Recovery: opens a log, takes the lock of its directory, and removes what unfinished appends have left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events may go: by age, by size, and never what a group has still to read, if that is wanted."""
+"""Retention: which events may be removed, by age and by size, but never what a protected group has still to read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the bridge asks of a durable log.
+"""Store: the interface of a durable log, as the bridge uses it.
 
 Every call blocks (the service makes them in threads) and is all or nothing.  A shard has an *epoch*, a random id made
-when the shard is made: offsets mean something only together with it, so a log that was wiped is noticed instead of
-read from a position that no longer means the same.
+when the shard is made.  Offsets mean something only together with the epoch, so a log that was wiped is noticed instead
+of read from a position that no longer means the same.
 """
 
 from __future__ import annotations

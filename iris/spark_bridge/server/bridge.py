@@ -1,4 +1,4 @@
-"""The bridge: a member of a cluster that stores events durably and serves them to readers."""
+"""Bridge: a member of a cluster that stores events durably and serves them to readers."""
 
 from __future__ import annotations
 

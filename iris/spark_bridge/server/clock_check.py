@@ -1,4 +1,4 @@
-"""Whether the wall clock may be believed when it says that something is old enough to be removed."""
+"""Clock check: whether the wall clock is trusted when it makes something old enough to be removed."""
 
 from __future__ import annotations
 

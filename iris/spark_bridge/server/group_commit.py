@@ -1,9 +1,9 @@
-"""Group commit: how long arriving events wait for company before they go to the disk together.
+"""Group commit: how long arriving events wait so that they share one synchronous write (sans-IO).
 
-A group is committed when it is full, when nothing has come for ``quiet`` seconds, or when its first event has waited
-``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not held up for the
-whole delay, and a steady stream shares its synchronous writes.  What comes after a pause of ``delay`` seconds is
-committed at once: it is probably alone, and if it is the first of many, those gather while it is written.
+A group is committed when it is full, when nothing has arrived for ``quiet`` seconds, or when its first event has waited
+``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not delayed by the whole
+``delay``, and a steady stream shares its synchronous writes.  An event after a pause of ``delay`` seconds is committed
+at once: it is probably alone, and if it is the first of many, those are collected while it is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One member of a bridge at work: events from subscriptions to the log, then confirmations to their publishers.
+"""Bridge member: stores the events of its subscriptions, then acknowledges them to their publishers.
 
-The way of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
-writes one group, the next one gathers; when both are full, subscriptions fill up and publishers are asked to pause.
+Path of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
+writes one group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked to
+pause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bridge answers: the operations of its service, and the tunnel through which readers get chunks.
+"""Operations of a bridge: the requests that its service answers, and the tunnels for chunks and staged parts.
 
 ========= ================================== =========================================================
 operation payload                            reply

@@ -1,11 +1,11 @@
-"""The place of a member in its bridge: nobody else has its shards or its name, and all count the shards alike.
+"""Shard claim: a member's exclusive right to its shards and its name, in a bridge whose members count the shards alike.
 
-Two logs that both begin with shard 0 would each be whole in itself, and readers could not tell them apart; so one that
-would be the second is refused.  It looks before it joins, so that it disturbs nobody.  Members that start at the same
-moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id gives
-way.  A member that was killed and is still listed does not answer, and so is not in the way of who takes its place.
+Two logs that both begin with shard 0 would each be whole in itself, and readers could not tell them apart.  So a member
+that would be the second is refused.  It checks before it joins, so that it disturbs nobody.  Members that start at the
+same moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id
+gives way.  A member that was killed and is still listed does not answer, and so does not block its successor.
 
-Whom it meets, a member remembers: a reader that comes while one is away is told so by the others.
+A member remembers the members that it meets: a reader that comes while one is away learns so from the others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""How Spark writes to a bridge: parts are staged by its tasks, and committed by its driver, each batch once.
+"""Commit coordinator of the sink: Spark's tasks stage parts, its driver commits each batch once.
 
-Who may write into a bridge's log by way of Spark: whoever may publish the same topics, and nobody else.
+A batch and the note that it was committed are stored in one transaction, so a repeated commit changes nothing.
 
-The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing, must
-not reach through it what it cannot reach itself.
+Writer permissions: whoever may publish the same topics may write them into a bridge's log through Spark, and nobody
+else.  The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing,
+must not reach through the bridge what it cannot reach itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shims: directories with one program in ``bin``, a script that starts the real one in another way."""
+"""Shims: directories with one program in ``bin``, a script that starts the real program in another way."""
 
 from __future__ import annotations
 

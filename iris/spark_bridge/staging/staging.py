@@ -1,9 +1,9 @@
-"""What Spark has written and not committed yet: one file for each query, batch, partition and attempt.
+"""Staging: rows that Spark has written and not committed yet, one file for each query, batch, partition and attempt.
 
-Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
-IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the
-log in one transaction, together with the note that it is; then its files go.  What is small needs no file, but comes
-with the commit.
+A file is written under another name and renamed when it is whole, so a file that has its name is complete.  It holds an
+Arrow IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of
+the log in one transaction, together with the commit note; then its files are removed.  A small part needs no file and
+travels with the commit.
 """
 
 from __future__ import annotations

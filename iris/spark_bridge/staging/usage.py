@@ -1,4 +1,4 @@
-"""How many bytes clusters have staged at a member, and how many each may."""
+"""Quota of staging: how many bytes clusters have staged at a member, and how many each may."""
 
 from __future__ import annotations
 
