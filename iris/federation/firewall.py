@@ -52,6 +52,8 @@ class Firewall:
 
     def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
         """Return why a frame between a node of this site and one of another may not pass, or None."""
+        # The type byte is all that a gateway reads of a frame. What follows is encrypted between the two ends, whose
+        # keys it does not have; so the rule is about who may begin, and never about what is said.
         if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near, site):
             return None
         self.refused[NOT_EXPORTED] += 1

@@ -132,6 +132,8 @@ class Forwarding:
         _check_ends_untrusted(message)
         kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
+        # The source of a frame is its sender's word. It must be the very node that hands the frame over; only another
+        # gateway of this site, which has checked the same, may bring frames of others.
         if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1
@@ -152,6 +154,7 @@ class Forwarding:
         if kind == kinds.CARRY_REFUSED and not wire.is_number(frame):
             raise RemoteProtocolError("a refusal has a reason")
         self.received += 1
+        # A frame from outside that claims to come from this site is forged, or its route has formed a circle.
         if source_site == own.site:
             self.refused["comes from this site and from outside"] += 1
             return
@@ -174,6 +177,7 @@ class Forwarding:
     def _carry(self, message: Message) -> None:
         kind, hops, site, target_id, source_site, source_id, frame = message
         target = node_untrusted(target_id)
+        # Routes may form a circle while gateways learn of a change; the hop count ends it.
         if hops <= 0:
             self.refused["too many hops"] += 1
             return
@@ -190,6 +194,7 @@ class Forwarding:
             return
         size = len(frame) if kind == kinds.CARRY else 0
         try:
+            # The frame goes on as the bytes that it came as: this gateway has no key that opens it, and needs none.
             link.post_carrying((kind, hops - 1, site, target_id, named, source_id, frame), size, wire.carried_by(size))
         except NotSent:
             self.refused["next link full"] += 1
@@ -236,6 +241,7 @@ class Forwarding:
         if found is None:
             return False
         envelope, passage, begin = found
+        # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
         if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
             return False
         if passage is None or passage.peer is not peer:

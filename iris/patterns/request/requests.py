@@ -173,6 +173,7 @@ class Requests:
         deadline = min(now + timeout, trio.current_effective_deadline())
         flags = IDEMPOTENT if idempotent else 0
         flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
+        # Nothing was counted before: a payload that cannot be encoded, or a cluster that nobody serves, is no request.
         self.tally.sent += 1
         try:
             if hedge is None:
@@ -314,8 +315,11 @@ class Requests:
                 try:
                     self._mesh.post(member, message, waiter.size, flush=True)
                 except NotSent as error:
+                    # The link did not take the request, so it did not run: any request may go to another member.
                     failure, now = error, None
                     continue
+                # From here on the request may have been run. Unless this member refuses it, only idempotent=True sends
+                # it again.
                 outcome = await self._wait(identifier, waiter, now, deadline, picker)
                 now = None
                 if outcome is None:
@@ -327,6 +331,7 @@ class Requests:
                         if code == TOO_LARGE and retry_after >= 0:
                             raise too_large(cluster, text)
                         failure = failure_of(cluster, member, code, text, retry_after)
+                        # The handler ran, and this is its own error: another member would only run it a second time.
                         if retry_after < 0:
                             raise failure
                         if code == MEMBER_LEFT and idempotent:
@@ -336,6 +341,7 @@ class Requests:
                         elif code not in _ELSEWHERE:
                             raise failure
                     case _:
+                        # The member had the request when it was lost: nobody can say how far it ran.
                         failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
                         if not idempotent:
                             raise Unknown(

@@ -221,6 +221,7 @@ class Server:
         known = self._remembered.find(key)
         if known is not None:
             self._post(peer, known[0], known[1])
+        # It is queued or runs: the repeat waits for the same outcome, with the deadline that its caller has now.
         elif (job := self._jobs.get(key)) is not None:
             job.peer = peer
             _end_at(job, trio.current_time() + budget)
@@ -234,6 +235,8 @@ class Server:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
         if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
             key = (job.peer.node, job.identifier)
+            # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
+            # again.
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
         self._post(job.peer, reply, size)
 

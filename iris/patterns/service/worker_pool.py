@@ -368,6 +368,7 @@ class WorkerPool:
             return
         now = trio.current_time()
         self._waits.begun(job.arrived, now)
+        # Nobody waits for the reply any more, so the handler never begins: that is the time the next request needs.
         if now >= job.deadline:
             self._expire(job)
             return
@@ -378,6 +379,7 @@ class WorkerPool:
                 self._refuse(job)
                 return
             shedding.begun(now, waiting)
+        # From here on the handler may have effects: if the member is lost now, the caller cannot know whether it ran.
         job.begun = now
         await fresh_context()
         if job.priority != Priority.NORMAL:
@@ -546,6 +548,7 @@ class WorkerPool:
     def abandon(self) -> None:
         """Tell the callers of what still waits that it did not run, and of what runs that it is being cut off."""
         for job in (*self._urgent, *self._queue):
+            # Never begun: its caller may ask another member, whether it is idempotent or not.
             self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
             self._forget(job)
         self._cancelled += self.queued
@@ -553,6 +556,7 @@ class WorkerPool:
         self._urgent.clear()
         self._queue.clear()
         for job in self._running:
+            # Begun and cut off: only a caller with idempotent=True may ask again.
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
         self.failures.write_off()
 

@@ -289,6 +289,8 @@ class TunnelMachine:
         granted, resend = self.receiving.announce()
         flags = (ASK if self._ask_due else 0) | (RESEND if resend else 0)
         self._ack_due = self._ask_due = False
+        # ``received`` counts chunks in order only. It is a promise: the other end drops everything below it and cannot
+        # send it again.
         return (
             kinds.TUNNEL_ACK, self._identifier, self.receiving.received, granted, self.sending.sent, flags
         )  # fmt: skip
@@ -339,6 +341,8 @@ class TunnelMachine:
                     if ack.flags & RESEND:
                         self.sending.go_back(ack.received)
                     self._ack_due |= bool(ack.flags & ASK)
+                    # Links keep the order: what the other end had sent before this message and is not here yet was
+                    # lost.
                     self.receiving.compare(ack.sent)
             case kinds.TUNNEL_EOF:
                 sequence = read_eof_untrusted(message)
@@ -365,6 +369,7 @@ class TunnelMachine:
             case kinds.TUNNEL_CLOSE:
                 code, received, reason = read_close_untrusted(message)
                 if self.state is not State.OPENING:
+                    # What had arrived before the peer closed counts as delivered and not as lost.
                     self.sending.acknowledge(received, 0)
                 self._end(Input.PEER_CLOSE, code, reason, by_peer=True)
             case _:

@@ -134,6 +134,7 @@ class ReceivingHalf:
         if not self._is_next(chunk.sequence, size + CHUNK_COST):
             return False
         cost = self._cost + size + CHUNK_COST
+        # Checked against the credit that was announced and not against the window: a peer may use what it was granted.
         if cost > self._announced:
             raise RemoteProtocolError(f"the peer ignores credit: {cost - self._announced} more than was granted")
         if self._partial >= 0 and chunk.flags & PACKED != self._partial_flags:
@@ -177,6 +178,8 @@ class ReceivingHalf:
 
     def _is_next(self, sequence: int, cost: int) -> bool:
         if sequence == self.received:
+            # From here the chunk counts as received, and the next acknowledgement lets the other end drop it. So a
+            # check of its content that fails later has to end the tunnel.
             self.received += 1
             self.resends = 0
             self.wants_resend = False
@@ -227,6 +230,7 @@ class ReceivingHalf:
 
     def announce(self) -> tuple[int, bool]:
         """Return the credit to announce now, and whether to ask for everything after ``received`` again."""
+        # Credit is never taken back: the peer may have spent it already.
         self._announced = max(self._announced, self._grant())
         self._announced_received = self._cost
         resend, self.wants_resend = self.wants_resend, False

@@ -170,6 +170,7 @@ class SendingHalf:
             self._waiting_cost -= CHUNK_COST
         self._waiting_cost -= len(data)
         self._kept_cost += len(data) + CHUNK_COST
+        # Spent once, when the chunk is cut: a repeat costs no credit, or a loss would shrink the window for good.
         self._spent += len(data) + CHUNK_COST
         return flags, data
 
@@ -188,6 +189,7 @@ class SendingHalf:
         news = granted > self._granted or received > self.acknowledged
         self._granted = max(self._granted, granted)
         for number in range(self.acknowledged, received):
+            # From here this end cannot send the chunk again: the other end holds it until it is read.
             flags, data = self._kept.pop(number)
             if flags != END_OF_FILE:
                 self._kept_cost -= len(data) + CHUNK_COST

@@ -104,6 +104,9 @@ class LmdbStore:
         with self._writing:
             finished: list[FinishedSegment] = []
             try:
+                # One transaction for the events, their places and the publishers' windows. It commits at the end of the
+                # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
+                # disk.
                 with self._index.write() as view:
                     appended = self._append(view, events, now, judged, finished)
             except BaseException:
@@ -141,6 +144,7 @@ class LmdbStore:
         begins: dict[int, int] = {}
         clusters: dict[str, str] = {}
         for number, arrivals in events.items():
+            # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)
             repeats += repeated
@@ -245,6 +249,7 @@ class LmdbStore:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
                 # Read in full, once, before a query is taken for new: damage could hide its record.
                 self._sinks_complete = self._sinks_complete or last is None
+                # The commit had succeeded and the reply or Spark's own note was lost: the repeat changes nothing.
                 if last == batch:
                     return None
                 if last is not None and batch < last:
@@ -264,6 +269,8 @@ class LmdbStore:
                         count += own.num_rows
                 for append in appends.values():
                     append.finish()
+                # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
+                # this note.
                 view.put_sink(query.encode(), batch, now)
             self._finish_segments(finished)
             return count

@@ -114,6 +114,7 @@ async def open_bridge(
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
     place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of)
+    # Before the log is opened or a cluster joined: a member that is refused has disturbed nobody.
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     config = node._parts.mesh.config
@@ -149,6 +150,7 @@ async def open_bridge(
             config=config,
             address=address,
         )
+        # The signed record before the subscriptions: publishers know for whom to wait from the first event on.
         if topics:
             await stack.enter_async_context(
                 remember_subscribers(

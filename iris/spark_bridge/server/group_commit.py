@@ -81,6 +81,8 @@ class GroupCommit(Generic[T]):
         """When to commit; inf if nothing waits."""
         if not self._batches:
             return math.inf
+        # A full group gains nothing by waiting. An event after a pause is probably alone, with a publisher that waits
+        # for it.
         if self.is_full or self._after_pause:
             return -math.inf
         return min(self._first + self._limits.delay, self._latest + self._limits.quiet)
@@ -98,5 +100,6 @@ class GroupCommit(Generic[T]):
     def take(self) -> list[T]:
         """Return what waits and begin a new group."""
         batches, self._batches = self._batches, []
+        # ``_latest`` stays: it decides whether the next event comes after a pause.
         self._events = self._bytes = 0
         return batches

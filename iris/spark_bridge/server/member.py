@@ -197,6 +197,8 @@ class BridgeMember:
 
         What has been received by then is written and confirmed first; that takes one write to the disk.
         """
+        # What was taken out of a subscription is nowhere else: an event without confirmation is never sent again. So
+        # the commit outlives the cancellation of the receiving tasks.
         committing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit_groups, committing)
@@ -222,6 +224,7 @@ class BridgeMember:
 
     def _is_own(self, run: PublisherRun) -> bool:
         """Tell whether Spark wrote these events: a member has stored them before it published them."""
+        # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
         if own:
             self._tellers[run.publisher] = None
@@ -264,23 +267,29 @@ class BridgeMember:
                         await self._arrived.wait()
                 await self._commit(retry=True)
         if not self._group.is_empty:
+            # Only with the last group: a commit that was cancelled half-way would leave open which events are stored.
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
 
     async def _commit(self, *, retry: bool) -> None:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
         batches = self._group.take()
+        # The next group fills while this one is written. The wait for the disk so costs no throughput.
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
         parts, strays = self.sharding.split(runs)
         appended = await self._append(parts)
         while appended is None:
             _explain((*batches, *self._group.batches))
+            # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
+            # they want stored.
             if not retry:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
             appended = await self._append(parts)
+        # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
+        # line earlier, because a publisher forgets an event when it is acknowledged.
         self._commits += 1
         self._missed = saturated(self._missed + appended.missed)
         self._waiting -= count_events(runs)
@@ -289,6 +298,8 @@ class BridgeMember:
         self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
         self.refresh()
+        # Events that could not be judged and those of other members' shards are not on this disk, so they are not
+        # acknowledged.
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[PublisherRun]] = {}
@@ -321,6 +332,7 @@ class BridgeMember:
     async def _retain(self) -> None:
         retention = self._retention
         if not self._clock.is_believed():
+            # A clock that jumped ahead would make every event old enough to be removed.
             retention = dataclasses.replace(retention, max_age=None)
         with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))

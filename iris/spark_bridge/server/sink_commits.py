@@ -64,6 +64,8 @@ class Writer:
             NotAllowed: one of them is on a topic that the node may not publish on.
         """
         for batch in rows:
+            # Checked while the rows stream into the transaction: a refusal in the last batch of rows rolls back all of
+            # them.
             for topic in set(batch.column("topic").to_pylist()) - self._known:
                 if not self._rights.may_publish(topic):
                     raise self._refused(f"publish on {topic!r}")
@@ -132,6 +134,8 @@ class BatchCommitter:
                     raise RemoteError("bad_request", "a staged part is bytes")
                 await trio.to_thread.run_sync(write, payload)
                 size += len(payload)
+            # Leaving the block syncs and renames the file: before this line nothing is staged, and a broken tunnel
+            # leaves none of it.
             await trio.to_thread.run_sync(stack.pop_all().close)
         return size
 
@@ -174,12 +178,18 @@ class BatchCommitter:
                 split=partial(split_rows, self._sharding, query),
                 now=self._clock.now(),
             )
+            # One append at a time over all queries; telling the mesh, which may take long, holds only the lock of its
+            # query.
             async with self._appending:
                 count = await trio.to_thread.run_sync(append)
+            # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
+            # that: a repeat of the batch finds the note and publishes nothing.
             if count is not None:
                 self._committed(0)
                 told = self._staging.rows(ordered, carried) if kept is None else iter(kept)
                 await self._tell(query, told, count, blocking=kept is None)
+            # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
+            # have died before this line.
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
 

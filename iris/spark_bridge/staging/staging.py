@@ -179,6 +179,7 @@ class Staging:
 
                 yield write
                 file.write(checksum.to_bytes(_CHECKSUM))
+                # The bytes before the name: a file with its final name is whole after any crash.
                 file.flush()
                 os.fsync(file.fileno())
             with self._moving:
@@ -187,6 +188,8 @@ class Staging:
                 # batch is gone.
                 self._usage.put(owner, part.query, part.batch, taken)
                 taken = 0
+            # A name is on disk when its directory is. From here the part survives a power cut, and Spark's task may
+            # count it as written.
             for made in (path.parent, path.parent.parent, self._directory):
                 sync_directory(made)
         except BaseException as error:

@@ -203,6 +203,8 @@ class Acknowledgements:
         state = publishing.look_up(run.topic)
         run.first, run.sequence = self._number + 1, publishing.number(state, count)
         run.state, run.milestones = state, state.milestones
+        # Before the first post: each event carries the number from which on events may be sent again. Without it a
+        # bridge would record a gap where a repeat is still to come.
         state.hold(run.sequence)
         self._number += count
         self._waiting[run.first] = run
@@ -212,6 +214,8 @@ class Acknowledgements:
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count):
                 posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
+        # One copy serves subscriptions with and without confirmation, so a durable node that got the event with the
+        # others is not sent a second one.
         for name, subscriber in subscribers.items():
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
@@ -224,6 +228,7 @@ class Acknowledgements:
     def forget(self, run: Unconfirmed) -> None:
         """Wait for these events no more."""
         if self._waiting.pop(run.first, None) is not None:
+            # A publisher that gives up takes nothing back: what was posted may be stored all the same.
             for node in run.pending:
                 owing = self._owing[node]
                 del owing[bisect.bisect_left(owing, run.first)]
@@ -249,6 +254,8 @@ class Acknowledgements:
                 subscribers = self._subscribers(run.topic, run.key)
                 self._ask(run, subscribers)
                 outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
+                # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
+                # outstanding may also mean that the only subscriber has just left.
                 if not outstanding and run.confirmed:
                     return
                 # A subscriber whose link had no room is tried again soon; all else comes with news.
@@ -270,6 +277,7 @@ class Acknowledgements:
 
     def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
+        # A confirmation counts for the subscriber and not for its node: it stays valid when the subscriber moves.
         run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
         for name, (members, group, _) in subscribers.items():
             if name in run.confirmed:

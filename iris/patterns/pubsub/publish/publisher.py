@@ -322,6 +322,7 @@ class Publisher:
             grown = run.grown + size + _EVENT_OVERHEAD
             if grown <= run.room:
                 run.grown = grown
+                # The posted message holds this very list, so the append publishes the event.
                 run.payloads.append(payload)
                 return True
         return False
@@ -367,6 +368,7 @@ class Publisher:
         since = state.tell(state.milestones) if state.unconfirmed else state.milestones
         message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads, since)
         run: _Run | None = None
+        # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = skipped = 0
@@ -435,6 +437,7 @@ class Publisher:
         ledger = self.groups.ledger(node)
         if not self.post(peer.link, message, size, count):
             return False
+        # Only what the link took: the ledger would otherwise count events as lost that this node has counted already.
         ledger.sent += count
         return True
 
@@ -446,6 +449,8 @@ class Publisher:
         self._tally.sent += count
         if not link.has_room():
             state = self._topics.get(message[1])  # a repeat or a last value may be of a topic that is forgotten
+            # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
+            # shows as a gap in the numbers.
             if link.is_stalled(STALLED) and (state is None or link not in state.patient):
                 self.count_lost(message[1], count)
                 self._tally.lost["subscriber stalled"] += count
@@ -457,6 +462,8 @@ class Publisher:
             self.count_lost(message[1], count)
             self._tally.lost["link full"] += count
             return False
+        # From here the event is handed over: the link sends it once, or its loss shows as a gap. Nothing sends it again
+        # unless it waits for confirmation.
         self._tally.handed_over += count
         return True
 
@@ -519,6 +526,8 @@ class Publisher:
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
+            # Nodes of other sites share one sealed copy, so they stand in audiences. An event for a group goes to one
+            # node and gains nothing by that.
             if self.abroad is not None and peer.foreign and terms.group is None:
                 far[node] = peer
                 patient_far = patient_far or terms.patient
@@ -553,8 +562,10 @@ class Publisher:
         state.resting = tuple({node: None for node, _ in self._holds.match(topic)})
         if state.resting:
             for _, turns in state.grouped:
+                # Any member can stand in for another one, so a group pauses its publisher only when all its members do.
                 if all(node in state.resting for node in turns.members):
                     needed.update(turns.members)
+            # Nobody stands in for the owner of a shard: after a loss the event would be stored by two members.
             needed.update(node for _, nodes in state.shared.values() for node in nodes.values())
         state.held = tuple(node for node in state.resting if node in needed)
         state.version = self._ways_version
@@ -564,6 +575,7 @@ class Publisher:
         """Forget the topic that was not published on for longest, but for those with unconfirmed events."""
         for _ in range(_TRIED):
             topic, state = next(iter(self._topics.items()))
+            # Events of this topic may still be sent again under their numbers, which a new numbering would not have.
             if not state.unconfirmed:
                 break
             self._topics.move_to_end(topic)

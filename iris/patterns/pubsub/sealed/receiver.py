@@ -178,6 +178,7 @@ class SealedReceiver:
                 await trio.lowlevel.checkpoint()
 
     def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
+        # A gateway may repeat or delay a frame that it cannot read: each number is opened once, and in order.
         if header.number <= known.last:
             self._mesh.refusals["copy that repeats or comes late"] += 1
             return
@@ -188,6 +189,7 @@ class SealedReceiver:
         except AuthenticationError:
             self._mesh.refusals["AuthenticationError"] += 1
             return
+        # Only after the signature was verified: a forged number must not shut out the frames that follow.
         known.last = header.number
         if key.lost != lost:
             self._lossy.add(peer.node)

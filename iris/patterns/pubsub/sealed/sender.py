@@ -175,6 +175,8 @@ class SealedSender:
             turns.popleft()
         _, audience, key = turns[0]
         self._sealed += 1
+        # Gateways learn for which nodes the frame is, and nothing of the events: these are under the sender key, which
+        # travels over end-to-end sessions only.
         self._way.targets = audience.targets
         return key.seal(body, self._sealed, self._mesh.identity.sign)
 
@@ -195,6 +197,7 @@ class SealedSender:
     def peer_gone(self, node: NodeId) -> None:
         """A node is given up: its keys are not used again, not even for the same nodes."""
         for nodes in [nodes for nodes in self._audiences if node in nodes]:
+            # The node has the key for ever. A new audience, even of the same nodes later, gets a key that it never had.
             del self._audiences[nodes]
 
     async def wait_sent(self) -> None:
