@@ -12,7 +12,7 @@ from iris.kernel.frozen import dataclass
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternStatistics:
-    """What became of the messages of one pattern, as this node knows it.
+    """Counters of one pattern at this node: the outcome of its messages.
 
     ``sent == answered + handed_over + expired + refused + sum(lost.values()) + waiting`` holds at any time.
     """
@@ -34,12 +34,12 @@ class PatternStatistics:
     lost: Mapping[str, int]
     """Those that vanished, by reason."""
     waiting: int
-    """Those under way."""
+    """Those without an outcome yet."""
 
 
 @final
 class Tally:
-    """Counts the fate of messages; ``waiting`` is what is left."""
+    """Counts outcomes of messages; ``waiting`` is the remainder."""
 
     __slots__ = ("answered", "expired", "handed_over", "lost", "refused", "refused_because", "sent")
 

@@ -12,7 +12,7 @@ from iris.kernel.names import NodeId
 @final
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent something, as its certificate proves it."""
+    """The sender of a message, as its certificate proves it."""
 
     cluster: str
     """The cluster that the sending node speaks for; that of another realm is ``REALM/CLUSTER``."""

@@ -12,7 +12,7 @@ from iris.security.identity import NodeIdentity
 
 
 class Picker(Protocol):
-    """Chooses among the members of one cluster; told how each request went."""
+    """Picks among the members of one cluster, by the outcomes of earlier requests."""
 
     def pick(
         self,
@@ -45,7 +45,7 @@ class Picker(Protocol):
 
 
 class MemberDirectory(Protocol):
-    """Names to members."""
+    """Directory: from the name of a cluster to its picker."""
 
     def picker(self, cluster: str) -> Picker | None:
         """Return the picker of a cluster, or None if nobody serves it."""

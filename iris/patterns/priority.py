@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError
 
 @final
 class Priority(enum.IntEnum):
-    """What a request is worth when not all can be served.  The numbers are on the wire."""
+    """Priority of a request when not all can be served.  The numbers are on the wire."""
 
     NORMAL = 0
     HIGH = 1

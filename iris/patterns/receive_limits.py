@@ -30,7 +30,7 @@ TOO_MANY_HEADERS: Final = "above max_headers"
 
 @final
 class Excess:
-    """Why something is too large for this node.
+    """The limit of this node that a message exceeds.
 
     Attributes:
         reason: as it is counted.
@@ -46,7 +46,7 @@ class Excess:
 
 @final
 class Arriving:
-    """Holds what arrives against the limits of a node.
+    """Checks arriving messages against the limits of a node.
 
     Args:
         refusals: where they are counted.

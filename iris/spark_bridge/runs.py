@@ -38,7 +38,7 @@ class PublisherRun(Protocol):
     @property
     def first(self) -> int: ...  # number of the first event on its topic; 0: not numbered
     @property
-    def owed(self) -> int: ...  # see ``Run``
+    def owed(self) -> int: ...  # see ``EventRun``
     @property
     def milestones(self) -> Milestones: ...
     @property

@@ -35,12 +35,12 @@ _ASK_AFTER: Final = 0.1
 """Seconds without credit after which a member is asked for it: one that is at work reports by itself before."""
 
 _MAX_LANES: Final = 1024
-"""Clusters to which the way is remembered."""
+"""Clusters whose flow control state is kept."""
 
 
 @final
 class _Lane:
-    """The way to one cluster: its flow, and those who wait for it.
+    """The broadcasts to one cluster: their flow control, and the senders that wait for it.
 
     Attributes:
         name: of the cluster, as its members call it.
@@ -81,7 +81,7 @@ class Broadcasts:
         self._relays = relays
         self._lanes: dict[str, _Lane] = {}
         self._highest = 0
-        """Position that no forgotten way has passed: members know such ways longer than this node."""
+        """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
         mesh.observe(self)
 
@@ -89,7 +89,7 @@ class Broadcasts:
         """See ``Node.broadcast``."""
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
-        # Before anybody is told, and nothing after: who is cancelled here has told nobody.
+        # The only checkpoint before the first send: a caller that is cancelled here has sent to nobody.
         await trio.lowlevel.checkpoint()
         members = self._members(cluster)
         name = cluster_of(cluster)

@@ -33,7 +33,7 @@ OVERHEAD: Final = 4 * KIB
 """What a broadcast costs besides its bytes, so that small ones are bounded in number, too."""
 
 INITIAL: Final = 256 * KIB
-"""What a sender may have on the way to a member from which it has no report: 64 small broadcasts."""
+"""Bytes that a sender may have in flight to a member from which it has no report: 64 small broadcasts."""
 
 _FAR: Final = wire.MAX_NUMBER
 """No position is as great: 2**50 broadcasts come before."""
@@ -45,7 +45,7 @@ def cost(payload: wire.Payload, headers: wire.Headers) -> int:
 
 
 class CreditReport(NamedTuple):
-    """What a member tells one sender about its broadcasts."""
+    """A member's credit report to one sender of broadcasts."""
 
     seen: int
     """The end of the last broadcast that has arrived: its position and its cost."""
@@ -75,7 +75,7 @@ def report_untrusted(message: wire.Message) -> tuple[str, CreditReport]:
 
 @final
 class SendWindow:
-    """What one member still takes, as its sender knows it.
+    """Send window: the credit of one member, as the sender knows it.
 
     Attributes:
         limit: broadcasts whose position is below may be sent.
@@ -234,7 +234,7 @@ class Flow:
 
 @final
 class ReceiveWindow:
-    """What one sender has waiting at a member.
+    """Receive window: what one sender has queued at a member.
 
     Attributes:
         seen: the end of what has arrived.
@@ -327,7 +327,7 @@ class ReceiveWindows:
         return window.freed > 0 or not window.queued
 
     def report(self, window: ReceiveWindow) -> CreditReport:
-        """Return what a sender is told now."""
+        """Return the report to a sender now."""
         window.size = self._share(window)
         window.freed = 0
         window.wanted = False

@@ -126,7 +126,7 @@ class Inquiry:
             try:
                 self._mesh.post(member, cancel, 0)
             except NotSent:
-                continue  # who cannot be told is being given up
+                continue  # a member without room on its link is being given up
 
     def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
         """Take what comes of one member; None: it is gone."""

@@ -48,7 +48,7 @@ Booking = tuple[NodeId, int]
 @final
 @dataclass(frozen=True, slots=True)
 class RelayPlan:
-    """Receivers and how they are divided; made by ``Relays.tree``, good for as long as the receivers are the same."""
+    """Receivers and their division into branches; made by ``Relays.tree``, valid while the receivers are the same."""
 
     receivers: tuple[NodeId, ...]
     parts: tuple[tuple[NodeId, ...], ...]
@@ -56,7 +56,7 @@ class RelayPlan:
 
 @final
 class Relays:
-    """Everything that this node sends and hands on over relay trees.
+    """The relay of one node: what it sends and forwards over relay trees.
 
     Args:
         avoid: tells which nodes are not to be given work now.
@@ -192,7 +192,7 @@ class Relays:
             self._seen.move_to_end(relayed.origin)  # what is forgotten could come again for a minute
         return seen.take(relayed.number)
 
-    # -- the books ------------------------------------------------------------------------------------------
+    # -- accounting -----------------------------------------------------------------------------------------
 
     def _book(self, head: NodeId, booking: Booking, tally: Tally, count: int) -> None:
         booked = self._booked.setdefault(head, {})
@@ -264,6 +264,6 @@ class Relays:
 
 
 def stands_alone(mesh: Mesh, node: NodeId) -> bool:
-    """Tell whether a node is told by this one itself: it is this one, or at another site."""
+    """Tell whether this node sends to a node itself: it is this one, or at another site."""
     peer = mesh.peer(node)
     return node == mesh.node or (peer is not None and peer.foreign)

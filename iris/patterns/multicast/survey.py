@@ -122,7 +122,7 @@ class Answers:
         self._send.close()
 
     async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
-        """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
+        """Run all of these inquiries at a time, until all have answered or failed or a rule ends the survey."""
         with self._scope:
             async with trio.open_nursery() as asking:
                 for way in ways:

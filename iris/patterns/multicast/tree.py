@@ -45,7 +45,7 @@ MAX_AGE: Final = 60
 
 
 class Branch(NamedTuple):
-    """One node to hand a message to, and those it hands the message on to."""
+    """One node to send a message to, and those to which it forwards the message."""
 
     head: NodeId
     behind: tuple[NodeId, ...]
@@ -105,7 +105,7 @@ def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
 
 @final
 class RelayedMessage(NamedTuple):
-    """One message on its way through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
+    """One message in transit through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
 
     origin: NodeId
     number: int
@@ -154,7 +154,7 @@ def relayed_untrusted(message: wire.Message) -> RelayedMessage:
 
 @final
 class Seen:
-    """Which numbers of one origin have come: those of the last 4,096, one bit each."""
+    """Replay window: which of the last 4,096 numbers of one origin have arrived, one bit each."""
 
     __slots__ = ("_bits", "_highest")
 

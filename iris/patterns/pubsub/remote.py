@@ -78,7 +78,7 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
 
 @final
 class RemoteSubscribers:
-    """Who subscribes at other sites.
+    """The subscribers at other sites.
 
     Args:
         unlinked: told of each event how many nodes that are said to want it there was no link to.

@@ -17,7 +17,7 @@ _MAX_BUDGET_MS: Final = 2**32 - 1
 
 @final
 class Attempt:
-    """One attempt that waits for its outcome.
+    """One attempt of a request, waiting for its outcome.
 
     Args:
         member: who was asked.
@@ -116,5 +116,5 @@ class Attempt:
 
 
 def budget_of(seconds: float) -> int:
-    """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
+    """Return what a member may use of the time left, in milliseconds: a little less, for the transit takes some."""
     return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

@@ -47,7 +47,7 @@ class Deadlines:
             self._news.wake()
 
     async def run(self) -> None:
-        """Do it until cancelled.  Waits that have ended wake this task rarely: once where their deadlines are alike."""
+        """Run until cancelled.  Waits that have ended wake this task rarely: once where their deadlines are alike."""
         entries = self._entries
         while True:
             now = trio.current_time()

@@ -96,7 +96,7 @@ _SPREAD: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it lie evenly between whole numbers: requests that were lost together do not come again together."""
 
 _AT_ONCE: Final = 0.001
-"""Who asks again so many seconds after the last reply, and has nothing else under way, reads the next one by itself."""
+"""A caller that asks again so many seconds after the last reply, with nothing else outstanding, reads by itself."""
 
 
 _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
@@ -108,7 +108,7 @@ _GONE: Final[wire.Message] = ("the member is gone",)
 
 @final
 class Requests:
-    """All requests that this node has under way."""
+    """All outstanding requests of this node."""
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
         self.tally: Final = Tally()
@@ -125,7 +125,7 @@ class Requests:
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
         self._follower: Final = InboxWaiter(mesh.reading, hasty=True)
-        """Of the only request under way, if there is no other."""
+        """Reads for the only outstanding request."""
         self._ended = -math.inf
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
@@ -212,7 +212,7 @@ class Requests:
             raise RemoteError(REPLY_MALFORMED, text) from None
 
     def number(self) -> int:
-        """Return the number of a request that is made by somebody else."""
+        """Return the number for a request of another module."""
         return next(self._ids)
 
     def count(self, error: BaseException) -> None:
@@ -391,8 +391,8 @@ class Requests:
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
-        However it ends, the member is told to stop when the request ends, unless it has answered, and nothing stays
-        registered.  It is not told before: asked once more, it has the request running, or its outcome.
+        However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
+        registered.  The CANCEL is not sent earlier: asked once more, the member has the request running or its outcome.
         """
         self._waiting[identifier] = waiter
         if picker is not None:
@@ -425,7 +425,7 @@ class Requests:
         try:
             self._mesh.post(member, (kinds.CANCEL, identifier), 0, CONTROL_RESERVE)
         except NotSent:
-            return  # whoever cannot be told is being given up
+            return  # a member without room on its link is being given up
 
     # -- what arrives ---------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _Cause = tuple[HandlerKind, str | None, type[BaseException], str, int]
 
 @final
 class FailureLog:
-    """Writes down what the handlers of one membership raise: each cause once a second, with how many came between.
+    """Logs what the handlers of one membership raise: each cause once a second, with the number in between.
 
     One cause is one type of error raised at one line for one operation.
 

@@ -29,12 +29,12 @@ _HOLD: Final = 1.0
 """Seconds after a refusal for which no other queue is given the time of a burst: else one would follow the other."""
 
 _SAMPLES: Final = 64
-"""Beginnings that the mean time between two of them is taken over."""
+"""Starts over which the mean time between two of them is taken."""
 
 
 @final
 class LoadShedder:
-    """Decides for one queue.  Told of nothing while no request waits."""
+    """Load shedder of one queue.  It is not called while no request waits."""
 
     __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "shed")
 
@@ -47,7 +47,7 @@ class LoadShedder:
         self._refused_at = -float("inf")
         self._held = False
         self.busy = False
-        """Whether it has to be asked and told: there is a queue, or a request was refused lately."""
+        """Whether the load shedder has to be called: there is a queue, or a request was refused lately."""
         self.shed = 0
         """Requests refused because of the time they would have waited, or had waited."""
 
@@ -120,7 +120,7 @@ _NOTHING: Final = 1e-6
 
 @final
 class QueueDelay:
-    """The waits of one member's requests.  All times in seconds."""
+    """Queue delay of one member's requests.  All times in seconds."""
 
     __slots__ = ("_at", "lately")
 

@@ -54,7 +54,7 @@ def refusal_text(cluster: str, peer: Peer) -> str:
 
 @final
 class Server:
-    """All memberships of one node."""
+    """The answering side of one node: its memberships, and the requests in them."""
 
     def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
         self.memberships: dict[str, WorkerPool] = {}
@@ -191,7 +191,7 @@ class Server:
             raise RemoteProtocolError("a broadcast carries a payload")
         decoded = wire.decode_headers_untrusted(headers)
         begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
-        if membership is None:  # its sender has not heard yet that this node has left
+        if membership is None:  # its sender does not know yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
@@ -210,7 +210,7 @@ class Server:
     def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
         _, cluster, end = message
         membership = self.memberships.get(cluster)
-        if membership is not None:  # else the sender hears soon that this node has left
+        if membership is not None:  # else the sender learns soon that this node has left
             membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
 
     # -- answering ------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Server:
         """Nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: the caller is told what it has here, and cancels again what it has cancelled."""
+        """Frames may be lost: the caller gets a list of its requests here, and cancels again what it has cancelled."""
         for (node, identifier), job in list(self._jobs.items()):
             if node == peer.node and not job.cancelled:
                 with suppress(NotSent):  # it ends at its deadline

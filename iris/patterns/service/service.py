@@ -48,7 +48,7 @@ def _check_caller(cluster: str) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one member takes on.  None means the node's ``Config``."""
+    """Limits of one member.  None means the node's ``Config``."""
 
     concurrency: int | None = None
     """Handlers running at the same time."""

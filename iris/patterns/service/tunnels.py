@@ -63,7 +63,7 @@ _MAX_ATTEMPTS: Final = 4
 
 @final
 class Tunnels:
-    """All tunnels of one node."""
+    """The tunnels of one node: those that it opens and those that its handlers serve."""
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config) -> None:
         self._mesh = mesh

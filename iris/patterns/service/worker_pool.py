@@ -43,7 +43,7 @@ _HEADER: Final = 192
 
 @final
 class PendingRequest:
-    """One request on its way through a member."""
+    """One request at a member, from its arrival to its answer."""
 
     __slots__ = (
         "arrived",
@@ -117,14 +117,14 @@ class ServiceStatistics:
     """Handlers that may run at the same time now."""
     broadcasts_received: int
     broadcasts: int
-    """Broadcasts that every handler has heard."""
+    """Broadcasts that every handler has taken without an error."""
     broadcasts_failed: int
     """Broadcasts whose handler raised."""
     broadcasts_refused: int
     """Broadcasts that found no room here, are above this node's limits or malformed, or whose sender may not use this
-    service; their senders are told."""
+    service; their senders get a report."""
     broadcasts_cancelled: int
-    """Broadcasts that were still here when this member left; their senders are told."""
+    """Broadcasts that were still here when this member left; their senders get a report."""
     broadcasts_queued: int
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
@@ -145,7 +145,7 @@ class ServiceStatistics:
 
 @final
 class WorkerPool:
-    """This node as a member of one cluster.
+    """Worker pool of this node as a member of one cluster.
 
     Args:
         reading: of the frames that requests come by.
@@ -453,7 +453,7 @@ class WorkerPool:
     # -- broadcasts -----------------------------------------------------------------------------------------
 
     async def handle_broadcasts(self) -> None:
-        """Call the broadcast handlers, one message after the other: senders have turns, and each is heard in order."""
+        """Call the broadcast handlers, one message after the other: round robin over the senders, in order for each."""
         await in_fresh_contexts(self._context, self._take_broadcasts())
 
     async def _take_broadcasts(self) -> None:
@@ -518,7 +518,7 @@ class WorkerPool:
                 except BaseException:
                     broken = tunnel.is_broken
                     raise
-        except BaseException as error:  # the opener is told by the tunnel; one bad handler must not end the others
+        except BaseException as error:  # the tunnel reports it to the opener; one bad handler must not end the others
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
                 self.draining = True
@@ -546,7 +546,7 @@ class WorkerPool:
                 await self._drained.wait()
 
     def abandon(self) -> None:
-        """Tell the callers of what still waits that it did not run, and of what runs that it is being cut off."""
+        """Answer the callers: what still waits did not run, and what runs is being cut off."""
         for job in (*self._urgent, *self._queue):
             # Never begun: its caller may ask another member, whether it is idempotent or not.
             self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)

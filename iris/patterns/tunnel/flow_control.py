@@ -21,7 +21,7 @@ STEP: Final = 64 * 1024
 """Bytes between two marks, or a frame if that is more.  The unit of what follows."""
 
 LEAST: Final = 2
-"""One frame under way and one being made."""
+"""One frame in flight and one being made."""
 
 MOST: Final = 1024
 
@@ -45,7 +45,7 @@ _MEMORY: Final = 10.0
 
 
 class BlockedSender(Protocol):
-    """One who has data and waits for room."""
+    """A sender that has data and waits for room."""
 
     def offer(self) -> None:
         """Take note that there may be room."""
@@ -54,7 +54,7 @@ class BlockedSender(Protocol):
 
 @final
 class InflightLimit:
-    """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers.
+    """Limit of the bytes of all tunnels in flight to one node.  Sans-IO: marks go in and out as numbers.
 
     Args:
         slack: how many times as long as usual the queue may be.
@@ -81,7 +81,7 @@ class InflightLimit:
 
     def __init__(self, slack: int = 1) -> None:
         self.limit = 4 * STEP
-        """Bytes that may be on the way."""
+        """Bytes that may be in flight."""
         self._slack = slack
         self._unit = STEP
         self._shared = False
@@ -105,7 +105,7 @@ class InflightLimit:
     @property
     def has_room(self) -> bool:
         """Whether more data may leave."""
-        # Without a mark on its way nothing would ever tell of room; the next one is at most a step away.
+        # Without a mark in flight nothing would ever report room; the next one is at most a step away.
         return self._sent - self._marked < self.limit or not self._marks
 
     def add(self, size: int) -> bool:
@@ -140,7 +140,7 @@ class InflightLimit:
         self._unblock()
 
     def reset(self) -> None:
-        """Nothing is on the way any more, or nobody knows: marks that were lost must not hold anybody up."""
+        """Nothing is in flight any more, or it is unknown: lost marks must not block a sender."""
         self._marked = self._sent_at_mark = self._sent
         self._marks.clear()
         self._round_end = self._number
@@ -176,20 +176,20 @@ class InflightLimit:
     # -- those who wait -------------------------------------------------------------------------------------
 
     def block(self, one: BlockedSender) -> None:
-        """Have ``one`` told when there is room."""
+        """Wake ``one`` when there is room."""
         self._blocked[one] = None
 
     def forget(self, one: BlockedSender) -> None:
-        """Do not tell ``one`` any more."""
+        """Do not wake ``one`` any more."""
         self._blocked.pop(one, None)
 
     def _unblock(self) -> None:
-        """Tell as many as the room may suffice for; each of them that needs little makes way for another."""
+        """Wake as many as the room may suffice for; each of them that needs little leaves room for another."""
         for _ in range(min(len(self._blocked), (self.limit - self.on_the_way) // (STEP // 2) + 1)):
             self.unblock_one()
 
     def unblock_one(self) -> None:
-        """Tell the one who has waited longest, if there is room."""
+        """Wake the one that has waited longest, if there is room."""
         if self._blocked and self.has_room:
             one, _ = self._blocked.popitem(last=False)
             one.offer()

@@ -84,7 +84,7 @@ class TunnelStatistics:
 
 @final
 class TunnelMachine:
-    """One end of a tunnel.
+    """State machine of one end of a tunnel.
 
     Args:
         identifier: what this end puts as the id into its messages.
@@ -140,7 +140,7 @@ class TunnelMachine:
         """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None
         self.farewell: Message | None = None
-        """What the other end must hear, again and again if it asks, once the tunnel has ended here."""
+        """The last message to the other end, repeated whenever it asks, once the tunnel has ended here."""
         self.refusal: Refusal | None = None
         self._identifier = identifier
         self._opening = opening
@@ -218,7 +218,7 @@ class TunnelMachine:
         return None if self._opening is None else cast("str", self._opening[2])
 
     def lost(self, reason: str) -> None:
-        """The node at the other end was given up.  Should it live after all, it is told so when it asks."""
+        """The node at the other end was given up.  Should it live after all, it gets the farewell when it asks."""
         if self.state is not State.CLOSED:
             words = f"the other end had given this node up: {reason}"
             self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
@@ -233,7 +233,7 @@ class TunnelMachine:
             self.receiving.ask_again()
 
     def opened_again(self) -> None:
-        """The opener has not heard that it was accepted."""
+        """The opener has not received the acceptance."""
         if self.state is not State.CLOSED:
             self._accept_due = self._ask_due = True
 
@@ -356,7 +356,7 @@ class TunnelMachine:
                 window, limit = read_accept_untrusted(message)
                 if self.state is State.OPENING:
                     self.begin(window, limit)
-                    # What came before this was dropped; if anything did, its sender must hear of it.
+                    # What came before the acceptance was dropped; if anything did, its sender has to learn of it.
                     self._ask_due = self.receiving.chunks_stray > 0
                 self.state = following(self.state, Input.ACCEPT)
                 self.accepted = True

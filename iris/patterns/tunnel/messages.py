@@ -76,7 +76,7 @@ class TunnelChunk(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """How far one end has come, in both directions."""
+    """Acknowledgement: the progress of one end in both directions."""
 
     received: int
     """Everything numbered below has arrived."""
@@ -101,7 +101,7 @@ class Refusal:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOpen:
-    """What the opener asks for."""
+    """Opening of a tunnel: what the opener asks for."""
 
     cluster: str
     operation: str | None

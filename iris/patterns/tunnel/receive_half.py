@@ -23,7 +23,7 @@ _PATIENCE: Final = 8
 
 @final
 class Budget:
-    """What all the tunnels that one peer has opened hold here.
+    """Budget of memory for all tunnels that one peer has opened.
 
     Attributes:
         limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
@@ -41,10 +41,10 @@ class Budget:
 
 @final
 class ReceivingHalf:
-    """What has arrived for one end.
+    """Receive half: chunks that have arrived for one end.
 
     Args:
-        window: cost of what may be on the way and unread.
+        window: cost of what may be in flight and unread.
         limit: largest message, in bytes.
         budget: of all tunnels that the peer has opened; None: there is none.
     """
@@ -79,14 +79,14 @@ class ReceivingHalf:
         """Everything numbered below has arrived."""
         self.has_eof = False
         self.wants_resend = False
-        """Something was lost, and the other end has to be told."""
+        """Something was lost, and the other end has to send it again."""
         self.resends = 0
-        """How often it was told since something arrived in order."""
+        """How often that was requested since something arrived in order."""
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_stray = 0
         self._budget = budget or Budget(math.inf)
         self._window = window
-        self._quarter = window // 4  # cost after which the other end is told that chunks have arrived
+        self._quarter = window // 4  # cost after which chunks are acknowledged
         self._limit = limit
         self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
         self._complete = 0  # messages in _waiting that are whole
@@ -95,7 +95,7 @@ class ReceivingHalf:
         self._cost = 0  # of everything received
         self._consumed = 0  # of everything read
         self._announced = window  # credit that the other end knows of, or soon will
-        self._announced_received = 0  # cost received when it was last told
+        self._announced_received = 0  # cost received at the last announcement
         self._strays = 0  # cost of what came out of turn since something came in order
 
     def begin(self, window: int) -> None:
@@ -221,7 +221,7 @@ class ReceivingHalf:
 
     @property
     def owes_news(self) -> bool:
-        """Whether the other end should hear how far this one is."""
+        """Whether an acknowledgement is due."""
         return (
             self.wants_resend
             or self._cost - self._announced_received >= self._quarter

@@ -26,7 +26,7 @@ _EOF_CHUNK: Final = (END_OF_FILE, b"")
 
 @final
 class SendingHalf:
-    """What one end wants to send.
+    """Send half: messages and chunks of one end until they are acknowledged.
 
     Args:
         bound: bytes that may be held, waiting and unacknowledged together; one message may exceed it alone.

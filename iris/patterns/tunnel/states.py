@@ -20,7 +20,7 @@ from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 
 
 class State(enum.Enum):
-    """Where one end of a tunnel is."""
+    """State of one end of a tunnel."""
 
     OPENING = "opening"
     """Asked for; the other end has not answered."""

@@ -148,7 +148,7 @@ class TunnelsStatistics:
 
 @final
 class _Peer:
-    """What is known of the tunnels with one node."""
+    """State of the tunnels with one node."""
 
     __slots__ = (
         "accepted", "budget", "config", "ends", "farewells", "flight", "opened", "opened_here", "window",
@@ -273,7 +273,7 @@ class TunnelTable:
             return
         identifier = read_id_untrusted(message)
         if message[0] == kinds.TUNNEL_CHUNK and message[-1] and type(message[-1]) is int:
-            # Whatever becomes of the chunk: it is here and no longer on the way.
+            # Whatever becomes of the chunk: it is here and no longer in flight.
             self._post(sender, (kinds.TUNNEL_MARKED, message[-1]))
         end = peer.ends.get(identifier) if peer is not None else None
         if end is not None:

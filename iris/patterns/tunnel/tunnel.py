@@ -120,7 +120,7 @@ class Tunnel:
         if not end.has_room(size):
             await end.wait_room(size, self._is_unsendable)
             self._check_sendable()
-        # From here on the message is on its way; what follows cannot be cancelled.
+        # From here on the message is queued and will be sent; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
         await self._pass_turn(size)
@@ -327,7 +327,7 @@ class Tunnel:
             self.abort(self._failure(error))
 
     def _failure(self, error: BaseException | None) -> str:
-        """Return what the other end is told of an error here: whose it is and its name, for its text may be secret."""
+        """Return what the other end gets of an error here: whose it is and its name, for its text may be secret."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
         while isinstance(error, BaseExceptionGroup):
             first, *others = cast("tuple[BaseException, ...]", error.exceptions)

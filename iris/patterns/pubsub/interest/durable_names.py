@@ -47,7 +47,7 @@ NameId = tuple[str, str]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableRecord:
-    """What a durable subscriber has signed about itself.  Made by ``sign_record`` and ``read_record_untrusted``."""
+    """A durable subscription, signed by its subscriber.  Made by ``sign_record`` and ``read_record_untrusted``."""
 
     name: str
     version: int

@@ -49,7 +49,7 @@ _SIGNATURES: Final = 3
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableSubscriber:
-    """Somebody who is owed every confirmed event of some topics."""
+    """A subscriber that is owed every confirmed event of some topics."""
 
     cluster: str
     """Which the subscriber belongs to; only its nodes may forget it."""
@@ -61,7 +61,7 @@ class DurableSubscriber:
 
 
 _SEEN: Final = 4096
-"""Records that were taken, or were older than what is held, and are not verified again when others tell of them."""
+"""Records that were accepted, or older than the held one; they are not verified again when others send them."""
 
 _INSISTED: Final = 16
 """Times that a node signs anew for a name when others tell of a newer record.  Of two nodes with one name, which tell
@@ -81,7 +81,7 @@ class _Claim:
 
 @final
 class DurableSubscribers:
-    """The names of one node and what it knows of others.
+    """The durable subscriptions that one node holds, and those that it has learned of.
 
     Args:
         mesh: whose links it uses.
@@ -336,7 +336,7 @@ class DurableSubscribers:
     # -- between nodes --------------------------------------------------------------------------------------
 
     def tell_everything(self, peer: Peer) -> None:
-        """Tell a peer what is known: all of it at the own site, elsewhere what only this node can tell."""
+        """Send a peer the records: all of them at the own site, elsewhere only this node's own."""
         self._tell(peer, [record for record in self.names if not peer.foreign or self._is_for_other_sites(record)])
 
     def _is_for_other_sites(self, record: DurableRecord) -> bool:
@@ -380,7 +380,7 @@ class DurableSubscribers:
             self._mesh.work.check(_SIGNATURES)
             record = read_record_untrusted(signed, self._mesh.identity.realm)
             if peer.foreign and not record.is_forgotten and record.node != peer.node:
-                continue  # from another site each tells of itself
+                continue  # from another site each sends its own record
             if self._take(record, peer):
                 self._seen[digest] = None
                 if len(self._seen) > _SEEN:
@@ -397,7 +397,7 @@ class DurableSubscribers:
         """Take a record that was verified; tell whether it need not be looked at again."""
         if not self.names.is_news(record):
             return True
-        # Neither is an offence of who tells it: clocks differ, and of a revocation it may have heard later.
+        # Neither is the fault of the peer that sends it: clocks differ, and it may have learned of a revocation later.
         if record.version > (self._mesh.wall_clock() + CLOCK_TOLERANCE) * 1_000_000:
             self._mesh.refusals["durable subscriber of a time to come"] += 1
             return False

@@ -21,7 +21,7 @@ _PAUSE: Final = 0.1
 
 @final
 class InterestRetry:
-    """Which nodes have to be told everything anew.
+    """Nodes to which the full interest, or the end of a pause, has to be sent again.
 
     Args:
         tell: tells a node everything; calls ``note`` if that is too much again.
@@ -40,7 +40,7 @@ class InterestRetry:
         self._news.wake()
 
     async def run(self) -> None:
-        """Tell those whose links have room again; run it in exactly one task."""
+        """Send to those whose links have room again; run it in exactly one task."""
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)

@@ -29,7 +29,7 @@ from iris.kernel.wire import MAX_NUMBER
 
 Milestones = tuple[int, ...]
 """Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
-then perhaps the number of the first event that is not confirmed yet.  Empty: not told."""
+then perhaps the number of the first event that is not confirmed yet.  Empty: not sent."""
 
 _CONFIRMATIONS: Final = 64
 """Confirmations remembered of one publisher; when there are more, every other one is forgotten."""
@@ -75,7 +75,7 @@ def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
 
 @final
 class StartOffsets:
-    """What publishers have confirmed: up to which version they knew this node's interest, and how far they were."""
+    """Confirmations of publishers: the version of this node's interest that they had, and their event count then."""
 
     def __init__(self) -> None:
         self._publishers: OrderedDict[NodeId, tuple[list[int], list[int]]] = OrderedDict()

@@ -59,7 +59,7 @@ def check_pattern(pattern: str) -> str:
 
 @final
 class Shape(NamedTuple):
-    """What patterns with wildcards have in common if only one of them can match a topic."""
+    """Shape of a pattern with wildcards: of one shape, at most one pattern matches a topic."""
 
     tokens: int
     """Without a last ``>``."""
@@ -84,7 +84,7 @@ def shape_of(pattern: str) -> Shape | None:
 
 @final
 class Matcher(Generic[T]):
-    """Values under patterns, told apart by identity.  One may stand under several patterns and is then found once."""
+    """Pattern index: values under patterns, by identity.  One that stands under several patterns is found once."""
 
     __slots__ = ("_found", "_patterns", "_repeated", "_shapes", "_size")
 

@@ -55,7 +55,7 @@ class _Subscriber(NamedTuple):
 
 @final
 class Unconfirmed:
-    """Consecutive events of one topic under way: which nodes have them and have not answered, and which have.
+    """Unacknowledged run: consecutive events of one topic, the nodes that have yet to confirm, and those that have.
 
     Attributes:
         first: number of the first event among all that this node wants confirmed.
@@ -126,7 +126,7 @@ class Unconfirmed:
 
 @final
 class Acknowledgements:
-    """All confirmed publishes of this node."""
+    """All publishes of this node that wait for acknowledgements."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Acknowledgements:
         self._owing: dict[NodeId, list[int]] = {}
         """For each node the keys, in order, of what it was sent and has not confirmed."""
         self._for_absent: set[Unconfirmed] = set()
-        """Runs that wait for somebody to come."""
+        """Runs that wait for a durable subscriber to come."""
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
@@ -381,7 +381,7 @@ class Acknowledgements:
         self._send_again(lost)
 
     def interest_changed(self) -> None:
-        """Somebody subscribes who did not before, or a durable subscriber has become known or was forgotten."""
+        """A node has subscribed, or a durable subscriber has become known or was forgotten."""
         if self._for_absent:
             self._send_again(self._waiting.values())
 
@@ -397,7 +397,7 @@ class Acknowledgements:
 
 
 def _place(record: DurableRecord) -> _Key:
-    """Return what whoever stores for a durable subscriber is known by: its node, or its group."""
+    """Return the key of the node or group that stores for a durable subscriber."""
     return ("node", record.node) if record.group is None else ("group", record.id[0], record.group)
 
 

@@ -35,7 +35,7 @@ LOST_ON_THE_WAY: Final = "lost on the way to a group"
 
 @final
 class Ledger:
-    """What a publisher has sent one node.
+    """Ledger of one node: the events for groups that a publisher has sent it.
 
     Attributes:
         number: of the ledger.
@@ -58,7 +58,7 @@ class Ledger:
 
 @final
 class GroupBooks:
-    """The publisher's side.
+    """The publisher's side: one ledger for each node.
 
     Args:
         mesh: whose links it uses.
@@ -88,7 +88,7 @@ class GroupBooks:
         return ledger
 
     def frames_lost(self, node: NodeId) -> None:
-        """Frames may be lost: the node is told how many events should have come."""
+        """Frames may be lost: the node gets the number of events that should have arrived."""
         ledger = self._ledgers.get(node)
         if ledger is not None:
             ledger.begun = self._tell(node, ledger)
@@ -120,7 +120,7 @@ class GroupBooks:
 
 @final
 class _Account:
-    """What a node has had from one publisher."""
+    """Counts of the events that a node has had from one publisher."""
 
     __slots__ = ("ledger", "missing", "received", "settled")
 
@@ -131,7 +131,7 @@ class _Account:
 
 @final
 class GroupReports:
-    """The subscriber's side."""
+    """The subscriber's side: reports of the events that were settled."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -167,14 +167,14 @@ class GroupReports:
             self._news.wake()
 
     async def run(self) -> None:
-        """Tell the publishers; run it in exactly one task."""
+        """Report to the publishers; run it in exactly one task."""
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)
             self.flush()
 
     def flush(self) -> None:
-        """Tell the publishers now."""
+        """Report to the publishers now."""
         due, self._due = self._due, set()
         for publisher in due:
             self._tell(publisher)

@@ -72,7 +72,7 @@ _NOBODY_AWAY: Final[frozenset[NameId]] = frozenset()
 
 @final
 class Topic:
-    """What is known of one topic: its numbering and its ways.
+    """State of one topic: its numbering, and the links that its events take.
 
     The numbers of a topic follow the number of events that this node had published in all when the topic began.  So a
     topic that was forgotten and begins anew has higher numbers than before, and its milestones tell subscribers that
@@ -195,7 +195,7 @@ class Topic:
 
 @final
 class _Run(OpenRun):
-    """Events that were posted as one message, which may still get longer.
+    """An open record batch: events that were posted as one message, which may still grow.
 
     Attributes:
         taken: how many nodes it is on the way to.
@@ -223,7 +223,7 @@ class _Run(OpenRun):
 
 @final
 class Publisher:
-    """Everything this node publishes."""
+    """The publisher of one node: all its topics."""
 
     def __init__(
         self, mesh: Mesh, interest: InterestTable, config: Config, avoid: Callable[[NodeId], bool] = lambda _: False

@@ -42,7 +42,7 @@ from iris.patterns.pubsub.publish.publisher import Publisher, envelope_size
 
 
 class RetainedEvent(NamedTuple):
-    """The last value of a topic.
+    """The retained value of a topic.
 
     Attributes:
         sequence: number of the event among those that this node has published on the topic.
@@ -70,7 +70,7 @@ class _RetainedBranch:
 
 @final
 class RetainedEvents:
-    """The last value of each topic.
+    """The retained value of each topic.
 
     Args:
         max_events: topics that have one.
@@ -201,7 +201,7 @@ _LATER: Final = 0.1
 
 @final
 class _Asked:
-    """What one node has asked for.
+    """Retained values that one node has asked for.
 
     Attributes:
         looks: how many more there may be for it.
@@ -222,7 +222,7 @@ class _Asked:
 
 @final
 class _Late:
-    """What one node gets later: the values of all that it subscribes to.
+    """A deferred delivery: the retained values of all that one node subscribes to.
 
     Attributes:
         rest: patterns that are still to be looked for.
@@ -240,7 +240,7 @@ class _Late:
 
 @final
 class RetainedExchange:
-    """The last values that this node keeps."""
+    """The exchange of retained values: keeps this node's own, sends them to new subscribers."""
 
     def __init__(
         self, mesh: Mesh, interest: InterestTable, publishing: Publisher, confirming: Acknowledgements, config: Config

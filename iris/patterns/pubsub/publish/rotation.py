@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @final
 class Rotation(Generic[T]):
-    """Takes turns among members.
+    """Round robin among the members of a group.
 
     Args:
         members: at least one, each once.

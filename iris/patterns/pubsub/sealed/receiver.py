@@ -33,7 +33,7 @@ PATIENCE: Final = 5.0
 
 _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
-"""Seconds for which losses are gathered before the publisher is told."""
+"""Seconds for which losses are collected before they are reported to the publisher."""
 
 _FIELDS: Final = 9
 
@@ -56,7 +56,7 @@ class _Publisher:
 
 @final
 class SealedReceiver:
-    """What publishers of other sites have sealed for this node among others.
+    """Opens the frames that publishers of other sites have sealed for several nodes, this one among them.
 
     Args:
         receive: takes each EVENTS message with its publisher.

@@ -81,7 +81,7 @@ class Audience:
 
 @final
 class SealedSender:
-    """What this node publishes for other sites.
+    """Seals this node's events for other sites, once for each audience.
 
     Args:
         way: where frames leave.
@@ -189,7 +189,7 @@ class SealedSender:
                 self._tell(peer.node, audience)
 
     def frames_lost(self, node: NodeId) -> None:
-        """Keys on their way to a node may be lost."""
+        """Keys in flight to a node may be lost."""
         for audience in self._audiences.values():
             if node in audience.nodes:
                 self._tell(node, audience)

@@ -22,7 +22,7 @@ _BYTES: Final = {bytes}
 
 @final
 class EventRun:
-    """Consecutive events of one topic from one publisher, as they came over the wire.
+    """Consecutive events of one topic from one publisher, as they arrived.
 
     Attributes:
         first: number of the first event on its topic.

@@ -29,7 +29,7 @@ Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
 IN_FLIGHT_EVENTS: Final = 1_000_000
 IN_FLIGHT_BYTES: Final = 64 * MIB
-"""What may come after publishers were asked to wait: it was on its way.  Beyond the limits and this, events are
+"""Room for what arrives after publishers were asked to wait: it was in flight.  Beyond the limits and this, events are
 dropped even with overflow="wait", so that a publisher which does not listen cannot fill the memory."""
 
 _MAX_NUMBERINGS: Final = 262_144
@@ -467,7 +467,7 @@ class Subscription:
         self._events = map(_new_event, itertools.repeat(Event), made)
 
     def _skip_malformed(self, error: RemoteProtocolError) -> None:
-        """Leave out an event whose payload could not be decoded: count it, and tell its publisher."""
+        """Skip an event whose payload could not be decoded: count it, and report it to its publisher."""
         run = self._current
         assert run is not None
         self._skipped += 1
@@ -559,9 +559,9 @@ class Subscription:
         return runs
 
     async def confirm(self, batch: Sequence[Event]) -> None:
-        """Tell the publishers that asked for it that these events are durable.
+        """Acknowledge these events as durable to the publishers that asked for it.
 
-        Events published without ``confirm=True`` are passed over.  If it is cancelled, they were told all the same.
+        Events published without ``confirm=True`` are skipped.  If it is cancelled, they were sent all the same.
         """
         ranges: dict[NodeId, list[int]] = {}
         for event in batch:
@@ -584,7 +584,7 @@ class Subscription:
         self._delay(publishers, reason)
 
     async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
-        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
+        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has sent them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
@@ -612,7 +612,7 @@ class Subscription:
         return runs
 
     def _count_abandoned(self, run: EventRun) -> None:
-        """Count a run that nobody takes any more.  What is to be confirmed its publisher sends to somebody else."""
+        """Count a run that nobody takes any more.  What waits for confirmation is sent to another member."""
         self._dropped += len(run.payloads)
         if run.confirm:
             self._settled(run.publisher, len(run.payloads))

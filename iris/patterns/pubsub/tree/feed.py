@@ -31,7 +31,7 @@ _OVERHEAD: Final = 32
 
 @final
 class TreeLink:
-    """The way to some nodes of a tree.  Publishers use it as they use a ``Link``."""
+    """The outlet to some nodes of a tree.  Publishers use it as they use a ``Link``."""
 
     __slots__ = ("_feed", "copies", "mask")
 
@@ -88,7 +88,7 @@ class TreeFeed:
         self.places: Final[dict[NodeId, TreePosition]] = dict(shape.places)
         """Of the nodes that are still there."""
         self.rights: Final = {node: mesh.peers[node].identity.certificate.rights.subscribes for node in shape.places}
-        """What each was allowed to hear when the tree was made."""
+        """What each was permitted to subscribe to when the tree was made."""
         self.held: Final[dict[NodeId, float]] = {}
         """Nodes that ask for a pause, and since when."""
         self.told: Final[dict[NodeId, wire.Message]] = {}
@@ -106,7 +106,7 @@ class TreeFeed:
         self._room = trio.lowlevel.ParkingLot()
 
     def way(self, mask: int) -> TreeLink:
-        """Return the way to some of its nodes."""
+        """Return the outlet to some of its nodes."""
         way = self._ways.get(mask)
         if way is None:
             if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst

@@ -38,7 +38,7 @@ _Branch = tuple[NodeId, int]
 
 @final
 class EventRelays:
-    """What comes to this node over the trees of others.
+    """The relay of one node: receives over the trees of others, delivers, forwards.
 
     Args:
         mesh: whose links it uses.

@@ -46,7 +46,7 @@ STRAY: Final = "relayed events of a tree that was not announced"
 
 @final
 class Announcement(NamedTuple):
-    """The word of a publisher how its events come from here on."""
+    """A publisher's announcement of the path that its events take from here on."""
 
     turn: int
     """Grows with each turn."""
@@ -88,7 +88,7 @@ def _weight(message: object) -> int:
 
 @final
 class ReorderBuffer:
-    """What comes from one publisher, put in order.
+    """Reorder buffer of one publisher.
 
     Args:
         take: called with each message that came directly, in its turn.
@@ -119,7 +119,7 @@ class ReorderBuffer:
         """Whether nothing more comes over that tree."""
         self._number = 0
         self._behind: deque[Announcement | wire.Message] = deque()
-        """What came directly, behind a way that is not taken yet."""
+        """Direct events behind a change of path that has not happened yet."""
         self._behind_bytes = 0
         self._behind_until = math.inf
         self._early: list[RelayedEvents] = []
@@ -198,7 +198,7 @@ class ReorderBuffer:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _go(self, way: Announcement, now: float) -> None:
-        """Turn to another way."""
+        """Change to another path."""
         self._ended = True
         if way.tree <= self._tree:
             return  # directly; a tree is used once

@@ -40,7 +40,7 @@ END: Final = b""
 
 
 class Child(NamedTuple):
-    """A node to hand events on to."""
+    """A node to forward events to."""
 
     node: NodeId
     mask: int
@@ -48,7 +48,7 @@ class Child(NamedTuple):
 
 
 class TreePosition(NamedTuple):
-    """Where a node stands in a tree."""
+    """Position of a node in a tree."""
 
     bit: int
     mask: int
@@ -113,7 +113,7 @@ def mask_untrusted(field: object) -> int:
 
 
 class TreeRole(NamedTuple):
-    """What a node is told of a tree: its own place, and whom it hands events on to."""
+    """The role of a node in a tree: its own place, and to whom it forwards events."""
 
     tree: int
     bit: int
@@ -170,7 +170,7 @@ def role_untrusted(message: wire.Message) -> TreeRole:
 
 @final
 class RelayedEvents(NamedTuple):
-    """Events of one publisher on their way through its tree.
+    """Events of one publisher in transit through its tree.
 
     Attributes:
         tree: which of its trees.

@@ -112,10 +112,10 @@ class EventTrees:
         """Nodes in the tree in use; 0 without one."""
         return 0 if self._feed is None else len(self._feed.places)
 
-    # -- ways -----------------------------------------------------------------------------------------------
+    # -- outlets --------------------------------------------------------------------------------------------
 
     def ways(self, links: Mapping[NodeId, Link]) -> tuple[Outlet, ...]:
-        """Return the ways to nodes that want the same events, which may be over the tree."""
+        """Return the outlets to nodes that want the same events; one of them may be the tree."""
         feed, above = self._feed, self._config.relay_above
         if feed is None:
             if len(links) > above:
@@ -134,7 +134,7 @@ class EventTrees:
         return (*direct, feed.way(mask)) if mask else tuple(direct)
 
     def way_to(self, peer: Peer) -> Outlet:
-        """Return the way on which a node gets its events."""
+        """Return the outlet by which a node gets its events."""
         place = None if self._feed is None else self._feed.places.get(peer.node)
         return peer.link if self._feed is None or place is None else self._feed.way(place.bit)
 
@@ -212,7 +212,7 @@ class EventTrees:
         self._go(TreeFeed(self._mesh, tree, shape, lost=self._lost, news=self._news))
 
     def _leave(self, *broken: NodeId) -> None:
-        """Turn to direct ways; ``broken`` hand nothing on any more."""
+        """Return to direct links; ``broken`` forward nothing any more."""
         self._not_before = trio.current_time() + _PAUSE
         self._want()
         self._go(None, broken)
@@ -240,7 +240,7 @@ class EventTrees:
             self._tell_again(former, cut)
 
     def _tell_again(self, feed: TreeFeed, mask: int) -> None:
-        """Tell nodes that may have missed something what they would wait for."""
+        """Send nodes that may have missed something what they would wait for."""
         for node, place in feed.places.items():
             peer = self._mesh.peers.get(node)
             if place.bit & mask and peer is not None:
@@ -314,7 +314,7 @@ class EventTrees:
         return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
 
     def frames_lost(self, node: NodeId) -> None:
-        """What the node was told may be lost, and what it has said."""
+        """Messages to and from the node may be lost."""
         if self._next is not None and node in self._next[1].places:
             coming = self._next[1].places[node]
             self._post(node, *TreeRole(self._next[0], coming.bit, coming.children).message())
