@@ -35,7 +35,7 @@ MARK_SIZE = _COUNT.size
 
 
 class Task(Protocol):
-    """What one end of a measurement has to do, and whom it tells what it found."""
+    """Task of one end of a measurement, and where it reports its figures."""
 
     @property
     def case(self) -> Case:
@@ -224,7 +224,7 @@ async def echo(request: iris.Request) -> object:
 
 
 async def ask(node: iris.Node, cluster: str, task: Task, *, prefer: str | None = None) -> None:
-    """Ask with as many requests under way as the case says."""
+    """Ask with as many outstanding requests as the case says."""
     latencies = Latencies(task)
     member = None if prefer is None else NodeId(prefer)
 

@@ -1,4 +1,4 @@
-"""Verbs of the messaging patterns, one for each way to talk.
+"""Verbs of the messaging patterns.
 
 - ``iris pub`` publishes one event, or one for each line of standard input; ``iris sub`` prints events as they arrive.
 - ``iris request`` asks one member of a cluster.

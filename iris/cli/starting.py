@@ -24,7 +24,7 @@ def is_command() -> bool:
 
 
 def exit_when_interrupted() -> None:
-    """Have SIGINT end this process at once, unless it is ignored or somebody else handles it."""
+    """Have SIGINT end this process at once, unless it is ignored or has another handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 

@@ -53,7 +53,7 @@ def write_object(fields: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Tell people something that does not belong to the output, in one line."""
+    """Write a note for people, outside of the output, in one line."""
     click.echo(f"iris: {printable(' '.join(text.split()))}", err=True)
 
 

@@ -126,7 +126,7 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 @final
 class Stage:
-    """One stage under way.  Made by ``Stages.stage``."""
+    """One stage in progress.  Made by ``Stages.stage``."""
 
     def __init__(self, progress: Progress | None, bar: TaskID, total: int, unit: str) -> None:
         self._progress = progress

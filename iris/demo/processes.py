@@ -97,7 +97,7 @@ class PeakMemory:
 
 
 _GOODBYE: Final = 4.0
-"""Seconds that processes may take to leave when they are told to; then they are killed."""
+"""Seconds that processes may take to end when they are asked to; then they are killed."""
 
 _GONE: Final = 5.0
 _TAIL: Final = 4096
@@ -238,7 +238,7 @@ class Process:
         await self._process.wait()
 
     def leave(self) -> None:
-        """Tell it to end; nothing it does is a failure any more."""
+        """Ask it to end; nothing it does is a failure any more."""
         self.may_end = True
         if self.is_running:
             self._process.terminate()

@@ -35,7 +35,7 @@ class FrameFlow(NamedTuple):
 
 @final
 class Backpressure:
-    """The links out of one gateway that are busy, and whom they hold up.
+    """The congested links out of one gateway, and the senders that were asked to pause for them.
 
     Args:
         limit: bytes that may wait on a link.
@@ -44,7 +44,7 @@ class Backpressure:
 
     def __init__(self, limit: int, tell: Callable[[FrameFlow, bool], None]) -> None:
         self.held = 0
-        """How often a sender was told to wait."""
+        """How often a sender was asked to pause."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64

@@ -26,10 +26,10 @@ _FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 @final
 class Firewall:
-    """The frames that pass the border of a site.
+    """Firewall of a site: which frames pass its border, and at which rate.
 
     Args:
-        is_exported: whether a node of this site serves or hears something that this gateway exports to another site.
+        is_exported: whether a node of this site serves, or subscribes to, what this gateway exports to another site.
         is_offered: whether a node of another site does there, as far as this gateway imports it.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """

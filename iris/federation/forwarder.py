@@ -47,17 +47,17 @@ from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message, kinds, node_untrusted
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
-"""Reasons that a sender is told."""
+"""Reasons that are reported to a sender."""
 
 _MAX_SLOWED: Final = 4096
-"""Senders of which it is remembered that they were told to pause."""
+"""Senders of which it is kept that they were asked to pause."""
 
 
 _DATA: Final = bytes((wire.DATA,))
 
 
 class _Passage(NamedTuple):
-    """How frames of one flow pass."""
+    """Forwarding entry of one flow."""
 
     peer: Peer
     """From whom they come."""
@@ -68,7 +68,7 @@ class _Passage(NamedTuple):
 
 @final
 class Forwarding:
-    """The frames that pass one gateway.
+    """Forwarding at one gateway.
 
     Args:
         near: the mesh of its own site.
@@ -464,7 +464,7 @@ class Forwarding:
             self._sites.refused(source_site, node_untrusted(source), content)
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Count a frame that goes no further, and tell its sender where that helps it."""
+        """Count a frame that goes no further, and report it to its sender where that helps it."""
         self.refused[reason] += 1
         code = _CODES.get(reason)
         kind, _, site, target, source_site, source, _ = message
@@ -479,7 +479,7 @@ class Forwarding:
 
         A gateway that does not know its site or the other one yet must not have it do so: the two ends may have spoken
         for hours, and this gateway may have been started again a moment ago.  Its sender then tries again, for as long
-        as it waits for a way (``Config.site_patience``).
+        as it waits for a route (``Config.site_patience``).
         """
         if reason == "gone":
             gone = self._is_gone(node_untrusted(target))
@@ -492,14 +492,14 @@ class Forwarding:
         return None if peer is None or peer.foreign or not peer.link.is_up else peer.link
 
     def _own_link_to(self, neighbour: NodeId) -> Link | None:
-        """Frames of this very node take the same way as those of others, by way of its link to itself."""
+        """Frames of this very node take the same path as those of others, over its link to itself."""
         return None if self.link_to(neighbour) is None else self._near.own.link
 
 
 def _check_ends_untrusted(message: Message) -> None:
-    """Check the ends of a frame before anything is remembered of it, or said to them later, when nobody is to blame.
+    """Check the ends of a frame before anything is kept of it, or sent to them later, when it is no sender's fault.
 
-    So many hops at most as the first gateway is told: a frame with more would go round for as long as routes do.
+    At most the hops of a first gateway: a frame with more would circulate for as long as the routes do.
 
     Raises:
         RemoteProtocolError: it is not between two nodes, each at a site.

@@ -25,12 +25,12 @@ def outward_site(site: str, own: str) -> str:
 
 
 def outward_route(route: RouteAdvertisement, own: str) -> RouteAdvertisement:
-    """Return a route as it is told to a gateway of another realm."""
+    """Return a route as it is advertised to a gateway of another realm."""
     return RouteAdvertisement(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
 
 
 def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export], Export | None]) -> ExportsUpdate:
-    """Return a change of exports as it is told to a gateway of another realm: with what that may know of.
+    """Return a change of exports as it is advertised to a gateway of another realm: with what that may know of.
 
     ``outward`` returns an export as that realm is told it, None if it is not.
     """

@@ -71,7 +71,7 @@ def check_request(
 
 
 def check_wait(wait: float) -> float:
-    """Return how many seconds somebody waits for a first member; 0 for not at all.
+    """Return how many seconds a call waits for a first member; 0 for not at all.
 
     Raises:
         ConfigError: it is none that can be waited for.

@@ -21,7 +21,7 @@ from iris.security.files import runtime_directory
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
+    """The ports of a node.  trio's own clock is the clock of all deadlines; this one gives the date."""
 
     transport: Callable[[Config], Transport] = NetworkTransport
     check_url: Callable[[str], str] = check_url

@@ -67,7 +67,7 @@ class ClusterMembership:
 
 @final
 class _Place:
-    """One cluster that the node has joined, and how it proves that it may."""
+    """One cluster that the node has joined, and its proof of membership."""
 
     __slots__ = ("credential", "entry", "made_of", "proved", "watch", "withdrawn")
 
@@ -119,7 +119,7 @@ class Joined:
         return any(place.watch is not None for place in self._places.values())
 
     async def enter(self, cluster: str, credential: Credential | CredentialWatch | Path | str | None) -> None:
-        """Tell everybody that this node is a member of a cluster.
+        """Announce that this node is a member of a cluster.
 
         Raises:
             ConfigError: it has no right to be one, or the credential cannot be used.
@@ -130,14 +130,14 @@ class Joined:
         self._membership.serve(place.entry)
 
     def drain(self, cluster: str) -> None:
-        """Tell everybody that this node takes no new work of a cluster."""
+        """Announce that this node takes no new work of a cluster."""
         place = self._places[cluster]
         place.entry = dataclasses.replace(place.entry, draining=True)
         if not place.withdrawn:
             self._membership.serve(place.entry)
 
     def leave(self, cluster: str) -> None:
-        """Tell everybody that this node is no member of a cluster any more."""
+        """Announce that this node is no member of a cluster any more."""
         self._places.pop(cluster, None)
         self._membership.stop_serving(cluster)
 

@@ -368,7 +368,7 @@ async def _credential(
 
 
 async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where to listen if nothing was said: at a free port of the address that faces the first remote seed."""
+    """Return where to listen if nothing was configured: at a free port of the address facing the first remote seed."""
     for seed in seeds:
         url = await source_url(seed)
         if url is not None:

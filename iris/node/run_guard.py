@@ -18,7 +18,7 @@ _CLOSED: Final = -1
 
 @final
 class RunGuard:
-    """The run that a node belongs to.
+    """Guard of the trio run that a node belongs to.
 
     Attributes:
         thread: of that run, as ``threading.get_ident`` returns it; another number once the node is closed.  Comparing
@@ -65,7 +65,7 @@ class RunGuard:
 
 
 def check_trio() -> None:
-    """Check that a trio run is under way.
+    """Check that a trio run is active.
 
     Raises:
         RuntimeError: there is none; the message says how to have one.

@@ -51,7 +51,7 @@ class NodeStatistics:
     tunnels: TunnelsStatistics
     links: Mapping[NodeId, LinkStatistics]
     refusals: Mapping[str, int]
-    """Frames and messages that were refused, by reason, and what was told of members."""
+    """Frames and messages that were refused, by reason, and what was reported of members."""
 
 
 def gather_statistics(

@@ -20,7 +20,7 @@ class PatternStatistics:
     sent: int
     """Messages that a caller handed over."""
     answered: int
-    """Those that the receiver has, as it has said: requests that have a reply, messages of tunnels that the other end
+    """Those that the receiver has acknowledged: requests that have a reply, messages of tunnels that the other end
     has acknowledged.  0 for patterns in which nobody answers."""
     handed_over: int
     """Those that the link to the receiver has taken, in patterns in which nobody answers: broadcasts and events.

@@ -42,7 +42,7 @@ _POLL: Final = 1.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """How far a group of readers is."""
+    """Progress of a group of readers."""
 
     group: str
     owner: str
@@ -57,7 +57,7 @@ class GroupStatus:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus:
-    """A bridge at one moment."""
+    """Snapshot of a bridge."""
 
     shards: Sequence[RemoteShard]
     groups: Sequence[GroupStatus]

@@ -31,7 +31,7 @@ MAX_OF_CLUSTER: Final = 4096
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Events that are missing."""
+    """A gap: consecutive missing events of one publisher and topic."""
 
     shard: int
     offset: int

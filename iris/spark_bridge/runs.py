@@ -25,7 +25,7 @@ class Origin(Protocol):
 
 
 class PublisherRun(Protocol):
-    """Consecutive events of one publisher."""
+    """A run: consecutive events of one publisher."""
 
     @property
     def topic(self) -> str: ...

@@ -113,7 +113,7 @@ class SendWindow:
             self._left_at = position
 
     def resume(self, position: int) -> None:
-        """It gets what follows again.  What it did not get is not on the way to it."""
+        """It gets what follows again.  What it did not get is not in flight to it."""
         if self._left_at is not None:
             self._gap = position - self._left_at
             self._seen += self._gap

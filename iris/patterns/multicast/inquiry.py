@@ -29,7 +29,7 @@ _LOOK_EVERY: Final = 5.0
 on may have been lost with it, and others than its origin may be those who know."""
 
 _LOOK_SOON: Final = 1.0
-"""Seconds after a member was lost; what is on its way over others should have come by then."""
+"""Seconds after a member was lost; messages in flight over others should have arrived by then."""
 
 
 @final
@@ -82,7 +82,7 @@ class Inquiry:
         """Ask, and wait until all have answered or failed.
 
         Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
-        still at work are then told to stop.  Without a priority it is that of the request that is served here.
+        still at work then get a CANCEL.  Without a priority it is that of the request that is served here.
         """
         requests, tally = self._requests, self._requests.tally
         body = encoded(payload, self._config.max_payload)

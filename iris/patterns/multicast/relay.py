@@ -101,7 +101,7 @@ class Relays:
     def send(self, tree: RelayPlan, message: wire.Message, tally: Tally) -> list[Link]:
         """Send one message to every receiver of a tree; plain calls, no waiting.
 
-        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is on the way to it, or
+        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is in flight to it, or
         ``lost`` by reason.  What hangs on a report of another node is neither for a moment.
 
         Returns:

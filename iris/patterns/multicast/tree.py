@@ -41,7 +41,7 @@ _SIGNATURE: Final = 64
 _PURPOSE: Final = b"iris relay 2"
 
 MAX_AGE: Final = 60
-"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the time on the way included."""
+"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the transit time included."""
 
 
 class Branch(NamedTuple):

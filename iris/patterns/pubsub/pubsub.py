@@ -287,7 +287,7 @@ class PubSub:
                 elif realm is None and group is None:
                     if not durable:
                         self.retention.ask(pattern)
-                    self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
+                    self._tell_all(self._own.mark())  # the confirmation takes the path of the values, behind them
                 subscription.version = self._own.version
                 await self._wait_known(self._own.version)
                 yield subscription
@@ -334,7 +334,7 @@ class PubSub:
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
         self.durable.forget(name)
-        self._tell_all(self._own.mark())  # who confirms it has heard of what was told before
+        self._tell_all(self._own.mark())  # a peer that confirms it has all changes before it
         await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:

@@ -494,7 +494,7 @@ class Requests:
     def peer_unreachable(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
 
-        So do all, if the member is at another site and there is another way: it will know those that it has.
+        So do all, if the member is at another site and there is another route: it knows the requests that it has.
         """
         peer = self._mesh.peer(node)
         if peer is not None and peer.returning:
@@ -513,7 +513,7 @@ class Requests:
 
 
 def too_large(cluster: str, text: str) -> PayloadTooLarge:
-    """Return the error of what is too large for the member that it was sent to, which has said ``text``."""
+    """Return the error of what is too large for the member that it was sent to, which has answered ``text``."""
     return PayloadTooLarge(f"cluster {cluster!r} refuses {text}; send larger things through a tunnel")
 
 

@@ -83,7 +83,7 @@ class FailureLog:
     def ended(
         self, kind: HandlerKind, how: str, operation: str | None, caller: Sender, number: int | None = None
     ) -> None:
-        """Log at DEBUG that a handler has ended in a way that is no failure of its own."""
+        """Log at DEBUG that a handler has ended without a failure of its own."""
         if _log.isEnabledFor(logging.DEBUG):
             self._write(logging.DEBUG, kind, how, operation, caller, number, None)
 

@@ -89,7 +89,7 @@ class InflightLimit:
         self._sent_at_mark = 0  # bytes sent when a mark last became due
         self._marked = 0  # bytes that have arrived
         self._number = 0  # of the last mark
-        self._marks: deque[tuple[int, int, int, float]] = deque()  # number, bytes before it, those on the way, when
+        self._marks: deque[tuple[int, int, int, float]] = deque()  # number, bytes before it, those in flight, when
         self._shortest = self._former = float("inf")  # since _since, and in the time before that
         self._since = 0.0
         self._round_end = 0  # the round ends with the mark of this number

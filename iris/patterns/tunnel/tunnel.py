@@ -41,7 +41,7 @@ class Tunnel:
 
     Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive;
     cancelling that loses no message.  Use it as a context manager: leaving the block closes it, and an error in the
-    block is told to the other end.
+    block is reported to the other end.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Tunnel:
             trio.BusyResourceError: another task is waiting in ``send``.
             trio.ClosedResourceError: the tunnel was closed here.
 
-        If it is cancelled, nothing was said.
+        If it is cancelled, nothing was sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:

@@ -37,7 +37,7 @@ _EXIT: Final = 2.0
 
 @final
 class BlockingPortal:
-    """A way to one bridge, for any thread.  Get one from ``portal_to``.
+    """Blocking access to one bridge, from any thread.  Get one from ``portal_to``.
 
     Args:
         connection: which bridge, and how to reach it.
@@ -107,7 +107,7 @@ class BlockingPortal:
 
 @final
 class _PortalThread:
-    """One life of a node in a thread."""
+    """A thread with a node, from its opening to its end."""
 
     def __init__(self, connection: Connection, idle: float) -> None:
         self.token: trio.lowlevel.TrioToken
@@ -215,7 +215,7 @@ class _PortalThread:
 
 @final
 class _Feed(Generic[T]):
-    """Items on their way from a source to a blocking consumer."""
+    """Queue of items from an asynchronous source to a blocking consumer."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()

@@ -17,7 +17,7 @@ _SURVEY: Final = 10.0
 
 @final
 class BridgeWatch:
-    """The shards of a bridge.
+    """Watch on the shards of a bridge.
 
     Args:
         numbers: of the shards that matter; None: all.
@@ -40,7 +40,7 @@ class BridgeWatch:
         }
 
     def expect(self, shards: Iterable[str]) -> None:
-        """Let ``look`` fail as long as one of these is not there: somebody has read from it."""
+        """Let ``look`` fail as long as one of these is not there: a query has read from it."""
         new = {number_of(shard) for shard in shards} - self._expected
         self._expected |= new
         if new - {number_of(shard) for shard in self.extents}:

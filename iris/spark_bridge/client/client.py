@@ -83,7 +83,7 @@ class RemoteShard:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemberShards:
-    """What members of a bridge say of its shards."""
+    """The shards of a bridge, as its members report them."""
 
     shards: Sequence[RemoteShard]
     """Those that they have."""
@@ -93,7 +93,7 @@ class MemberShards:
 
 @final
 class BridgeClient:
-    """Asks a bridge.
+    """Client of one bridge.
 
     Args:
         node: through which.
@@ -187,7 +187,7 @@ class BridgeClient:
         return asked, found.shards
 
     async def present(self) -> MemberShards:
-        """Return what the members that are there have and know, whoever is missing.
+        """Return the shards that the present members have and know, whoever is missing.
 
         Raises:
             BridgeUnreachable: not every one of them answered in time, or there is none.
@@ -363,7 +363,7 @@ class BridgeClient:
         return await self._retry(ask)
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, or the bridge's patience is over."""
+        """Retry until it works, or the time for a bridge that is down is over."""
         deadline = trio.current_time() + self._patience
         while True:
             try:
@@ -512,7 +512,7 @@ def _without_member(number: int, known: Mapping[int, str]) -> str:
 
 
 def _told(answer: object) -> RemoteError:
-    """Return the error that a member tells through a tunnel."""
+    """Return the error that a member sends through a tunnel."""
     fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
     return RemoteError(str(fields.get("error")), str(fields.get("message", "")))
 

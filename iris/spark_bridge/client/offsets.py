@@ -53,7 +53,7 @@ class Offsets:
     initial: bool = False
     began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     lost: int = 0
-    """Events that were missing from the log on the way here, as far as the query went on without them."""
+    """Events that were missing from the log up to here, as far as the query went on without them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark stores."""

@@ -65,7 +65,7 @@ _Plan = tuple[Sequence[InputPartition], list[pa.RecordBatch] | None]
 class _ReadAhead:
     """A plan that is made in a thread, because Spark will ask for it some 10 ms later.
 
-    What goes wrong is not told: Spark's question is answered anew then, and so are questions about other offsets.
+    Errors are not reported: Spark's question is answered anew then, and so are questions about other offsets.
     """
 
     def __init__(self, plan: Callable[[], _Plan], start: dict[str, Any], end: dict[str, Any]) -> None:

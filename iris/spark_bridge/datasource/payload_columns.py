@@ -40,7 +40,7 @@ _MIB: Final = 1 << 20
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TypedColumns:
-    """What a user's schema asks for.  Made by ``typed_columns``."""
+    """Columns that a user's schema asks for.  Made by ``typed_columns``."""
 
     schema: pa.Schema
     """Of the batches that Spark gets."""

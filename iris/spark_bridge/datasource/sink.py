@@ -101,7 +101,7 @@ def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
 
 @final
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: where its rows wait."""
+    """Message of a task to the driver: where its rows are staged."""
 
     def __init__(self, address: str, part: StagedPart) -> None:
         self.address = address
@@ -110,7 +110,7 @@ class Staged(WriterCommitMessage):
 
 @final
 class DriverRows(WriterCommitMessage):
-    """What a task tells the driver: its rows themselves, because they are few."""
+    """Message of a task to the driver: the rows themselves, because they are few."""
 
     def __init__(self, part: StagedPart, rows: bytes) -> None:
         self.part = part

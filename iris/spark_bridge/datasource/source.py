@@ -323,7 +323,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._portal.call(partial(_move, address=address, group=group, offsets=own))
             except (BridgeUnreachable, StoreFull):
-                continue  # Spark's checkpoint is what counts; the next commit tells the bridge
+                continue  # Spark's checkpoint is what counts; the next commit moves the bridge's cursor
 
     # -- in the executors -----------------------------------------------------------------------------------
 

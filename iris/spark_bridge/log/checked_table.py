@@ -38,7 +38,7 @@ _RECORD: Final = struct.Struct(">QIII")
 
 @final
 class IndexWitness:
-    """Knows the last state of an index.
+    """Guard of the meta pages: keeps number and checksum of the last state of an index.
 
     Args:
         directory: of the LMDB environment.
@@ -108,7 +108,7 @@ Record = tuple[bytes, bytes]
 
 @final
 class CheckedTable:
-    """One table in one transaction.  Every call may raise LogDamaged."""
+    """One checksummed table in one transaction.  Every call may raise LogDamaged."""
 
     def __init__(self, transaction: lmdb.Transaction[bytes], database: lmdb._Database, name: str) -> None:
         self._transaction = transaction

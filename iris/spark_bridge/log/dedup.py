@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
 @final
 class PublisherWindow:
-    """The numbers of one publisher that are stored.
+    """Deduplication window of one publisher: which of its last numbers are stored.
 
     ``blocks`` maps the number of a block to its bits; ``changed`` are the blocks to write, ``expired`` those to
     delete.  Plain attributes instead of effects: this runs once per run of events.

@@ -245,7 +245,7 @@ class IndexView:
         return blocks
 
     def put_publisher(self, publisher: bytes, blocks: int, timestamp: int) -> None:
-        """Write how many blocks a publisher's window has, and when it was last heard."""
+        """Write how many blocks a publisher's window has, and when its last event arrived."""
         self._publishers.put(publisher, _PUBLISHER.pack(timestamp, blocks))
 
     def put_publisher_block(self, publisher: bytes, block: int, bits: bytes) -> None:
@@ -257,7 +257,7 @@ class IndexView:
         self._blocks.delete(publisher + _NUMBER.pack(block))
 
     def publishers_seen_before(self, timestamp: int) -> list[bytes]:
-        """Return the publishers that were last heard before ``timestamp``."""
+        """Return the publishers whose last event arrived before ``timestamp``."""
         return [key for key, value in self._publishers.records() if _PUBLISHER.unpack(value)[0] < timestamp]
 
     def delete_publisher(self, publisher: bytes) -> None:
@@ -271,7 +271,7 @@ class IndexView:
     # -- numberings and gaps --------------------------------------------------------------------------------
 
     def numberings(self, publisher: bytes) -> list[tuple[str, Numbering]]:
-        """Return what of the topics of a publisher has been numbered, the one that was heard last behind the others."""
+        """Return the numberings of a publisher's topics, the most recently used last."""
         found: list[tuple[int, str, Numbering]] = []
         for key, value in self._numberings.records_from(publisher):
             if not key.startswith(publisher):
@@ -283,7 +283,7 @@ class IndexView:
         return [(topic, numbering) for _, topic, numbering in found]
 
     def put_numbering(self, publisher: bytes, topic: str, numbering: Numbering, timestamp: int) -> None:
-        """Write what of a topic of a publisher has been numbered, and when it was heard."""
+        """Write the numbering of one topic of a publisher, and when its last event arrived."""
         value = _NUMBERING.pack(numbering.next, timestamp) + b"".join(_HOLE.pack(*hole) for hole in numbering.holes)
         self._numberings.put(publisher + topic.encode(), value)
 
@@ -336,7 +336,7 @@ class IndexView:
         self._sinks.put(query, _SINK.pack(batch, timestamp))
 
     def delete_sinks(self, prefix: bytes, before: int) -> None:
-        """Forget the queries whose id begins with ``prefix`` and that were last heard before ``before``."""
+        """Forget the queries whose id begins with ``prefix`` and whose last commit was before ``before``."""
         found = [
             key for key, value in self._sinks.records() if key.startswith(prefix) and _SINK.unpack(value)[1] < before
         ]
@@ -351,7 +351,7 @@ class IndexView:
         return None if value is None else value[_OWNER.size :].decode()
 
     def owners(self) -> Iterator[tuple[bytes, str]]:
-        """Yield every name that belongs to somebody, with the cluster to which it does."""
+        """Yield every name that has an owner, with the cluster that owns it."""
         for name, value in self._owners.records():
             yield name, value[_OWNER.size :].decode()
 
@@ -360,7 +360,7 @@ class IndexView:
         self._owners.put(name, _OWNER.pack(timestamp) + owner.encode())
 
     def delete_owner(self, name: bytes) -> bool:
-        """Let a name belong to nobody; tell whether it belonged to somebody."""
+        """Delete the owner of a name; tell whether it had one."""
         return self._owners.delete(name)
 
     def delete_owners(self, prefix: bytes, before: int) -> int:

@@ -153,7 +153,7 @@ class LmdbStore:
                 at = begins[number] = self._append_to(view, number, new, now, finished)
                 for run in new:
                     if run.first and judged(run.publisher):
-                        window(run.publisher)  # when it was last heard stands there
+                        window(run.publisher)  # that is where its last arrival is recorded
                         clusters[run.publisher] = run.sender.cluster
                         self._count_run(view, run, number, at)
                     at += len(run.payloads)
@@ -580,7 +580,7 @@ class LmdbStore:
 
 
 def _owned(kind: str, name: str) -> bytes:
-    """Return the key of a name among those that belong to somebody."""
+    """Return the key of a name in the table of owners."""
     return f"{kind}/{name}".encode()
 
 

@@ -49,7 +49,7 @@ class FileRange:
 
 @functools.cache
 def machine() -> str | None:
-    """Return what tells this machine from all others until it is started again; None: this system has no such thing."""
+    """Return an id of this boot of this machine; None: this system has no such thing."""
     try:
         return _BOOT_ID.read_text().strip() or None
     except OSError:

@@ -131,7 +131,7 @@ def _without(hole: Hole, first: int, end: int) -> Iterator[Hole]:
 
 @final
 class PublisherNumberings:
-    """The topics of one publisher, the one that was heard last behind the others.
+    """The numberings of one publisher by topic, the most recently used last.
 
     ``changed`` are the topics to write, ``expired`` those to delete, as in ``PublisherWindow``.
     """

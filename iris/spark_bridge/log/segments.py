@@ -256,7 +256,7 @@ _SIZE: Final = 1024 * 1024
 
 @final
 class Reserve:
-    """One file.
+    """A file that occupies a little of the disk.
 
     Args:
         path: of it.

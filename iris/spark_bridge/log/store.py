@@ -57,9 +57,9 @@ class Appended:
     count: int
     """Events that are new in the log."""
     repeats: int
-    """Events that were in it before; their publishers may be told that they are stored."""
+    """Events that were in the log before; they may be acknowledged to their publishers."""
     stale: Sequence[PublisherRun]
-    """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
+    """Events so late that it is unknown whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
     """Events of which it has turned out that they are missing."""
 
@@ -190,7 +190,7 @@ class Store(Protocol):
         ...
 
     def owners(self, kind: str) -> dict[str, str]:
-        """Return the cluster to which each name of a kind belongs; of those that belong to somebody."""
+        """Return the owner of each name of a kind that has one."""
         ...
 
     def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
@@ -239,7 +239,7 @@ class Store(Protocol):
         ...
 
     def forget_publishers(self, before: int) -> int:
-        """Forget the publishers that were last heard before ``before``; return how many.
+        """Forget the publishers whose last event arrived before ``before``; return how many.
 
         Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
         """

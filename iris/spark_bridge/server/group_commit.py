@@ -22,7 +22,7 @@ T = TypeVar("T")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """When a group is committed.
+    """Limits of a group: when it is committed.
 
     Raises:
         ConfigError: a limit is negative or not a number, or a group could hold nothing.
@@ -50,7 +50,7 @@ class GroupLimits:
 
 @final
 class GroupCommit(Generic[T]):
-    """Batches that arrived and wait to be committed together."""
+    """The open group: batches that arrived and wait to be committed together."""
 
     def __init__(self, limits: GroupLimits) -> None:
         self._limits = limits

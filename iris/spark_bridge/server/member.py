@@ -87,7 +87,7 @@ class _Batch:
 
 @final
 class BridgeMember:
-    """Stores what arrives.  ``run`` does the work; the rest may be asked at any time."""
+    """One member of a bridge.  ``run`` stores what arrives; the rest may be called at any time."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class BridgeMember:
         return self._known
 
     async def note_shards(self, found: Mapping[int, str]) -> None:
-        """Keep in the log which shards the bridge has: who reads while one is away has to be told.
+        """Keep in the log which shards the bridge has: a reader has to learn of one that is away.
 
         Args:
             found: numbers of shards, with the cluster at which each is found.
@@ -334,13 +334,13 @@ class BridgeMember:
         if not self._clock.is_believed():
             # A clock that jumped ahead would make every event old enough to be removed.
             retention = dataclasses.replace(retention, max_age=None)
-        with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
+        with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
 
 
 def _explain(batches: Sequence[_Batch]) -> None:
-    """Tell publishers what their confirmations wait for."""
+    """Send publishers the reason why their confirmations are delayed."""
     for batch in batches:
         if batch.subscription is not None:
             publishers = {NodeId(run.publisher) for run in batch.runs if run.confirm}
@@ -369,7 +369,7 @@ def _confirmations(runs: Sequence[PublisherRun], unstored: Sequence[PublisherRun
 
 
 def _first_match(patterns: Sequence[str], turn: int) -> Callable[[str], bool] | None:
-    """Return what tells whether the pattern number ``turn`` is the first that matches a topic; None: it always is.
+    """Return a test whether pattern number ``turn`` is the first that matches a topic; None: it always is.
 
     An event whose topic matches several patterns arrives once for each.
     """

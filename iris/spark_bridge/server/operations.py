@@ -86,7 +86,7 @@ RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 """Takes who asks, who may, and the payload; returns the reply."""
 
 TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
-"""Takes the tunnel of somebody who may open it, and its first message."""
+"""Takes the tunnel of a caller that may open it, and its first message."""
 
 
 @final
@@ -376,7 +376,7 @@ class Operations:
 
 @asynccontextmanager
 async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
-    """Tell the other end of a tunnel what went wrong, and that this is all."""
+    """Send an error and the end of file to the other end of a tunnel."""
     try:
         yield
     except RemoteError as error:

@@ -37,7 +37,7 @@ CALLERS: Final[Mapping[Caller, str]] = {
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Who may call one operation."""
+    """Permission for one operation: who may call it."""
 
     purpose: str
     caller: Caller
@@ -81,7 +81,7 @@ def permission_table() -> Iterator[str]:
 
 @final
 class Permissions:
-    """Applies the table.
+    """The permissions of one bridge: applies the table.
 
     Args:
         bridge: name of the bridge's cluster.

@@ -45,7 +45,7 @@ _ALIVE: Final = (NotAllowed, RemoteError)
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Others:
-    """What some members have answered.
+    """Shards and members of the answers to a survey.
 
     Attributes:
         shards: numbers of their shards, with the cluster at which each is found.
@@ -59,7 +59,7 @@ class _Others:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardClaim:
-    """What a member wants to have for itself."""
+    """Claim of a member: its shards and its name in the bridge."""
 
     node: Node
     bridge: str
@@ -68,10 +68,10 @@ class ShardClaim:
     of: int | None
 
     async def keep(self, note: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
-        """Give way, by an error, when a member turns up that has it too and comes first; until cancelled.
+        """Give way, by an error, when a member joins that has the same claim and comes first; until cancelled.
 
         Args:
-            note: called with the shards of members that turn up, and where they are found; again after StoreFull.
+            note: called with the shards of members that join, and where they are found; again after StoreFull.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.
@@ -98,7 +98,7 @@ class ShardClaim:
                 return unmet
 
     async def check(self) -> Mapping[int, str]:
-        """Make sure that nobody else has it; return the shards of the others, and where they are found.
+        """Check that nobody else has the claim; return the shards of the others, and where they are found.
 
         Raises:
             ConfigError: somebody does; the message says who, and what to do.
@@ -107,7 +107,7 @@ class ShardClaim:
         return (await self._ask(None)).shards
 
     async def _ask(self, members: Collection[NodeId] | None) -> _Others:
-        """Ask members what they have; compare all of them, or those that come before this one.
+        """Ask members for their claims; compare all of them, or those that come before this one.
 
         Args:
             members: that matter, beside which this one has its place already; None: all, and it has none yet.

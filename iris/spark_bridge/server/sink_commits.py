@@ -33,7 +33,7 @@ from iris.spark_bridge.staging import StagedPart, Staging
 
 @final
 class Writer:
-    """What one node may have written.
+    """Permission check of one writer: which topics it may write.
 
     Args:
         sender: the node.
@@ -89,7 +89,7 @@ Publish = Callable[..., Awaitable[None]]
 
 @final
 class BatchCommitter:
-    """Takes what Spark writes.
+    """Commit coordinator: stages parts and commits batches, each once.
 
     Args:
         bridge: its name.
@@ -148,7 +148,7 @@ class BatchCommitter:
         *,
         writer: Writer,
     ) -> int | None:
-        """Let the parts become part of the log and tell the mesh; None if they are part of it already.
+        """Commit the parts to the log and publish them; None if they were committed before.
 
         Args:
             query: the batch's query.
@@ -178,8 +178,8 @@ class BatchCommitter:
                 split=partial(split_rows, self._sharding, query),
                 now=self._clock.now(),
             )
-            # One append at a time over all queries; telling the mesh, which may take long, holds only the lock of its
-            # query.
+            # One append at a time over all queries. Publishing the rows, which may take long, holds only the lock of
+            # its query.
             async with self._appending:
                 count = await trio.to_thread.run_sync(append)
             # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
@@ -196,7 +196,7 @@ class BatchCommitter:
     async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
         """Publish what is in the log now, as far as that goes in a while.
 
-        Rows that could not be are counted, and no error of the one who wrote: whoever has to have all of them reads the
+        Rows that could not be published are counted, and are no error of the writer: who needs all of them reads the
         log.  Subscribers that make their publishers wait may not hold up Spark's query.
         """
         own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}

@@ -34,7 +34,7 @@ async def remember_subscribers(
     group: str | None,
     share: Sequence[int],
 ) -> AsyncIterator[None]:
-    """Be the durable subscriber ``name`` of some topics, tell of those in the store, keep all that are known.
+    """Claim the durable subscription ``name`` of some topics, announce those in the store, keep all that are known.
 
     Raises:
         ConfigError, NotAllowed: see ``DurableSubscribers.claim``.

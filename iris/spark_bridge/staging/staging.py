@@ -44,7 +44,7 @@ _HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
-    """What one attempt of one task wrote.
+    """A staged part: the rows that one attempt of one task wrote.
 
     Raises:
         RemoteError: a field is not what it should be; they come from peers.
@@ -184,7 +184,7 @@ class Staging:
                 os.fsync(file.fileno())
             with self._moving:
                 aside.rename(path)
-                # One that takes the place of another, because its writer heard of no end, counts beside it until the
+                # One that takes the place of another, because its writer got no reply, counts beside it until the
                 # batch is gone.
                 self._usage.put(owner, part.query, part.batch, taken)
                 taken = 0

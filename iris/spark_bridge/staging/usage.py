@@ -15,7 +15,7 @@ LEAST: Final = 64 * KIB
 
 @final
 class Usage:
-    """Bytes that are staged, by batch and by the cluster that staged them.  Safe in any thread.
+    """Quota: bytes that are staged, by batch and by the cluster that staged them.  Safe in any thread.
 
     Args:
         most: bytes of all clusters together.

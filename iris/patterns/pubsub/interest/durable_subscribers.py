@@ -110,7 +110,7 @@ class DurableSubscribers:
         self._claims: dict[str, _Claim] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._left: dict[NameId, int] = {}
-        """Those who are away: how many events had been published when they left, or were first heard of."""
+        """Those who are away: how many events had been published when they left, or became known."""
         self._away_since: dict[tuple[NodeId, str], int] = {}
         """The same as publishers say it of this node's own names."""
         self.names: Final = DurableNames(config.durable_bytes)

@@ -24,7 +24,7 @@ class InterestRetry:
     """Nodes to which the full interest, or the end of a pause, has to be sent again.
 
     Args:
-        tell: tells a node everything; calls ``note`` if that is too much again.
+        tell: sends a node everything; calls ``note`` if that is too much again.
     """
 
     def __init__(self, mesh: Mesh, tell: Callable[[Peer], None]) -> None:

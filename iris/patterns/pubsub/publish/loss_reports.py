@@ -54,7 +54,7 @@ class PublishStatistics:
     dropped: int
     """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
     refused: int
-    """Turned away by the ``allow`` of a subscription, or by its node as too large or malformed, in the same way."""
+    """Refused by the ``allow`` of a subscription, or by its node as too large or malformed, counted likewise."""
     retained: int
     """Last values that this node keeps."""
     retained_bytes: int
@@ -146,7 +146,7 @@ class ReportedLosses:
                 self.refused = wire.saturated(self.refused + refused)
 
     def check(self, topic: str) -> None:
-        """Look for losses on a topic that nobody was told of.
+        """Look for losses on a topic that were not reported yet.
 
         Raises:
             EventsLost: there are some.

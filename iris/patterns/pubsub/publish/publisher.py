@@ -423,7 +423,7 @@ class Publisher:
             self._tally.lost["subscriber stalled"] += more * run.skipped
 
     def count_unlinked(self, nodes: int) -> None:
-        """Count an event that did not wait for so many nodes of other sites, which are said to want it."""
+        """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
         self._tally.sent += nodes
         self._tally.lost["no link to another site yet"] += nodes
 

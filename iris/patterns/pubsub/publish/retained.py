@@ -180,7 +180,7 @@ class RetainedEvents:
 
 
 def _below(branch: _RetainedBranch) -> Iterator[RetainedEvent]:
-    """Yield the value here and all further down; a topic has at most 32 tokens, so the way is not long."""
+    """Yield the value here and all further down; a topic has at most 32 tokens, so the recursion is not deep."""
     if branch.here is not None:
         yield branch.here
     for child in branch.children.values():
@@ -313,7 +313,7 @@ class RetainedExchange:
                 self._send(peer, terms.pattern)
 
     def frames_lost(self, peer: Peer) -> None:
-        """Values that were on their way may be lost: those who have them drop the second."""
+        """Values in flight may be lost: subscribers that have them drop the repeat."""
         late = self._late.get(peer.node)
         if late is not None:
             late.again = True
@@ -402,7 +402,7 @@ class RetainedExchange:
                     kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload,
                     event.milestones,
                 )  # fmt: skip
-                # The way of the events: the value must neither overtake those before it nor come after later ones.
+                # The path of the events: the value must neither overtake those before it nor arrive after later ones.
                 self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))

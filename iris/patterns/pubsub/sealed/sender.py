@@ -169,7 +169,7 @@ class SealedSender:
     # -- FrameSession ---------------------------------------------------------------------------------------
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the next frame in the queue, and have the way know to whom it goes."""
+        """Return the next frame in the queue, and pass its targets to the route."""
         turns = self._turns
         while len(turns) > 1 and turns[1][0] <= self._sealed:
             turns.popleft()

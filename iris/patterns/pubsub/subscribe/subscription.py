@@ -264,7 +264,7 @@ class Subscription:
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 numberings.arrived[topic] = first + count
         if self.overflow == "wait":
-            # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
+            # Publishers are asked to pause at half of the limit; what is in flight then still finds room.
             self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
             if not self._holding and (
                 self._waiting * 2 > self._max_events or self._waiting_bytes * 2 > self._max_bytes

@@ -93,7 +93,7 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
     return TreeShape(top, places)
 
 
-# -- the tree, as its nodes are told of it -------------------------------------------------------------------
+# -- the tree, as it is announced to its nodes ---------------------------------------------------------------
 
 
 def packed_mask(mask: int) -> bytes:
@@ -129,7 +129,7 @@ class TreeRole(NamedTuple):
 
 
 def number_untrusted(field: object, least: int = 1) -> int:
-    """Read the number of a tree, a way or a message.
+    """Read the number of a tree, an announcement or a message.
 
     Raises:
         RemoteProtocolError: it is none.

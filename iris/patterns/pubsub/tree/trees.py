@@ -95,7 +95,7 @@ class EventTrees:
         self._tree = 0
         self._turn = 0
         self._last = 0
-        """The tree that was left last, and the nodes that have not said so far that all of it has come."""
+        """The tree that was left last, and the nodes that have not confirmed so far that all of it has arrived."""
         self._not_ended: set[NodeId] = set()
         self._ended = trio.lowlevel.ParkingLot()
         self._closing = False
