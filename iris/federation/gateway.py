@@ -406,6 +406,8 @@ class Gateway:
         self._tell()
         with trio.move_on_after(self._near.config.drain_timeout):
             carried = -1
+            # No message says that the last sender has turned to another gateway; a pause without a frame is the only
+            # sign.
             while carried != self._carrying.carried:
                 carried = self._carrying.carried
                 await trio.sleep(_STILL)

@@ -114,6 +114,7 @@ async def receive_file(
 
     def finish(file: BinaryIO) -> None:
         file.flush()
+        # On disk before it gets its name: after a crash there is the whole file or none.
         os.fsync(file.fileno())
         file.close()
         growing.replace(target)
@@ -129,6 +130,7 @@ async def receive_file(
             await trio.to_thread.run_sync(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)
+        # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
             raise tunnel._fail(
                 f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"

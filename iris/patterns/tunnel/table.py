@@ -282,6 +282,8 @@ class TunnelTable:
                 end.settle()
             else:
                 end.receive(message, self._clock())
+        # A goodbye is not answered: two ends that have both forgotten a tunnel would otherwise answer each other for
+        # ever.
         elif message[0] not in _SETTLED:
             self._receive_other(sender, identifier, message)
 
@@ -301,6 +303,7 @@ class TunnelTable:
         if peer is None:
             return
         peer.flight = self._flight(node)
+        # Kept, should the node not be dead after all: an opening that it repeats must not open a second tunnel.
         self._former[node] = peer
         if len(self._former) > _FORMER_PEERS:
             _, forgotten = self._former.popitem(last=False)

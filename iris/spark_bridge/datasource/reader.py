@@ -158,6 +158,7 @@ def _chunks_of_files(portal: BlockingPortal, *, address: str, shard: str, start:
                 yield chunk
         except RequestTimeout:  # an OSError, too, but of the bridge and not of its files
             raise
+        # A local read is only faster: the rest comes by session, where the member names what is wrong with its log.
         except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
             return
         if at == begin:

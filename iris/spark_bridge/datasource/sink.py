@@ -133,6 +133,8 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
         write_rows(file, rows)
         if file.tell() <= _FEW_BYTES:
             file.seek(0)
+            # Few rows travel with the commit: nothing of them is on any disk before it, and nothing has to be cleaned
+            # up.
             return DriverRows(part, file.read())
         address = portal.call(partial(_stage, part=part, file=file))
     return Staged(address, part)
@@ -177,6 +179,7 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     carried = [message for message in messages if isinstance(message, DriverRows)]
     if not staged and not carried:
         return
+    # One member commits the whole batch in one transaction; over two members there is no such step.
     if len({message.address for message in staged}) > 1:
         raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
     portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))

@@ -99,6 +99,7 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
         return
     descriptor = os.open(found.path, _FLAGS)
     try:
+        # Between the two checks another file may have taken the name; only the open one can change no more.
         if not _is_it(found, os.fstat(descriptor)):
             return
         positions = itertools.accumulate(found.sizes, initial=found.position)
