@@ -413,6 +413,8 @@ class BridgeClient:
                     async for chunks in batches:
                         for chunk in chunks:
                             check_chunk(chunk, shard, at)
+                            # Only behind a chunk that was verified: if the member is lost, reading goes on from here,
+                            # without a gap or a row twice.
                             at = chunk.end
                         yield chunks
                         deadline = trio.current_time() + self._patience

@@ -525,6 +525,7 @@ class LmdbStore:
             shard = view.shard(number)
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
+            # From here no reader gets these events any more; what follows only gives their room back.
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             self._gaps.trim(number, earliest)
             self._write_gaps(view)
@@ -539,6 +540,8 @@ class LmdbStore:
                         view.delete_segment(number, segment.first)
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
+            # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
+            # other way round it would leave an index without its file, which is damage.
             self._files.remove(number, shard.epoch, segment.first)
         return earliest
 

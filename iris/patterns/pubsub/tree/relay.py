@@ -120,6 +120,8 @@ class EventRelays:
             return
         self._mesh.work.check()
         try:
+            # From here the events are the publisher's own, for the receivers that it named: no relay before can have
+            # changed them.
             publisher.identity.verify_untrusted(relayed.claim, relayed.signature)
         except AuthenticationError:
             # Not raised: the rest of the batch is genuine.
