@@ -128,7 +128,7 @@ class Forwarding:
         return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
     def _forward_near(self, peer: Peer, message: Message) -> None:
-        """Carry what a node of this site has handed over, or another gateway of it."""
+        """Forward a frame of a node of this site, or one that another gateway of it has brought."""
         _check_ends_untrusted(message)
         kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
@@ -145,7 +145,7 @@ class Forwarding:
         self._carry(message)
 
     def _forward_far(self, peer: Peer, message: Message) -> None:
-        """Carry what a gateway of another site has handed over."""
+        """Forward a frame that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _check_ends_untrusted(message)
@@ -229,7 +229,7 @@ class Forwarding:
         return self._pass(peer, batch, self._far_flows, near=False)
 
     def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
-        """Hand on a batch that is a single frame of a session as it is, if it may pass.
+        """Forward a batch that is a single frame of a session as it is, if it may pass.
 
         It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
         """
@@ -302,7 +302,7 @@ class Forwarding:
     # -- copies of events -----------------------------------------------------------------------------------
 
     def _divide_near(self, peer: Peer, message: Message) -> None:
-        """Hand on events of a node of this site, or what another gateway of it has handed over."""
+        """Forward events of a node of this site, or those that another gateway of it has brought."""
         _, hops, source_site, source, targets, _ = message
         own = self._directory.own
         local = self._directory.is_local(peer.node)
@@ -316,7 +316,7 @@ class Forwarding:
         self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
 
     def _divide_far(self, peer: Peer, message: Message) -> None:
-        """Hand on events that a gateway of another site has handed over."""
+        """Forward events that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _, hops, source_site, source, targets, frame = message
@@ -455,7 +455,7 @@ class Forwarding:
         self._carry((kinds.CARRY_REFUSED, HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
 
     def _deliver(self, message: Message) -> None:
-        """Take what is for this very node."""
+        """Deliver a frame to this very node."""
         kind, _, _, _, source_site, source, content = message
         self.carried += 1
         if kind == kinds.CARRY:

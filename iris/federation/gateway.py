@@ -296,7 +296,7 @@ class Gateway:
         return self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
 
     async def _look_after_neighbours(self) -> None:
-        """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
+        """Health check: drop neighbours that do not answer or are no longer admitted; report duplicate site names."""
         asked: set[NodeId] = set()
 
         async def ask(peer: Peer) -> None:
@@ -392,7 +392,7 @@ class Gateway:
         self.news()
 
     def forget(self, node: NodeId) -> None:
-        """A neighbour is given up."""
+        """Forget a neighbour that is given up."""
         self._advertising.remove(node)
         self._lost.unpark_all()
 

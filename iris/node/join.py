@@ -169,7 +169,7 @@ class Joined:
                 self._membership.serve(place.entry)
 
     def _prove(self, place: _Place) -> None:
-        """Have an entry show what it has to: nothing if this node's own certificate does.
+        """Renew the proof of an entry; none is needed if this node's own certificate names the cluster.
 
         Raises:
             ConfigError: this node may not serve the cluster.

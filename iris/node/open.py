@@ -308,7 +308,7 @@ async def _sweeping(registry: Registry | None) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
-    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops handing on what arrives."""
+    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops dispatching messages."""
     async with open_background() as nursery:
         try:
             yield nursery

@@ -65,7 +65,7 @@ class MemberDirectory(Protocol):
 
 
 def nobody_serves(cluster: str, identity: NodeIdentity, trouble: str = "") -> NoSuchCluster:
-    """Return the error of whoever asks a cluster that has no members, as seen by the node of that identity."""
+    """Return the error for a request to a cluster without members, as seen by the node of that identity."""
     alias, name, _ = split_address(cluster)
     realm = identity.alias(alias) if alias else None
     if alias and realm is None:

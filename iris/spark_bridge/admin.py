@@ -295,7 +295,7 @@ async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: 
 
 
 async def _ask_all(client: BridgeClient, operation: str, payload: Mapping[str, str]) -> bool:
-    """Ask every member; tell whether one of them knew what it is about."""
+    """Ask every member; tell whether one of them knew the name."""
     addresses = dict.fromkeys(shard.address for shard in await client.shards())
     return any([await client.ask(address, operation, payload) for address in addresses])
 
@@ -311,7 +311,7 @@ class Finding:
 
 
 def verify_log(directory: Path) -> Iterator[Finding]:
-    """Read a log in full, while no bridge is running on it, and yield what is found, stretch by stretch.
+    """Verify a log in full, while no bridge is running on it, and yield findings, stretch by stretch.
 
     Nothing is changed.
 

@@ -104,7 +104,7 @@ class SendWindow:
 
     @property
     def end(self) -> int | None:
-        """The end of what it was sent, if that is not the end of what the others were."""
+        """The end of what it was sent, if that differs from the others."""
         return self._left_at
 
     def leave(self, position: int) -> None:
@@ -286,7 +286,7 @@ class ReceiveWindows:
         return self._senders.get(sender)
 
     def forget(self, sender: NodeId) -> None:
-        """A sender is gone.  What it has waiting is still taken."""
+        """A sender is gone.  Its queued broadcasts are still handled."""
         self._senders.pop(sender, None)
 
     def accept(self, window: ReceiveWindow, position: int, cost: int) -> bool:

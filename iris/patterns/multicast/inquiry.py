@@ -129,7 +129,7 @@ class Inquiry:
                 continue  # a member without room on its link is being given up
 
     def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
-        """Take what comes of one member; None: it is gone."""
+        """Take the answer of one member; None: it is gone."""
         if outcome is None and member in self._asked:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:

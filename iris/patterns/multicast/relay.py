@@ -94,7 +94,7 @@ class Relays:
     # -- sending --------------------------------------------------------------------------------------------
 
     def tree(self, receivers: Sequence[NodeId]) -> RelayPlan:
-        """Return how a message of this node reaches ``receivers``, of whom it is none itself."""
+        """Return the plan by which a message of this node reaches ``receivers``; this node is not among them."""
         parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
         return RelayPlan(tuple(receivers), tuple(parts))
 
@@ -206,7 +206,7 @@ class Relays:
         self._report_news.wake()
 
     async def run(self) -> None:
-        """Report what was handed on; run it in exactly one task."""
+        """Report what was forwarded; run it in exactly one task."""
         while True:
             await self._report_news.wait()
             await trio.sleep(_REPORT_PAUSE)

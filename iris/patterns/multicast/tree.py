@@ -89,7 +89,7 @@ def divided_by_site(
 
 
 def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branch | None:
-    """Choose who hands a message on to the others of a part: the first that is reachable; None if nobody is."""
+    """Choose the relay for the others of a part: the first that is reachable; None if none is."""
     for head in part:
         if reachable(head):
             return Branch(head, tuple(node for node in part if node != head))

@@ -319,7 +319,7 @@ class PubSub:
         self._groups.flush()
 
     def end_subscriptions(self) -> None:
-        """Let consumers take what waits, and then end their iterations: nothing comes any more."""
+        """End all subscriptions: consumers take what is queued, and then their iterations end."""
         for subscription in self._every:
             subscription._close()
 
@@ -522,7 +522,7 @@ class PubSub:
         self._count_dropped(publisher, topic, count, 0)
 
     def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """Count events for groups that nobody gets."""
+        """Count events for groups without a receiver."""
         self._reports.note(publisher, topic, dropped, refused)
         self._groups.settled(publisher, dropped + refused)
 
@@ -566,7 +566,7 @@ class PubSub:
         self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
 
     def _check_own_untrusted(self, topic: str) -> None:
-        """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
+        """Check that a node of this realm publishes on no topic of another realm, for a node of which it would pass."""
         if foreign_realm(topic, self._mesh.identity) is not None:
             raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
 

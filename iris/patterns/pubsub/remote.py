@@ -108,7 +108,7 @@ class RemoteSubscribers:
             return True
 
     async def reach(self, topic: str, *, within: float | None = None) -> float:
-        """Link to those who want a topic and are not linked yet; return what is left of ``within``.
+        """Link to the subscribers of a topic that are not linked yet; return what is left of ``within``.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
@@ -135,7 +135,7 @@ class RemoteSubscribers:
         return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
 
     def begin(self, topic: str) -> None:
-        """Begin to link to those who want a topic and are not linked, and wait for nobody."""
+        """Begin to link to the subscribers of a topic that are not linked yet, without waiting."""
         self._sites.begin_nodes(self._nodes(topic))
 
     def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:

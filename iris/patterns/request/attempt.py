@@ -106,7 +106,7 @@ class Attempt:
         return self.picker is None or self.picker.has_other(self.tried)
 
     def retransmission(self, now: float) -> wire.Message:
-        """Return what is sent once more: the same request, with the time that is left."""
+        """Return the retransmission: the same request, with the time that is left."""
         return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:

@@ -374,7 +374,7 @@ class Requests:
         return error
 
     async def _pause(self, cluster: str, tried: set[NodeId], until: float) -> Picker | None:
-        """Wait for a member that was not asked yet, until a time, and return whoever picks then."""
+        """Wait for a member that was not asked yet, until a time, and return the picker then."""
         directory = self._directory
         with trio.move_on_at(until):
             while True:

@@ -128,7 +128,7 @@ class BroadcastQueue:
     # -- reports --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Report what is not urgent, and what found no room on a link; run it in exactly one task."""
+        """Send reports that are not urgent, and those that a full link did not take; run it in exactly one task."""
         while True:
             await self._report_news.wait()
             await trio.sleep(_PAUSE)
@@ -143,7 +143,7 @@ class BroadcastQueue:
             self._report(window)
 
     def forget(self, sender: NodeId) -> None:
-        """A sender is gone: nobody waits for credit."""
+        """Forget a sender that is gone."""
         self._windows.forget(sender)
         self._unreported.discard(sender)
 

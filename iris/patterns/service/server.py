@@ -47,7 +47,7 @@ NO_ROOM: Final = "reply_dropped"
 
 
 def refusal_text(cluster: str, peer: Peer) -> str:
-    """Say who was refused by whom."""
+    """Return the text of a refusal: who was refused by whom."""
     realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
     return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
 
@@ -287,7 +287,7 @@ class Server:
         """Whether the caller is lost shows later."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """Nobody waits for what this caller has asked; what it may repeat is kept for a while, as it may live."""
+        """Nobody waits for this caller's requests; those that it may repeat run on for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:
                 if job.idempotent:

@@ -48,7 +48,7 @@ class BlockedSender(Protocol):
     """A sender that has data and waits for room."""
 
     def offer(self) -> None:
-        """Take note that there may be room."""
+        """Note that there may be room."""
         ...
 
 
@@ -129,7 +129,7 @@ class InflightLimit:
         return self._number
 
     def arrived(self, number: int, now: float) -> None:
-        """Take note that a mark is back; those before it were lost or are late, which is all the same."""
+        """Note that a mark is back; those before it were lost or are late, which makes no difference."""
         if number > self._number:
             return  # it never left; those that did would be forgotten with it, and their data be on the way for ever
         while self._marks and self._marks[0][0] <= number:

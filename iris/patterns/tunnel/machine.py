@@ -159,7 +159,7 @@ class TunnelMachine:
     # -- this side ------------------------------------------------------------------------------------------
 
     def begin(self, window: int, limit: int) -> None:
-        """Take note of what the other end allows; the opener learns it from the acceptance."""
+        """Set the limits of the other end; the opener learns them from the acceptance."""
         self.sending.begin(window, limit)
         self.receiving.begin(window)
 
@@ -186,7 +186,7 @@ class TunnelMachine:
             self._touched = True
 
     def hurry(self) -> None:
-        """Somebody waits for an acknowledgement: ask for it once all that can be sent is on the link."""
+        """Ask for an acknowledgement once all that can be sent is on the link, because a task waits for it."""
         self._hurry = True
 
     def read(self) -> tuple[bytes, bool] | None:
@@ -225,7 +225,7 @@ class TunnelMachine:
             self._end(Input.LOST, CloseCode.LOST, reason, by_peer=True)
 
     def reset(self) -> None:
-        """What was on the link, in either direction, may be lost: compare notes with the other end."""
+        """Messages on the link, in either direction, may be lost: compare the progress with the other end."""
         if self.state is State.OPENING:
             self._opening_due = True
         elif self.state is not State.CLOSED:

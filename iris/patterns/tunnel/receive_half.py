@@ -104,7 +104,7 @@ class ReceivingHalf:
 
     @property
     def held(self) -> int:
-        """Cost of what waits for a reader."""
+        """Cost of the chunks that wait for a reader."""
         return self._cost - self._consumed
 
     @property
@@ -202,7 +202,7 @@ class ReceivingHalf:
             self.wants_resend = True
 
     def ask_again(self) -> None:
-        """Ask for what is missing once more: the first call may be lost, too."""
+        """Request what is missing once more: the first request may be lost, too."""
         if self.resends:
             self.wants_resend = True
 
@@ -280,7 +280,7 @@ class ReceivingHalf:
         return dropped
 
     def leave_budget(self) -> None:
-        """The tunnel has ended: what is unread goes with who has the tunnel."""
+        """Leave the budget, as the tunnel has ended: unread chunks belong to the holder of the tunnel."""
         budget, self._budget = self._budget, Budget(math.inf)
         budget.held -= self.held
         if budget.finishing is self:

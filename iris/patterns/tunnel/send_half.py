@@ -77,7 +77,7 @@ class SendingHalf:
         self._granted = 0
 
     def begin(self, window: int, limit: int) -> None:
-        """Take note of what the other end allows."""
+        """Set the limits of the other end."""
         self._granted = max(self._granted, window)
         self.limit = limit
         # With four chunks in a window, credit that comes back in quarters always suffices for the next one.

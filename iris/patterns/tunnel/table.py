@@ -288,7 +288,7 @@ class TunnelTable:
             self._receive_other(sender, identifier, message)
 
     def link_reset(self, node: NodeId) -> None:
-        """Frames to or from ``node`` may be lost: compare notes with it about every tunnel."""
+        """Frames to or from ``node`` may be lost: compare the progress of every tunnel with it."""
         peer = self._peers.get(node)
         if peer is None:
             return

@@ -56,7 +56,7 @@ class BridgeWatch:
         return tuple(self._extents)
 
     async def look(self, client: BridgeClient) -> None:
-        """Ask who is there and what they hold.
+        """Ask for the present members and the extents of their shards.
 
         Raises:
             BridgeUnreachable: see ``BridgeClient``; also if a shard is not there that the bridge is known to have, or

@@ -322,7 +322,7 @@ class BridgeClient:
         return committed
 
     async def abort(self, address: str, query: str, batch: int) -> None:
-        """Forget what was staged of a batch."""
+        """Discard the staged parts of a batch."""
         await self._ask(address, "abort", {"query": query, "batch": batch})
 
     async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -445,7 +445,7 @@ class BridgeClient:
 
 
 def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
-    """Make sure that a chunk holds what was asked for.
+    """Check that a chunk is of the requested shard and holds the offset.
 
     Raises:
         LogDamaged: it does not.

@@ -169,7 +169,7 @@ def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: st
 
 
 def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:
-    """Return the end of the batch that begins at ``start``: all that is there, or about ``limit`` events of it.
+    """Return the end of the batch that begins at ``start``: all events, or about ``limit`` of them.
 
     A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits and it need
     not go back.

@@ -158,7 +158,7 @@ class InlineStreamReader(_SimpleStreamReaderWrapper):
         return None if batches is None else iter(batches)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note of what Spark is done with."""
+        """Note the end of a batch that Spark has finished."""
         self._reader.commit(end)
 
     def stop(self) -> None:

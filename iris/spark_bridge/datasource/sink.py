@@ -186,7 +186,7 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
 
 
 async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> None:
-    """Commit a batch: what its tasks staged, and what they gave to the driver.
+    """Commit a batch: the parts that its tasks staged, and those that they sent to the driver.
 
     Errors are those of ``BridgeClient.commit``.
     """

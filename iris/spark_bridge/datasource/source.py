@@ -270,7 +270,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
-        """Note what is there now; nothing beyond it is read."""
+        """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 

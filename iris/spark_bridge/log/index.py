@@ -206,7 +206,7 @@ class IndexView:
                 pass
 
     def check_segments(self) -> None:
-        """Read every segment's record: what the index leaves out is taken for the rest of a crash, and deleted."""
+        """Verify every segment's record: a file without one counts as the rest of a crash, and is deleted."""
         for _ in self._segments.records():
             pass
 
@@ -346,7 +346,7 @@ class IndexView:
     # -- owners ---------------------------------------------------------------------------------------------
 
     def owner(self, name: bytes) -> str | None:
-        """Return the cluster to which a name belongs; None if it belongs to nobody yet."""
+        """Return the owner of a name; None if it has none yet."""
         value = self._owners.get(name)
         return None if value is None else value[_OWNER.size :].decode()
 
@@ -356,7 +356,7 @@ class IndexView:
             yield name, value[_OWNER.size :].decode()
 
     def put_owner(self, name: bytes, owner: str, timestamp: int) -> None:
-        """Write to whom a name belongs from ``timestamp`` on."""
+        """Write the owner of a name from ``timestamp`` on."""
         self._owners.put(name, _OWNER.pack(timestamp) + owner.encode())
 
     def delete_owner(self, name: bytes) -> bool:
@@ -364,7 +364,7 @@ class IndexView:
         return self._owners.delete(name)
 
     def delete_owners(self, prefix: bytes, before: int) -> int:
-        """Let names that begin with ``prefix`` and were taken before ``before`` belong to nobody; return how many."""
+        """Delete the owners of names that begin with ``prefix`` and were taken before ``before``; return how many."""
         found = [
             name
             for name, value in self._owners.records()
@@ -385,7 +385,7 @@ class IndexView:
         self._members.put(_NUMBER.pack(shard), address.encode())
 
     def delete_member(self, shard: int) -> bool:
-        """Delete what is known of a shard of the bridge; tell whether something was."""
+        """Delete the record of a shard of the bridge; tell whether there was one."""
         return self._members.delete(_NUMBER.pack(shard))
 
     # -- durable subscribers --------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ class LmdbStore:
 
     @contextlib.contextmanager
     def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
-        """Give the places of a range; what was trimmed while they were used is not damaged."""
+        """Yield the places of a range; a range that was trimmed while it was read is not reported as damaged."""
         with self._index.read() as view:
             self._check_range(view, shard, epoch, start, end)
             places = take_places(view, shard, start, end, max_bytes)

@@ -129,7 +129,7 @@ class Store(Protocol):
         ...
 
     def gaps(self) -> list[Gap]:
-        """Return what is missing, by shard and offset."""
+        """Return the gaps, by shard and offset."""
         ...
 
     def offset_at(self, shard: int, timestamp: int) -> int:
@@ -173,7 +173,7 @@ class Store(Protocol):
         ...
 
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
-        """Return the cluster to which a name belongs: ``owner`` from now on, if it belonged to nobody.
+        """Return the owner of a name: ``owner`` from now on, if it had none.
 
         Args:
             kind: ``group`` or ``query``.
@@ -250,7 +250,7 @@ class Store(Protocol):
         ...
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Keep these records and no others; they say whom publishers wait for.
+        """Replace the records of durable subscribers, for which publishers wait.
 
         Raises:
             StoreFull: there is no room; those before are kept.
@@ -268,5 +268,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the log.  What was appended is on the disk already."""
+        """Close the log.  Appended events are on the disk already."""
         ...

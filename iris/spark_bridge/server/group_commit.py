@@ -63,7 +63,7 @@ class GroupCommit(Generic[T]):
 
     @property
     def batches(self) -> Sequence[T]:
-        """What waits."""
+        """The batches of the open group."""
         return self._batches
 
     @property
@@ -98,7 +98,7 @@ class GroupCommit(Generic[T]):
         self._bytes += size
 
     def take(self) -> list[T]:
-        """Return what waits and begin a new group."""
+        """Return the batches of the group and begin a new one."""
         batches, self._batches = self._batches, []
         # ``_latest`` stays: it decides whether the next event comes after a pause.
         self._events = self._bytes = 0

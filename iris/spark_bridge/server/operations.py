@@ -168,7 +168,7 @@ class Operations:
                 await handler(tunnel, fields)
 
     async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
-        """See that what the payload names belongs to the sender's cluster, from now on if to nobody before."""
+        """Check that the group or query belongs to the sender's cluster, which becomes its owner if it had none."""
         kind = permission.owns
         if kind is None:
             return

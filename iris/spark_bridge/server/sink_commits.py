@@ -194,7 +194,7 @@ class BatchCommitter:
         return count
 
     async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
-        """Publish what is in the log now, as far as that goes in a while.
+        """Publish committed rows, as far as that goes within a time limit.
 
         Rows that could not be published are counted, and are no error of the writer: who needs all of them reads the
         log.  Subscribers that make their publishers wait may not hold up Spark's query.
@@ -216,15 +216,15 @@ class BatchCommitter:
             self._committed(count - told)
 
     async def abort(self, query: str, batch: int) -> None:
-        """Forget what was staged of a batch."""
+        """Discard the staged parts of a batch."""
         await trio.to_thread.run_sync(self._staging.discard, query, batch)
 
     async def discard(self, query: str) -> None:
-        """Forget all that was staged of a query."""
+        """Discard all staged parts of a query."""
         await trio.to_thread.run_sync(self._staging.discard, query, sys.maxsize)
 
     async def discard_abandoned(self) -> None:
-        """Forget batches that nobody comes back to, now and every hour, until cancelled."""
+        """Discard abandoned batches, now and every hour, until cancelled."""
         while True:
             if self._clock.is_believed():
                 await trio.to_thread.run_sync(self._staging.discard_older, self._clock.seconds() - _ABANDONED)

@@ -116,7 +116,7 @@ class Staging:
         written, and what it counts is known by then or never."""
 
     def look(self, owner_of: Callable[[str], str | None]) -> None:
-        """Count what is there from before, and delete what was not finished.
+        """Count the parts of an earlier run, and delete unfinished files.
 
         Args:
             owner_of: returns the cluster to which a query belongs; None if to nobody.
@@ -254,7 +254,7 @@ class Staging:
         return max(times, default=None)
 
     def discard_older(self, seconds: float) -> None:
-        """Delete what was last touched before a time, in seconds since 1970: its query will not come back."""
+        """Delete batches last touched before a time, in seconds since 1970: their queries will not come back."""
         for path in self._directory.glob("*/*"):
             with self._moving, contextlib.suppress(OSError):
                 if path.stat().st_mtime < seconds:

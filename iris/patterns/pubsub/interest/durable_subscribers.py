@@ -140,7 +140,7 @@ class DurableSubscribers:
         )
 
     def groups(self, topic: str) -> frozenset[tuple[str, str]]:
-        """Return the groups that store a topic and have a name: the cluster whose each is, and what it calls it.
+        """Return the named groups that store a topic: the cluster that owns each, and its name there.
 
         Nobody else can take events in its place, or confirm them, by calling a group the same.
         """
@@ -321,7 +321,7 @@ class DurableSubscribers:
         return refused
 
     def recheck(self) -> None:
-        """Somebody was revoked: what they have signed counts no more."""
+        """A certificate was revoked: records that were signed with it count no more."""
         if self.names.drop(self._is_believed):
             self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
             self._tell_listeners()

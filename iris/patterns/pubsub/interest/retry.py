@@ -34,7 +34,7 @@ class InterestRetry:
         self._news = Wakeup()
 
     def note(self, peer: Peer, reason: str) -> None:
-        """A link had no room for a message; ``reason`` is what it is counted under."""
+        """Note a link without room for a message, counted under ``reason``."""
         self._mesh.refusals[reason] += 1
         self._nodes.add(peer.node)
         self._news.wake()

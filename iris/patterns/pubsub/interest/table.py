@@ -64,7 +64,7 @@ class Terms(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody waits for this node, and every event goes to it alone."""
+        """Whether no publisher waits for this node, and every event goes to it alone."""
         return self.group is None and not (self.durable or self.patient)
 
     @property
@@ -264,7 +264,7 @@ class InterestTable:
         self._patient: Counter[tuple[NodeId, str]] = Counter()
 
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
-        """Return whoever wants the topic; a node stands once for each of its terms that match."""
+        """Return the subscribers of a topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
 
     def terms_of(self, node: NodeId) -> Collection[Terms]:
@@ -338,7 +338,7 @@ class InterestTable:
         return version
 
     def narrow(self, node: NodeId, permit: Callable[[str], bool]) -> bool:
-        """Drop of a node's interest what it may have no more; tell whether there was any."""
+        """Drop the part of a node's interest that it is no longer permitted; tell whether there was any."""
         member = self._known.get(node)
         if member is None:
             return False

@@ -103,7 +103,7 @@ class Matcher(Generic[T]):
 
     @property
     def remembered(self) -> Collection[str]:
-        """The topics of which it remembers what it has found, now and later."""
+        """The topics whose matches are cached, now and later."""
         return self._found.keys()
 
     @property

@@ -171,7 +171,7 @@ class Acknowledgements:
             self.forget(run)
 
     async def wait_way(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
-        """Wait until nobody whom an event with this key is for asks for a pause, and the links that move have room.
+        """Wait until no receiver of an event with this key asks for a pause, and the links that move have room.
 
         Raises:
             NotSent: there is no durable subscriber.

@@ -94,7 +94,7 @@ class GroupBooks:
             ledger.begun = self._tell(node, ledger)
 
     def peer_gone(self, node: NodeId) -> None:
-        """What a node had not settled is lost with it, as far as anybody knows."""
+        """Events that a node had not settled count as lost with it: nobody knows more."""
         ledger = self._ledgers.pop(node, None)
         if ledger is not None and ledger.outstanding:
             self._lost(LOST_WITH_MEMBER, ledger.outstanding)

@@ -136,7 +136,7 @@ class Topic:
         self.unconfirmed[sequence] = None
 
     def release(self, sequence: int) -> None:
-        """These events wait no longer."""
+        """Note that these events wait no longer."""
         if self.unconfirmed is not None:
             self.unconfirmed.pop(sequence, None)
 
@@ -187,7 +187,7 @@ class Topic:
         return chosen
 
     def waits_for(self, key: str | None) -> bool:
-        """Tell whether an event with this key has to wait for somebody who has asked for a pause."""
+        """Tell whether an event with this key has to wait for a subscriber that has asked for a pause."""
         if self.held or not self.resting:
             return bool(self.held)
         return key is not None and any(owner(turns.members, key) in self.resting for _, turns in self.grouped)
@@ -215,7 +215,7 @@ class _Run(OpenRun):
         self.taken = self.skipped = 0
 
     def end(self) -> None:
-        """Let it grow no more, and count what it has grown by."""
+        """Close the run to further events, and count its growth."""
         if self.is_open:
             self.is_open = False
             self._publishing.count_growth(self)
@@ -231,7 +231,7 @@ class Publisher:
         self._tally = Tally()
         self._published = 0
         self.unheard = 0
-        """Events that nobody subscribed to."""
+        """Events without a subscriber."""
         self._mesh = mesh
         self._avoid = avoid
         self._interest = interest
@@ -487,7 +487,7 @@ class Publisher:
     # -- where events go ------------------------------------------------------------------------------------
 
     def look_up(self, topic: str) -> Topic:
-        """Return what is known of a topic, up to date.
+        """Return the state of a topic, up to date.
 
         Beyond ``Config.published_topics`` the topic that was not published on for longest is forgotten.
 
@@ -662,7 +662,7 @@ class Publisher:
 
 
 def group_id(peer: Peer, group: str, owned: Collection[GroupId]) -> GroupId:
-    """Return which group a subscriber is in: that of its cluster, if it has one of this name, or else anybody's."""
+    """Return the group of a subscriber: its cluster's own group of this name if there is one, else the common one."""
     own = (peer.identity.cluster, group)
     return own if own in owned else ("", group)
 
@@ -673,5 +673,5 @@ def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
 
 
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
-    """Return what an event weighs besides its payload, in bytes."""
+    """Return the size of an event besides its payload, in bytes."""
     return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))

@@ -296,7 +296,7 @@ class RetainedExchange:
             raise
 
     def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
-        """The event was not published, so its value is none."""
+        """Restore the former value: the event was not published."""
         if former is None:
             self.events.forget(topic)
         else:
@@ -305,7 +305,7 @@ class RetainedExchange:
     # -- those who come later -------------------------------------------------------------------------------
 
     def interest_added(self, peer: Peer, added: Iterable[Terms]) -> None:
-        """Send a node the values of what it has begun to subscribe to."""
+        """Send a node the values of its new subscriptions."""
         if not len(self.events):
             return
         for terms in added:

@@ -70,7 +70,7 @@ class SealedReceiver:
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         self._behind: dict[NodeId, None] = {}
-        """Publishers of whom more has come than could be dealt with at once."""
+        """Publishers with frames beyond the bound of work."""
         self._more = Wakeup()
         mesh.register(kinds.SENDER_KEY, 3, self._receive_key)
 
@@ -110,7 +110,7 @@ class SealedReceiver:
     # -- frames ---------------------------------------------------------------------------------------------
 
     def take(self, site: str, source: NodeId, frame: bytes) -> None:
-        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``.
+        """Take a frame from a gateway; a refusal is counted in ``Mesh.refusals``.
 
         It may wait, and hold up what follows, before its publisher is verified: so it has to come from that one's site,
         and gateways of another realm hold up nobody of this one.
@@ -136,7 +136,7 @@ class SealedReceiver:
             self._open(peer, known, header, frame)
 
     def _go_on(self, peer: Peer, known: _Publisher) -> None:
-        """Open what waits, as far as the keys are here."""
+        """Open waiting frames in order, as far as their keys are here."""
         now = trio.current_time()
         while known.waiting:
             since, header, frame = known.waiting[0]
@@ -155,7 +155,7 @@ class SealedReceiver:
                 self._mesh.refusals["copy without its key"] += 1
 
     def _may_open(self, frame: bytes) -> bool:
-        """Count what a copy may be work for; tell whether it may be opened now."""
+        """Charge the work that a frame may cost; tell whether it may be opened now."""
         try:
             self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
             self._mesh.work.check()
@@ -164,7 +164,7 @@ class SealedReceiver:
         return True
 
     async def _catch_up(self) -> None:
-        """Deal with what was too much for one frame, as much as for one frame at a time."""
+        """Open the frames that were beyond the bound of work, one bound's worth at a time."""
         while True:
             await self._more.wait()
             while self._behind:
@@ -205,13 +205,13 @@ class SealedReceiver:
     # -- losses ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look after what waits, and tell publishers of copies that were lost; run it in one task."""
+        """Open waiting frames and report lost ones to publishers; run it in one task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._catch_up)
             await self._tell_lost()
 
     async def _tell_lost(self) -> None:
-        """Have publishers repeat what is to be confirmed."""
+        """Report lost frames, so that publishers repeat events that wait for confirmation."""
         while True:
             await self._news.wait()
             await trio.sleep(_GATHER)

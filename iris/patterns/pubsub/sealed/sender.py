@@ -157,7 +157,7 @@ class SealedSender:
             self._mesh.refusals["sender key without room on the link"] += 1  # it will be asked for
 
     def address(self, audience: Audience) -> None:
-        """Have what is posted to ``link`` from now on go to an audience."""
+        """Address what is posted to ``link`` from now on to an audience."""
         if audience is self._addressed and audience.key.frames < _KEY_FRAMES:
             return
         if audience.key.frames >= _KEY_FRAMES:

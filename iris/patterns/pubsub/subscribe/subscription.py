@@ -362,7 +362,7 @@ class Subscription:
         self._waiting_bytes += run.size
 
     def _keep_last(self, run: EventRun) -> None:
-        """Take a run, and throw out as much of what waits longest as is too much."""
+        """Queue a run, and drop as much of the oldest as is beyond the limits."""
         self._runs.append(run)
         self._waiting += len(run.payloads)
         self._waiting_bytes += run.size
@@ -441,7 +441,7 @@ class Subscription:
         self._settling[publisher] = self._settling.get(publisher, 0) + count
 
     def _settle(self) -> None:
-        """The consumer has come back: it is done with what it had taken."""
+        """Settle the events that were taken: the consumer has come back for the next one."""
         settling, self._settling = self._settling, {}
         for publisher, count in settling.items():
             self._settled(publisher, count)
@@ -594,7 +594,7 @@ class Subscription:
         return self._waiting
 
     def _abandon(self) -> list[EventRun]:
-        """Give up what waits, as the subscription of a group has ended; the caller counts it, each run by itself."""
+        """Give up the queue, as the subscription of a group has ended; the caller counts it, each run by itself."""
         self._note_taken()
         runs = list(self._runs)
         if self._current is not None:

@@ -72,7 +72,7 @@ class EventRelays:
         mesh.register(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
-        """Have a message that came directly wait if it must; return whether it does."""
+        """Hold a direct message back if it has to wait; return whether it does."""
         incoming = self._incoming.get(peer.node)
         if incoming is None or not incoming.is_waiting:
             return False
@@ -195,7 +195,7 @@ class EventRelays:
                 self._lost(relayed.publisher, message[1], copies * len(cast("tuple[object, ...]", message[7])), 0)
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
-        """Have a publisher wait until a link has room again."""
+        """Ask a publisher to pause until a link has room again."""
         if self._nursery is None:
             return
         links = self._crowded.get(branch)
@@ -232,7 +232,7 @@ class EventRelays:
             self._news.wake()
 
     async def run(self) -> None:
-        """Give up what does not come; run it in exactly one task."""
+        """Expire what has not arrived in time; run it in exactly one task."""
         async with trio.open_nursery() as self._nursery:
             while True:
                 self._expires = min((one.deadline for one in self._incoming.values()), default=math.inf)
@@ -246,7 +246,7 @@ class EventRelays:
                             incoming.expire(now)
 
     def frames_lost(self, node: NodeId) -> None:
-        """The publisher says anew how its events come; what was handed on to this node may be lost."""
+        """The publisher announces its path anew; events in flight to this node may be lost."""
         incoming = self._incoming.get(node)
         if incoming is not None:
             incoming.reset(trio.current_time())

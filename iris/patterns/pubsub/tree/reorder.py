@@ -129,7 +129,7 @@ class ReorderBuffer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether what comes directly has to wait."""
+        """Whether direct events have to wait."""
         return bool(self._behind)
 
     @property
@@ -214,7 +214,7 @@ class ReorderBuffer:
             self.receive_relayed(relayed, now)
 
     def _go_on(self, now: float) -> None:
-        """Take what waits, as far as nothing holds it up any more."""
+        """Deliver waiting events, as far as nothing holds them back any more."""
         while self._behind:
             first = self._behind[0]
             if type(first) is Announcement:
@@ -234,7 +234,7 @@ class ReorderBuffer:
         self._go_on(now)
 
     def expire(self, now: float) -> None:
-        """Give up what does not come."""
+        """Stop waiting for what has not arrived in time."""
         if now >= self._behind_until:
             self._wait_no_longer(now)
         if now >= self._early_until:

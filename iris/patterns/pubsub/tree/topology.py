@@ -193,7 +193,7 @@ class RelayedEvents(NamedTuple):
 
     @property
     def work(self) -> int:
-        """What it is for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
+        """Work for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
         return wire.RELAYED_CHECK + wire.array_length(self.body)
 
     def message(self) -> tuple[wire.Message, int]:

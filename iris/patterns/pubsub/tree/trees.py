@@ -399,6 +399,6 @@ class EventTrees:
         return list(dict.fromkeys(found))
 
     def _rights_changed(self, feed: TreeFeed) -> bool:
-        """Tell whether a node has another certificate since, so that it may not be permitted what it hands on."""
+        """Tell whether a node has another certificate since, which may not permit what it forwards."""
         peers = self._mesh.peers
         return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)
