@@ -1,4 +1,4 @@
-"""Joining a cluster: the proof of membership that it needs, and the ``Joined`` block that it gives.
+"""Joining a cluster: the proof of membership that a node needs, and its renewal.
 
 A node may be a member of clusters other than the one it speaks for: because its own certificate names them, or because
 it has a credential of that cluster.  From such a credential it derives a proof, which lasts a day like every

@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 def arranged(origin: NodeId, receivers: Sequence[NodeId]) -> tuple[NodeId, ...]:
     """Return the receivers in the order in which an origin divides them.
 
-    It begins at the origin's own place among them: the work of handing on falls to others for each origin, and one
+    It begins at the origin's own place among them: the work of forwarding falls to others for each origin, and one
     origin's messages take the same way as long as the receivers are the same, so that they stay in order.
     """
     ring = sorted(receivers)

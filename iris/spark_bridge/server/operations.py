@@ -28,11 +28,10 @@ commit    {query, batch: number,             number of rows, or None if the batc
 abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
-Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}; bytes follow that are, put
-together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or
-{error: code,
-message: text}.  Events of topics that the reader has not named, none being all, may be left out of the frames; they are
-if the reader may not subscribe to all topics.
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}.  The member sends bytes
+that are, put together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end;
+or {error: code, message: text}.  Events of topics that the reader has not named, none being all, may be left out of the
+frames; they are if the reader may not subscribe to all topics.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.

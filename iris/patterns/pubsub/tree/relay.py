@@ -154,7 +154,7 @@ class EventRelays:
         except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
             self._mesh.suffer(peer, f"message of kind {message[0]:#x}", error)
 
-    # -- handing on -----------------------------------------------------------------------------------------
+    # -- forwarding -----------------------------------------------------------------------------------------
 
     def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         message, size = relayed.message()
