@@ -214,7 +214,6 @@ class Broadcasts:
         if flow.passed_over:
             self.tally.sent += len(flow.passed_over)
             self.tally.refuse("no credit", len(flow.passed_over))
-        # Counted before the posts, and whatever the links take: the position has to be the same for all members.
         flow.sent(cost(body, headers))
         if len(receivers) <= self._config.relay_above:
             lane.tree = None

@@ -173,7 +173,6 @@ class Requests:
         deadline = min(now + timeout, trio.current_effective_deadline())
         flags = IDEMPOTENT if idempotent else 0
         flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
-        # Nothing was counted before: a payload that cannot be encoded, or a cluster that nobody serves, is no request.
         self.tally.sent += 1
         try:
             if hedge is None:

@@ -221,7 +221,6 @@ class Server:
         known = self._remembered.find(key)
         if known is not None:
             self._post(peer, known[0], known[1])
-        # It is queued or runs: the repeat waits for the same outcome, with the deadline that its caller has now.
         elif (job := self._jobs.get(key)) is not None:
             job.peer = peer
             _end_at(job, trio.current_time() + budget)

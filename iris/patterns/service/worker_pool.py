@@ -368,7 +368,6 @@ class WorkerPool:
             return
         now = trio.current_time()
         self._waits.begun(job.arrived, now)
-        # Nobody waits for the reply any more, so the handler never begins: that is the time the next request needs.
         if now >= job.deadline:
             self._expire(job)
             return

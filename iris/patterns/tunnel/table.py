@@ -303,7 +303,6 @@ class TunnelTable:
         if peer is None:
             return
         peer.flight = self._flight(node)
-        # Kept, should the node not be dead after all: an opening that it repeats must not open a second tunnel.
         self._former[node] = peer
         if len(self._former) > _FORMER_PEERS:
             _, forgotten = self._former.popitem(last=False)

@@ -133,8 +133,6 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
         write_rows(file, rows)
         if file.tell() <= _FEW_BYTES:
             file.seek(0)
-            # Few rows travel with the commit: nothing of them is on any disk before it, and nothing has to be cleaned
-            # up.
             return DriverRows(part, file.read())
         address = portal.call(partial(_stage, part=part, file=file))
     return Staged(address, part)

@@ -82,7 +82,6 @@ class PublisherWindow:
                 block = bytearray(BLOCK_BYTES)
             mask = ((1 << size) - 1) << bit
             bits = int.from_bytes(block, "little")
-            # Nothing was changed so far, so the caller can judge the events of the run one by one.
             if bits & mask:
                 return False
             found.append((number, block, bits | mask))

@@ -114,7 +114,6 @@ async def open_bridge(
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
     place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of)
-    # Before the log is opened or a cluster joined: a member that is refused has disturbed nobody.
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     config = node._parts.mesh.config

@@ -81,8 +81,6 @@ class GroupCommit(Generic[T]):
         """When to commit; inf if nothing waits."""
         if not self._batches:
             return math.inf
-        # A full group gains nothing by waiting. An event after a pause is probably alone, with a publisher that waits
-        # for it.
         if self.is_full or self._after_pause:
             return -math.inf
         return min(self._first + self._limits.delay, self._latest + self._limits.quiet)

@@ -267,14 +267,12 @@ class BridgeMember:
                         await self._arrived.wait()
                 await self._commit(retry=True)
         if not self._group.is_empty:
-            # Only with the last group: a commit that was cancelled half-way would leave open which events are stored.
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
 
     async def _commit(self, *, retry: bool) -> None:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
         batches = self._group.take()
-        # The next group fills while this one is written. The wait for the disk so costs no throughput.
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
         parts, strays = self.sharding.split(runs)
@@ -298,8 +296,6 @@ class BridgeMember:
         self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
         self.refresh()
-        # Events that could not be judged and those of other members' shards are not on this disk, so they are not
-        # acknowledged.
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[PublisherRun]] = {}

@@ -178,8 +178,6 @@ class BatchCommitter:
                 split=partial(split_rows, self._sharding, query),
                 now=self._clock.now(),
             )
-            # One append at a time over all queries. Publishing the rows, which may take long, holds only the lock of
-            # its query.
             async with self._appending:
                 count = await trio.to_thread.run_sync(append)
             # From here the batch is in the log, once, whatever follows. A crash before the publication below loses

@@ -214,8 +214,6 @@ class Acknowledgements:
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count):
                 posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
-        # One copy serves subscriptions with and without confirmation, so a durable node that got the event with the
-        # others is not sent a second one.
         for name, subscriber in subscribers.items():
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
@@ -228,7 +226,6 @@ class Acknowledgements:
     def forget(self, run: Unconfirmed) -> None:
         """Wait for these events no more."""
         if self._waiting.pop(run.first, None) is not None:
-            # A publisher that gives up takes nothing back: what was posted may be stored all the same.
             for node in run.pending:
                 owing = self._owing[node]
                 del owing[bisect.bisect_left(owing, run.first)]
@@ -277,7 +274,6 @@ class Acknowledgements:
 
     def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
-        # A confirmation counts for the subscriber and not for its node: it stays valid when the subscriber moves.
         run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
         for name, (members, group, _) in subscribers.items():
             if name in run.confirmed:

@@ -437,7 +437,6 @@ class Publisher:
         ledger = self.groups.ledger(node)
         if not self.post(peer.link, message, size, count):
             return False
-        # Only what the link took: the ledger would otherwise count events as lost that this node has counted already.
         ledger.sent += count
         return True
 
@@ -526,8 +525,6 @@ class Publisher:
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
-            # Nodes of other sites share one sealed copy, so they stand in audiences. An event for a group goes to one
-            # node and gains nothing by that.
             if self.abroad is not None and peer.foreign and terms.group is None:
                 far[node] = peer
                 patient_far = patient_far or terms.patient
