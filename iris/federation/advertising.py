@@ -150,7 +150,7 @@ class Advertiser:
         """A neighbour asks for everything that an origin exports: it gets that with the next changes.
 
         Raises:
-            TooManyChanges, a RemoteProtocolError: it has asked for more than an honest neighbour would.
+            TooManyChanges, a RemoteProtocolError: it has asked for more than anybody honest would.
         """
         contents = self.exported if origin == self._own else self._directory.contents(origin)
         known = self._questions.get(neighbour)
